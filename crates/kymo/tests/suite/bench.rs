@@ -1,31 +1,16 @@
 //! `kymo bench`: what it measures and how it says so. How long anything takes is no matter of tests.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::tools::{Need, kymo, perf, ready, skip};
+use crate::tools::{Need, Running, kymo, perf, require, skip};
 
 const EVLIST: [&str; 5] = ["bench", "internals", "evlist-open-close", "-i", "2"];
 
 /// A process of one thread that is there until it is dropped.
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn start() -> Sleeper {
-        Sleeper(Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().expect("sleep"))
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn sleeper() -> Running {
+    Running::start(Command::new("sleep").arg("1000"))
 }
 
 fn evlist<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -40,16 +25,9 @@ fn json(more: &[&str]) -> Value {
 /// Checks that without a collection, and without a benchmark, the names are listed on stdout.
 #[test]
 fn lists() {
-    let said = kymo().succeed(["bench"]);
-    assert!(said.stdout.contains("     internals: "), "{}", said.stdout);
-    let said = kymo().succeed(["bench", "internals"]);
-    assert!(said.stdout.contains("evlist-open-close: "), "{}", said.stdout);
-    let said = kymo().succeed(["bench", "sched"]);
-    assert!(
-        said.stdout.contains("     messaging: ") && said.stdout.contains("          pipe: "),
-        "{}",
-        said.stdout
-    );
+    kymo().succeed(["bench"]).prints("     internals: ");
+    kymo().succeed(["bench", "internals"]).prints("evlist-open-close: ");
+    kymo().succeed(["bench", "sched"]).prints("     messaging: ").prints("          pipe: ");
     let said = kymo().succeed(["bench", "record"]);
     assert!(said.stdout.contains("storm: ") && !said.stdout.contains("load: "), "{}", said.stdout);
 }
@@ -57,10 +35,8 @@ fn lists() {
 /// Checks that first line, counts and last line are those of perf for the same options, in the same shape.
 #[test]
 fn counts_are_perfs() {
-    if !ready("bench::counts_are_perfs", &[Need::Perf, Need::Root]) {
-        return;
-    }
-    let sleeper = Sleeper::start();
+    let Some(()) = require("bench::counts_are_perfs", &[Need::Perf, Need::Root]) else { return };
+    let sleeper = sleeper();
     let pid = sleeper.pid();
     for (both, own) in [
         (&["-n", "3"][..], &[][..]),
@@ -86,10 +62,8 @@ fn counts_are_perfs() {
 /// Checks that all engines open the same list, that the phases add up to the whole, and that both are in the JSON form.
 #[test]
 fn engines_and_phases() {
-    if !ready("bench::engines_and_phases", &[Need::Root]) {
-        return;
-    }
-    let sleeper = Sleeper::start();
+    let Some(()) = require("bench::engines_and_phases", &[Need::Root]) else { return };
+    let sleeper = sleeper();
     let pid = sleeper.pid();
     let target = ["-p", &pid, "-e", "{cs,cpu-clock},dummy", "-n", "5", "--scope", "inherit"];
     let auto = json(&target);
@@ -117,10 +91,8 @@ fn engines_and_phases() {
 /// shape is said.
 #[test]
 fn scopes_on_cpus() {
-    if !ready("bench::scopes_on_cpus", &[Need::Root]) {
-        return;
-    }
-    let sleeper = Sleeper::start();
+    let Some(()) = require("bench::scopes_on_cpus", &[Need::Root]) else { return };
+    let sleeper = sleeper();
     let pid = sleeper.pid();
     let on_cpus = |found: Value, scope: &str| {
         assert_eq!(found["descriptors"], found["cpus"], "{scope}");
@@ -128,7 +100,7 @@ fn scopes_on_cpus() {
     };
     on_cpus(json(&["-p", &pid, "--scope", "filtered"]), "filtered");
     let said = kymo().succeed(evlist(&["-p", &pid, "--scope", "filtered"]));
-    assert!(said.stdout.contains("without a filter: these events never sample"), "{}", said.stdout);
+    said.prints("without a filter: these events never sample");
     match kymo_perf::bpf::Follower::available() {
         Ok(()) => {
             for target in [["-p", &pid], ["-t", &pid], ["-u", "0"]] {
@@ -187,9 +159,7 @@ fn as_perf(options: &[&str]) -> Vec<f64> {
 /// Checks that `sched pipe` prints what perf's prints, that the three numbers are of one time, and that JSON has the same.
 #[test]
 fn pipe_as_perf() {
-    if !ready("bench::pipe_as_perf", &[Need::Perf]) {
-        return;
-    }
+    let Some(()) = require("bench::pipe_as_perf", &[Need::Perf]) else { return };
     for how in [&[][..], &["-T"], &["--threaded"]] {
         let numbers = as_perf(&[&["sched", "pipe", "-l", "500"], how].concat());
         let [total_s, each_us, per_second] = numbers[..] else { panic!("{numbers:?}") };
@@ -202,8 +172,7 @@ fn pipe_as_perf() {
         let said = tool.succeed(["bench", "-f", "simple", "sched", "pipe", "-l", "10"]);
         assert!(said.stdout.trim_end().parse::<f64>().is_ok(), "only the seconds: {}", said.stdout);
     }
-    let said = kymo().succeed(["bench", "sched", "pipe", "-l", "300", "--json"]);
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let json = kymo().succeed(["bench", "sched", "pipe", "-l", "300", "--json"]).json();
     assert_eq!((json["benchmark"].as_str(), json["operations"].as_u64()), (Some("sched/pipe"), Some(300)));
     assert_eq!(json["tasks"], "processes");
     assert!(json["total_ns"].as_u64() > Some(0), "{json}");
@@ -212,15 +181,12 @@ fn pipe_as_perf() {
 /// Checks that `sched messaging` prints what perf's prints for each of its options, and counts its tasks and messages.
 #[test]
 fn messaging_as_perf() {
-    if !ready("bench::messaging_as_perf", &[Need::Perf]) {
-        return;
-    }
+    let Some(()) = require("bench::messaging_as_perf", &[Need::Perf]) else { return };
     for how in [&["-g", "1"][..], &["-g", "1", "-p"], &["-g", "1", "-t"], &["-g", "2", "-p", "-t"]] {
         let numbers = as_perf(&[&["sched", "messaging", "-l", "2"], how].concat());
         assert_eq!(numbers.len(), 1, "{how:?}");
     }
-    let said = kymo().succeed(["bench", "sched", "messaging", "-g", "2", "-l", "3", "--json"]);
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let json = kymo().succeed(["bench", "sched", "messaging", "-g", "2", "-l", "3", "--json"]).json();
     let field = |name: &str| json[name].as_u64();
     assert_eq!((field("count"), field("messages")), (Some(80), Some(2 * 20 * 20 * 3)), "{json}");
     assert_eq!((json["through"].as_str(), json["tasks"].as_str()), (Some("sockets"), Some("processes")));
@@ -231,8 +197,7 @@ fn messaging_as_perf() {
 #[test]
 fn tasks() {
     const TASKS: [&str; 9] = ["bench", "sched", "tasks", "-l", "50", "-n", "3", "-e", "1,5"];
-    let said = kymo().succeed([&TASKS[..], &["--json"]].concat());
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let json = kymo().succeed([&TASKS[..], &["--json"]].concat()).json();
     assert_eq!((json["benchmark"].as_str(), json["operations"].as_u64()), (Some("sched/tasks"), Some(50)));
     let variants = json["variants"].as_array().expect("variants");
     let found: Vec<_> = variants
@@ -255,9 +220,7 @@ fn tasks() {
 /// Checks that `breakpoint thread` and `enable` print what perf's print, and that their numbers are of one time.
 #[test]
 fn breakpoints_as_perf() {
-    if !ready("bench::breakpoints_as_perf", &[Need::Perf]) {
-        return;
-    }
+    let Some(()) = require("bench::breakpoints_as_perf", &[Need::Perf]) else { return };
     let works =
         |tool: crate::tools::Tool| tool.run(["bench", "-r", "1", "breakpoint", "thread"]).code == Some(0);
     if !works(perf()) {
@@ -280,8 +243,8 @@ fn breakpoints_as_perf() {
         let times = if options.len() > 2 { 3.0 } else { 10.0 };
         assert!((each_us * times / 1e6 - total_s).abs() < 0.001_001, "{numbers:?}");
     }
-    let said = kymo().succeed(["bench", "breakpoint", "thread", "-r", "4", "-b", "0", "-t", "3", "--json"]);
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let json =
+        kymo().succeed(["bench", "breakpoint", "thread", "-r", "4", "-b", "0", "-t", "3", "--json"]).json();
     let field = |name: &str| json[name].as_u64();
     assert_eq!(
         (field("batches"), field("threads"), field("breakpoints")),
@@ -292,7 +255,7 @@ fn breakpoints_as_perf() {
     assert!((json["operation_us"].as_f64().expect("a number") - each).abs() < 1e-6, "{json}");
     let said = kymo().run(["bench", "breakpoint", "thread", "-b", "5"]);
     assert_eq!(said.code, Some(1), "no machine of these tests has five");
-    assert!(said.stderr.contains("all debug registers are in use"), "{}", said.stderr);
+    said.says("all debug registers are in use");
 }
 
 /// Checks that `breakpoint ledger` runs ledger and model with the same work in one run, with requests for CPUs too, and from one thread to
@@ -301,8 +264,7 @@ fn breakpoints_as_perf() {
 fn ledger() {
     const LEDGER: [&str; 3] = ["bench", "breakpoint", "ledger"];
     const SMALL: [&str; 8] = ["--cpus", "8", "-b", "2", "-p", "3", "-t", "4"];
-    let said = kymo().succeed([&LEDGER[..], &SMALL, &["--tasks", "5", "--json"]].concat());
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let json = kymo().succeed([&LEDGER[..], &SMALL, &["--tasks", "5", "--json"]].concat()).json();
     assert_eq!((json["benchmark"].as_str(), json["batches"].as_u64()), (Some("breakpoint/ledger"), Some(10)));
     for (which, percent) in [("ledger", 0), ("mixed", 1), ("model", 0)] {
         assert_eq!(json[which]["for_cpus_percent"], percent, "{which}");
@@ -328,11 +290,10 @@ fn ledger() {
         said.stdout
     );
     assert_eq!(said.stdout.matches(" usecs/op\n").count(), 3, "{}", said.stdout);
-    assert!(said.stdout.contains(" times faster than the model\n"), "{}", said.stdout);
-    let said = kymo().succeed(
-        [&LEDGER[..], &["--cpus", "4096", "--tasks", "20000", "--for-cpus", "0", "--json"]].concat(),
-    );
-    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    said.prints(" times faster than the model\n");
+    let json = kymo()
+        .succeed([&LEDGER[..], &["--cpus", "4096", "--tasks", "20000", "--for-cpus", "0", "--json"]].concat())
+        .json();
     assert!(
         json["model_left_out"].as_str().is_some_and(|words| words.contains("--model runs it all the same")),
         "{json}"
@@ -341,17 +302,13 @@ fn ledger() {
         json["model"].is_null() && json["mixed"].is_null() && json["faster_than_model"].is_null(),
         "{json}"
     );
-    let said = kymo().run([&LEDGER[..], &["-b", "5", "--slots", "4"]].concat());
-    assert_eq!(said.code, Some(129));
-    assert!(said.stderr.contains("not --slots 4"), "{}", said.stderr);
+    kymo().run([&LEDGER[..], &["-b", "5", "--slots", "4"]].concat()).ends(129).says("not --slots 4");
 }
 
 /// Checks that a target that is gone, or not permitted, is said in words that name it.
 #[test]
 fn refusals() {
-    let said = kymo().run(evlist(&["-p", "2147483647"]));
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("there is no process 2147483647"), "{}", said.stderr);
+    kymo().run(evlist(&["-p", "2147483647"])).ends(1).says("there is no process 2147483647");
 }
 
 const STORM: [&str; 7] = ["bench", "record", "storm", "--seconds", "0.2", "--rate", "2000"];
@@ -360,11 +317,8 @@ const STORM: [&str; 7] = ["bench", "record", "storm", "--seconds", "0.2", "--rat
 /// one of the tries.
 #[test]
 fn storm() {
-    if !ready("bench::storm", &[Need::Root]) {
-        return;
-    }
-    let said = kymo().succeed([&STORM[..], &["--size", "0,8K", "--json"]].concat());
-    let found: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let Some(()) = require("bench::storm", &[Need::Root]) else { return };
+    let found = kymo().succeed([&STORM[..], &["--size", "0,8K", "--json"]].concat()).json();
     assert_eq!((found["schema"].as_str(), found["schema_version"].as_u64()), (Some("kymo-bench"), Some(1)));
     let kinds = found["kinds"].as_array().expect("kinds");
     assert_eq!(kinds.len(), 3, "no stack, reduced, raw");
@@ -384,18 +338,15 @@ fn storm() {
     }
     let said = kymo().succeed([&STORM[..], &["--size", "0"]].concat());
     assert!(said.stdout.starts_with("# Running 'record/storm' benchmark:\n"), "{}", said.stdout);
-    assert!(said.stdout.contains("  Highest rate without loss, per CPU:\n"), "{}", said.stdout);
+    said.prints("  Highest rate without loss, per CPU:\n");
 }
 
 /// Checks that a load that cannot run ends the storm with the load's own words, and that sizes that no sample has are refused.
 #[test]
 fn storm_refusals() {
-    let said = kymo().run([&STORM[..], &["--size", "0", "--cpu", "1000"]].concat());
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("failed to move to CPU 1000"), "{}", said.stderr);
-    let said = kymo().run([&STORM[..], &["--size", "12"]].concat());
-    assert_eq!(said.code, Some(129));
-    assert!(said.stderr.contains("expected a multiple of 8 bytes"), "{}", said.stderr);
+    let said = kymo().run([&STORM[..], &["--size", "0", "--cpu", "1000"]].concat()).ends(1);
+    said.says("failed to move to CPU 1000");
+    kymo().run([&STORM[..], &["--size", "12"]].concat()).ends(129).says("expected a multiple of 8 bytes");
 }
 
 /// Checks that the registry of probes and its model are measured at each number of threads, in the kernel benches' line and as JSON, with
@@ -411,8 +362,7 @@ fn probe_registry() {
         assert!(lines[2].starts_with("registry-entry"), "{}", said.stdout);
         assert!(lines[3].contains("( 2 cpus): "), "{}", said.stdout);
     }
-    let said = kymo().succeed([&REGISTRY[..], &["--json"]].concat());
-    let found: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let found = kymo().succeed([&REGISTRY[..], &["--json"]].concat()).json();
     assert_eq!(found["benchmark"], "probe/registry");
     let results = found["results"].as_array().expect("results");
     assert_eq!(results.len(), 2);
@@ -426,21 +376,11 @@ fn probe_registry() {
 /// Checks that every engine that works here counts each hit of each function, by two threads, and that the document has what it measured.
 #[test]
 fn probe_trigger() {
-    let said = kymo().succeed([
-        "bench",
-        "probe",
-        "trigger",
-        "--json",
-        "-r",
-        "1",
-        "--round-ms",
-        "5",
-        "-p",
-        "1,2",
-        "--function",
-        "nop,push,ret,nop5",
-    ]);
-    let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let document = kymo()
+        .succeed(
+            "bench probe trigger --json -r 1 --round-ms 5 -p 1,2 --function nop,push,ret,nop5".split(' '),
+        )
+        .json();
     assert_eq!(
         (&document["schema"], &document["benchmark"]),
         (&"kymo-bench".into(), &"probe/trigger".into())

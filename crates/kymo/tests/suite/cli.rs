@@ -58,8 +58,7 @@ fn usage_errors_are_129() {
 /// Checks that an error in `-e` points at the character: a caret stands below the place that is wrong.
 #[test]
 fn a_wrong_event_is_pointed_at() {
-    let said = kymo().run(["record", "-e", "cpu-clock,page-fualts", "--", "true"]);
-    assert_eq!(said.code, Some(129), "{}", said.stderr);
+    let said = kymo().run(["record", "-e", "cpu-clock,page-fualts", "--", "true"]).ends(129);
     let lines: Vec<&str> = said.stderr.lines().collect();
     let caret =
         lines.iter().position(|line| line.trim_start().starts_with('^')).expect("a line with a caret");
@@ -203,8 +202,7 @@ fn outputs_that_would_mix_are_refused() {
 fn fields_choose_the_columns() {
     let recording = recording("fields");
     let titles = |options: &[&str]| {
-        let said = kymo().run([&["report", "-g", "none", "-i", file(&recording)], options].concat());
-        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let said = kymo().succeed([&["report", "-g", "none", "-i", file(&recording)], options].concat());
         let line =
             said.stdout.lines().find(|l| l.contains("verhead") || l.contains("Self")).map(str::to_string);
         line.expect("a line of titles").split_whitespace().skip(1).map(str::to_string).collect::<Vec<_>>()
@@ -218,9 +216,7 @@ fn fields_choose_the_columns() {
 #[test]
 fn nothing_left_is_said_and_files_are_plain_arguments() {
     let recording = recording("plain");
-    let said = kymo().run(["report", file(&recording), "-c", "no-such-thread"]);
-    assert_eq!(said.code, Some(0));
-    assert!(said.stderr.contains("no row passes -c"), "{}", said.stderr);
+    kymo().succeed(["report", file(&recording), "-c", "no-such-thread"]).says("no row passes -c");
     let by_option = kymo().run(["script", "-i", file(&recording)]);
     let plain = kymo().run(["script", file(&recording)]);
     assert_eq!((plain.code, plain.stdout), (Some(0), by_option.stdout));
@@ -237,8 +233,7 @@ fn names_cannot_act_on_the_terminal() {
     let path = folder.path().join("x.data");
     let path = path.to_str().expect("text");
     let loop_ = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done # \x1b[31m";
-    let said = kymo().run(["record", "-o", path, "--", evil.to_str().expect("text"), "-c", loop_]);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    kymo().succeed(["record", "-o", path, "--", evil.to_str().expect("text"), "-c", loop_]);
     for arguments in [
         &["report", path, "--header"][..],
         &["report", path, "-s", "comm,pid,tgid,dso,sym"],
@@ -246,8 +241,7 @@ fn names_cannot_act_on_the_terminal() {
         &["script", path],
         &["report", path, "--folded"],
     ] {
-        let said = kymo().run(arguments);
-        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let said = kymo().succeed(arguments);
         let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
         assert!(!said.stdout.contains(acts) && !said.stderr.contains(acts), "{arguments:?}");
         assert!(!said.stdout.contains("\nvil"), "a newline in a name breaks no line: {arguments:?}");

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, Tool, kymo, perf, ready};
+use crate::tools::{Need, Tool, kymo, perf, ready, require, text};
 
 /// Says that it is there, waits for a line on its standard input, then computes for some tenths of a second,
 /// forks once, and ends.
@@ -39,18 +39,13 @@ impl Controlled {
         let (commands, acks) = (fifo(&folder.join("commands")), fifo(&folder.join("acks")));
         let file = folder.join("perf.data");
         let control = format!("fifo:{},{}", folder.join("commands").display(), folder.join("acks").display());
-        let text = file.to_str().expect("a plain name");
-        let mut arguments = vec!["record", "-o", text, "--control", &control];
+        let mut arguments = vec!["record", "-o", text(&file), "--control", &control];
         arguments.extend_from_slice(options);
         arguments.extend(["--", "sh", "-c", WAITS]);
         (&commands).write_all(first.as_bytes()).expect("room in the fifo");
-        let child = tool
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the recorder starts");
+        let mut recorder = tool.command(arguments);
+        recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = recorder.spawn().expect("the recorder starts");
         Controlled { child, commands, acks, file }
     }
 
@@ -101,8 +96,7 @@ impl Controlled {
         }
         let said = self.child.wait_with_output().expect("the recorder ends");
         drop(stdin);
-        let text = self.file.to_str().expect("a plain name");
-        let stats = kymo().succeed(["report", "-i", text, "--stats"]).stdout;
+        let stats = kymo().succeed(["report", "-i", text(&self.file), "--stats"]).stdout;
         (stats, String::from_utf8_lossy(&said.stderr).into_owned())
     }
 }
@@ -160,9 +154,7 @@ fn disable() {
 /// Checks that an event is disabled by its name alone, also the first of a list so long that the list would switch all in one go.
 #[test]
 fn one_of_many() {
-    if !ready("control::one_of_many", &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require("control::one_of_many", &[Need::Root]) else { return };
     let events = "page-faults,minor-faults,major-faults,cs,migrations,alignment-faults,emulation-faults,cgroup-switches";
     let options = ["-e", events, "-c", "1", "-D", "-1"];
     let mut recorder = Controlled::start_events(&kymo(), "many", &options, "ping\n");
@@ -210,9 +202,7 @@ fn commands() {
 /// Checks that the commands' pipe may close: the recording goes on to its end. (perf 6.1 fails then.)
 #[test]
 fn the_other_side_goes() {
-    if !ready("control::the_other_side_goes", &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require("control::the_other_side_goes", &[Need::Root]) else { return };
     let folder = fresh_folder("control-gone");
     let file = folder.join("perf.data");
     // The shell's `echo` is the only writer of descriptor 0, and gone at once.
@@ -244,8 +234,7 @@ fn wrong_channels() {
         ("nonsense", "expected fd:CTL[,ACK] or fifo:PATH[,PATH]"),
         (missing.as_str(), "is not there; make it: `mkfifo PATH`"),
     ] {
-        let said = kymo().run(["record", "--control", control, "--", "true"]);
-        assert_eq!(said.code, Some(129), "{}", said.stderr);
+        let said = kymo().run(["record", "--control", control, "--", "true"]).ends(129);
         assert!(said.stderr.contains(words), "{} has {words}", said.stderr);
     }
 }

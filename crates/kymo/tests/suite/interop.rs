@@ -5,7 +5,7 @@
 
 use crate::scenario::{Recording, Scenario};
 use crate::table::{by_name, differences, drop_parameters, name_threads, sections};
-use crate::tools::{Need, Tool, kymo, perf, ready};
+use crate::tools::{Need, Said, Tool, kymo, perf, ready, text};
 use crate::tree::{branches, divided};
 
 /// How many differing rows one failure prints.
@@ -65,7 +65,7 @@ fn disagreements(recording: &Recording) -> Vec<String> {
 
 /// perf says itself what a file's samples hold.
 fn samples_hold(recording: &Recording, what: &str) -> bool {
-    let file = recording.path.to_str().expect("a plain name");
+    let file = text(&recording.path);
     perf().succeed(["evlist", "-v", "-i", file]).stdout.contains(what)
 }
 
@@ -84,20 +84,11 @@ fn compare_tables(recording: &Recording, view: &View) -> Vec<String> {
 
 /// Values per row of the table, by this perf and by kymo.
 pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<String> {
-    let View { name: what, flags, widths } = *view;
-    let file = recording.path.to_str().expect("a plain name");
-    let arguments = [
-        &["report", "-i", file, "--stdio", "--no-inline"],
-        recording.ungrouped(),
-        flags,
-        of_interest(recording),
-    ]
-    .concat();
-    let theirs = perf.succeed([&arguments[..], &["-w", widths]].concat());
-    let ours = kymo().run(&arguments);
-    if ours.code != Some(0) {
-        return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
-    }
+    let (theirs, ours) = match reports(perf, recording, view) {
+        Ok(both) => both,
+        Err(said) => return vec![said],
+    };
+    let what = view.name;
     let mut expected = by_name(&sections(&theirs.stdout), 3);
     let got = by_name(&sections(&ours.stdout), 3);
     drop_parameters(&mut expected, &got);
@@ -112,22 +103,26 @@ pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<
     lines
 }
 
+/// What perf and kymo report of a recording in a view; the error says how kymo failed.
+fn reports(perf: &Tool, recording: &Recording, view: &View) -> Result<(Said, Said), String> {
+    let input = ["report", "-i", text(&recording.path), "--stdio", "--no-inline"];
+    let arguments = [&input[..], recording.ungrouped(), view.flags, of_interest(recording)].concat();
+    let theirs = perf.succeed([&arguments[..], &["-w", view.widths]].concat());
+    let ours = kymo().run(&arguments);
+    let Said { command, code, stderr, .. } = &ours;
+    if *code != Some(0) {
+        return Err(format!("{}: {command} ended with {code:?}: {}", view.name, stderr.trim()));
+    }
+    Ok((theirs, ours))
+}
+
 /// Call graphs: every branch with its share.
 fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
-    let View { name: what, flags, widths } = *view;
-    let file = recording.path.to_str().expect("a plain name");
-    let arguments = [
-        &["report", "-i", file, "--stdio", "--no-inline"],
-        recording.ungrouped(),
-        flags,
-        of_interest(recording),
-    ]
-    .concat();
-    let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
-    let ours = kymo().run(&arguments);
-    if ours.code != Some(0) {
-        return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
-    }
+    let (theirs, ours) = match reports(&perf(), recording, view) {
+        Ok(both) => both,
+        Err(said) => return vec![said],
+    };
+    let what = view.name;
     let divided = divided(&theirs.stdout);
     let (expected, got) = (branches(&theirs.stdout, &divided), branches(&ours.stdout, &divided));
     let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
@@ -139,7 +134,7 @@ fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
 
 /// The comment lines above the tables: number of samples, events, periods.
 fn compare_heads(recording: &Recording) -> Vec<String> {
-    let file = recording.path.to_str().expect("a plain name");
+    let file = text(&recording.path);
     let arguments =
         [&["report", "-i", file, "--stdio", "--no-children", "-g", "none"], recording.ungrouped()].concat();
     let heads = |text: &str| -> Vec<String> {
@@ -153,7 +148,7 @@ fn compare_heads(recording: &Recording) -> Vec<String> {
 
 /// `script`, line by line; lines that are there in another order are said to be so.
 fn compare_scripts(recording: &Recording) -> Vec<String> {
-    let file = recording.path.to_str().expect("a plain name");
+    let file = text(&recording.path);
     let theirs = perf().succeed(["script", "-i", file, "--no-inline"]);
     let ours = kymo().run(["script", "-i", file, "--no-inline"]);
     if ours.code != Some(0) {
@@ -247,7 +242,7 @@ fn first_difference(left: &[&str], right: &[&str]) -> Option<usize> {
 /// The rows with children of a group's events are asked for event by event: where call chains have addresses of no module,
 /// perf 6.1 to 7.2 can link a row into the lists of two other rows, and then follows such a list for ever.
 fn complaints(recording: &Recording) -> Vec<String> {
-    let file = recording.path.to_str().expect("a plain name");
+    let file = text(&recording.path);
     let mut all = Vec::new();
     for arguments in [
         &[&["report", "--stdio", "-i", file], recording.ungrouped()].concat()[..],
@@ -274,6 +269,11 @@ fn judge(recording: &Recording, found: &[String]) {
     );
 }
 
+/// perf must be silent about a recording of kymo's, and both tools must read the same.
+fn judge_as_kymos(recording: &Recording) {
+    judge(recording, &[complaints(recording), disagreements(recording)].concat());
+}
+
 /// Records a scenario with perf; both tools must read the same.
 fn perf_records(scenario: &str) {
     let scenario = Scenario::named(scenario);
@@ -291,9 +291,7 @@ fn kymo_records(scenario: &str) {
         return;
     }
     let recording = scenario.record(&kymo());
-    let mut found = complaints(&recording);
-    found.extend(disagreements(&recording));
-    judge(&recording, &found);
+    judge_as_kymos(&recording);
 }
 
 macro_rules! scenarios {
@@ -366,9 +364,7 @@ fn raw_stacks_by_kymo() {
     let flags = &["-F", "199", "--call-graph", "dwarf,4096", "--raw-stacks", "-e", "cpu-clock:u"];
     let recording = Scenario { name: "raw_stacks", flags, ..*Scenario::named("dwarf") }.record(&kymo());
     assert!(uses_unwinder(&recording));
-    let mut found = complaints(&recording);
-    found.extend(disagreements(&recording));
-    judge(&recording, &found);
+    judge_as_kymos(&recording);
 }
 
 /// Checks that a pipe-mode stream by perf is read as perf reads it.
@@ -385,33 +381,30 @@ fn pipe_by_perf() {
 fn pipe_by_kymo() {
     if ready("interop::pipe_by_kymo", &[Need::Perf]) {
         let recording = Scenario::named("fork_exec").record_pipe(&kymo());
-        let mut found = complaints(&recording);
-        found.extend(disagreements(&recording));
-        judge(&recording, &found);
+        judge_as_kymos(&recording);
     }
 }
 
 /// Checks that the folder which `perf record --threads` writes is read as perf reads it.
-#[test]
-fn threads_folder_by_perf() {
-    if ready("interop::threads_folder_by_perf", &[Need::Perf]) {
-        let flags = ["--threads", "-F", "999", "-g", "-e", "cpu-clock"];
-        let target = Scenario::named("fork_exec").target;
-        let recording = crate::scenario::record(&perf(), "threads_folder", &flags, target);
+fn folder_by_perf(name: &str, packed: &[&str]) {
+    if ready(&format!("interop::{name}_by_perf"), &[Need::Perf]) {
+        let flags = [&["--threads"], packed, &["-F", "999", "-g", "-e", "cpu-clock"]].concat();
+        let recording = crate::scenario::record(&perf(), name, &flags, Scenario::named("fork_exec").target);
         assert!(recording.path.is_dir(), "perf writes a folder with --threads");
         judge(&recording, &disagreements(&recording));
     }
 }
 
-/// Checks that the folder which `perf record --threads -z` writes is read as perf reads it.
+/// Checks a folder of plain files.
+#[test]
+fn threads_folder_by_perf() {
+    folder_by_perf("threads_folder", &[]);
+}
+
+/// Checks a folder of compressed files.
 #[test]
 fn compressed_threads_folder_by_perf() {
-    if ready("interop::compressed_threads_folder_by_perf", &[Need::Perf]) {
-        let flags = ["--threads", "-z", "-F", "999", "-g", "-e", "cpu-clock"];
-        let target = Scenario::named("fork_exec").target;
-        let recording = crate::scenario::record(&perf(), "compressed_threads_folder", &flags, target);
-        judge(&recording, &disagreements(&recording));
-    }
+    folder_by_perf("compressed_threads_folder", &["-z"]);
 }
 
 /// Checks that a recording is right beside a recorder of the machine that asks for build ids: the kernel marks mappings for
@@ -428,10 +421,7 @@ fn beside_a_recorder_with_build_ids() {
     arguments.extend([path.to_str().expect("a plain name"), "--"]);
     arguments.extend(["perf", "record", "-q", "-a", "-e", "dummy", "--buildid-mmap", "-o"]);
     arguments.extend([others.to_str().expect("a plain name"), "--", "sh", "-c", "ls / | sort"]);
-    let said = crate::scenario::run_alone(&mut kymo().command(&arguments));
-    assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
+    let said = crate::scenario::run_alone(&mut kymo().command(&arguments)).ends(0);
     let recording = Recording { path, command: said.command.replace(" -a ", " ") };
-    let mut found = complaints(&recording);
-    found.extend(disagreements(&recording));
-    judge(&recording, &found);
+    judge_as_kymos(&recording);
 }

@@ -9,9 +9,8 @@
 //! `KYMO_KILLS` says how many; 300, or 10,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the moments.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::faults::{Dice, Limited};
 use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run, skip};
+use crate::tools::{Need, Running, kymo, ready, run, skip};
 use crate::watch;
 
 /// What kymo does when it is killed; PID and FILE stand for the program and a recording.
@@ -54,30 +53,16 @@ enum Treatment {
 }
 
 /// A program with a variable to be watched: it counts when it is told to, and says what it counted.
-struct Watched {
-    child: Child,
-    words: BufReader<ChildStdout>,
+fn watched() -> Running {
+    watch::waiting(&["2", "1000"])
 }
 
-impl Watched {
-    fn start() -> Watched {
-        let mut command = Command::new(build("watched.c", &[]));
-        let command = command.args(["2", "1000", "wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
-        let mut words = BufReader::new(child.stdout.take().expect("piped"));
-        let mut ready = String::new();
-        words.read_line(&mut ready).expect("it says that it is ready");
-        Watched { child, words }
-    }
-
-    /// It has not noticed anything, and does what it was made for.
-    fn end(mut self) {
-        self.child.stdin.take().expect("piped").write_all(b"go\n").expect("it reads");
-        let said: Vec<String> = self.words.lines().map_while(Result::ok).collect();
-        let status = self.child.wait().expect("its end");
-        // Its own way to end.
-        assert_eq!(status.code(), Some(3), "{said:?}");
-    }
+/// It has not noticed anything, and does what it was made for.
+fn counts(mut watched: Running) {
+    watched.tell("go\n");
+    // Its own way to end.
+    let (said, status) = watched.end();
+    assert_eq!(status, Some(3), "{said}");
 }
 
 /// Whether a life puts kymo's agent into the program, or the kernel's uprobes, or neither.
@@ -109,8 +94,8 @@ fn kills() -> u64 {
 }
 
 /// The command of a life, in a treatment.
-fn command(life: &[&str], treatment: Treatment, many: &Many, watched: &Watched, file: &Path) -> Command {
-    let (pid, watched) = (many.pid(), watched.child.id().to_string());
+fn command(life: &[&str], treatment: Treatment, many: &Many, watched: &Running, file: &Path) -> Command {
+    let (pid, watched) = (many.pid(), watched.pid());
     let words = life.iter().map(|word| match *word {
         "PID" => pid.clone(),
         "WATCHED" => watched.clone(),
@@ -178,7 +163,7 @@ fn killed_at_any_moment_of_any_life() {
     let program = path.join("many");
     kymo_testing::copy_program(&build("many.c", &[]), &program);
     let mut many = Many::run(Command::new(&program).args(["threads", "2"]), &program, folder);
-    let mut watched = Watched::start();
+    let mut watched = self::watched();
     let plain = many.call(100);
     let mut dice = Dice::of(TEST);
     let mut dead: Vec<u32> = Vec::new();
@@ -208,10 +193,10 @@ fn killed_at_any_moment_of_any_life() {
         _ = std::fs::remove_dir_all(&file);
         _ = std::fs::remove_file(&file);
         if number % 100 == 99 {
-            std::mem::replace(&mut watched, Watched::start()).end();
+            counts(std::mem::replace(&mut watched, self::watched()));
         }
     }
-    watched.end();
+    counts(watched);
     soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
     let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
     assert_eq!(many.call(100), plain);
@@ -301,12 +286,12 @@ fn nothing_is_left(program: &Path, dead: &[u32]) {
     assert!(left.is_empty(), "{left:?}");
     soon("the end of BPF programs that no process has", || ownerless_bpf().is_empty());
     // All four of a processor's registers can be had for a thread.
-    let watched = Watched::start();
-    let pid = watched.child.id().to_string();
+    let watched = self::watched();
+    let pid = watched.pid();
     let places = ["counter", "flag", "total", "left"];
     let options = [&["--no-rotate"][..], &places].concat();
     let watching = watch::Armed::start(&options, &pid);
-    watched.end();
+    counts(watched);
     let (_, said, status) = watching.end();
     assert_eq!(status, Some(0), "{said}");
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::copied::Program;
-use crate::tools::{Need, Said, kymo, ready, skip};
+use crate::tools::{Need, kymo, require, text};
 
 /// A file with a script in it, beside a program.
 fn script(program: &Program, text: &str) -> PathBuf {
@@ -16,18 +16,7 @@ fn script(program: &Program, text: &str) -> PathBuf {
 }
 
 fn program(test: &str, flags: &[&str]) -> Option<Program> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "programs are patched on x86-64 only");
-        return None;
-    }
-    if !ready(test, &[Need::Program("cc")]) {
-        return None;
-    }
-    Some(Program::of("probed.c", flags))
-}
-
-fn document(said: &Said) -> Value {
-    serde_json::from_str(&said.stdout[said.stdout.find('{').expect("JSON")..]).expect("JSON")
+    require(test, &[Need::X86, Need::Program("cc")]).map(|()| Program::of("probed.c", flags))
 }
 
 /// Hits and engine of a probe.
@@ -46,12 +35,11 @@ fn inproc(number: u64) -> (u64, String) {
 /// that its calls are timed; and that -i counts it alone.
 #[test]
 fn from_the_first_call() {
-    const TEST: &str = "launched::from_the_first_call";
-    let Some(program) = program(TEST, &[]) else { return };
+    let Some(program) = program("launched::from_the_first_call", &[]) else { return };
     let probes = ["probe", "--json", "--ret", "probed_inner", "probed_outer", "probed_deep", "--"];
     let said = kymo().succeed(probes.iter().copied().chain([program.text(), "500", "3", "2"]));
-    assert!(said.stdout.contains("outer 4500 inner 4500"), "{}", said.stdout);
-    let found = document(&said);
+    said.prints("outer 4500 inner 4500");
+    let found = said.json();
     assert_eq!(hits(&found, "probed_inner"), inproc(4500));
     assert_eq!(hits(&found, "probed_outer"), inproc(4500));
     assert_eq!(hits(&found, "probed_deep"), inproc(11));
@@ -60,34 +48,22 @@ fn from_the_first_call() {
     }
     let said =
         kymo().succeed(["probe", "-i", "--json", "probed_outer", "--", program.text(), "500", "3", "2"]);
-    assert_eq!(hits(&document(&said), "probed_outer"), inproc(1500));
+    assert_eq!(hits(&said.json(), "probed_outer"), inproc(1500));
 }
 
 /// Checks that a marker is counted inside of a command, with its semaphore raised from the program's first instruction on, also in what it forks; and a
 /// line.
 #[test]
 fn markers_and_lines() {
-    const TEST: &str = "launched::markers_and_lines";
-    let Some(program) = program(TEST, &[]) else { return };
+    let Some(program) = program("launched::markers_and_lines", &[]) else { return };
     let text = std::fs::read_to_string(crate::programs::sources().join("probed.c")).expect("the source");
     let line = text.lines().position(|line| line.contains("return probed_inner(x)")).expect("the line") + 1;
     let line = format!("probed.c:{line}");
-    let said = kymo().run([
-        "probe",
-        "--json",
-        "--engine",
-        "inproc",
-        "usdt:shop:sold",
-        &line,
-        "--",
-        program.text(),
-        "40",
-        "2",
-        "1",
-    ]);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
-    assert!(said.stdout.contains("outer 160 inner 160 marked 160"), "{}", said.stdout);
-    let found = document(&said);
+    let said = kymo().succeed(
+        format!("probe --json --engine inproc usdt:shop:sold {line} -- {} 40 2 1", program.text()).split(' '),
+    );
+    said.prints("outer 160 inner 160 marked 160");
+    let found = said.json();
     assert_eq!(hits(&found, "shop:sold"), inproc(160), "{}", said.stderr);
     // A compiler may have put the line where it cannot be served.
     if !said.stderr.contains(&line) {
@@ -99,9 +75,7 @@ fn markers_and_lines() {
 #[test]
 fn both_engines_agree_on_a_script() {
     const TEST: &str = "launched::both_engines_agree_on_a_script";
-    if !ready(TEST, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Uprobes]) else { return };
     let Some(program) = program(TEST, &[]) else { return };
     let script = script(
         &program,
@@ -111,17 +85,11 @@ fn both_engines_agree_on_a_script() {
     let outer = format!("{}:probed_outer", program.text());
     let mut found = Vec::new();
     for engine in ["kernel", "inproc"] {
-        let arguments = ["probe", "--engine", engine, "--json", &outer, "--", "/bin/sh"].map(str::to_owned);
-        let mut command =
-            kymo().command(arguments.iter().map(String::as_str).chain([script.to_str().expect("text")]));
-        command.stdin(std::process::Stdio::null());
-        let said = crate::tools::run(&mut command);
-        if engine == "kernel" && (said.stderr.contains("BPF") || said.stderr.contains("uprobes")) {
-            return skip(TEST, said.stderr);
-        }
+        let said =
+            kymo().run(["probe", "--engine", engine, "--json", &outer, "--", "/bin/sh", text(&script)]);
         assert_eq!(said.code, Some(0), "{}", said.stderr);
-        assert!(said.stdout.contains("outer 100 inner 100"), "{}", said.stdout);
-        found.push(hits(&document(&said), "probed_outer").0);
+        said.prints("outer 100 inner 100");
+        found.push(hits(&said.json(), "probed_outer").0);
     }
     // Twice 1 + 2 + ... + 10 in two processes each, ten times 3, and 100.
     assert_eq!(found, [2 * 2 * 55 + 30 + 100; 2]);
@@ -130,8 +98,7 @@ fn both_engines_agree_on_a_script() {
 /// Checks that exit statuses and signals of the command pass through, and that one which executes another program is counted there.
 #[test]
 fn ends_as_the_command_does() {
-    const TEST: &str = "launched::ends_as_the_command_does";
-    let Some(program) = program(TEST, &[]) else { return };
+    let Some(program) = program("launched::ends_as_the_command_does", &[]) else { return };
     let outer = format!("{}:probed_outer", program.text());
     let run = |script: &str| {
         let script = script.replace("PROBED", program.text());
@@ -141,7 +108,7 @@ fn ends_as_the_command_does() {
     // What ended it ends kymo.
     assert_eq!(run("kill -TERM $$").code, None);
     let said = run("exec PROBED 20");
-    assert_eq!((said.code, hits(&document(&said), "probed_outer")), (Some(0), inproc(20)));
+    assert_eq!((said.code, hits(&said.json(), "probed_outer")), (Some(0), inproc(20)));
     let missing = kymo().run(["probe", "--engine", "inproc", "f", "--", "/no/such/program"]);
     assert!(missing.code.is_some_and(|code| code != 0), "{}", missing.stderr);
 }
@@ -152,8 +119,8 @@ fn ends_as_the_command_does() {
 fn what_cannot_be_preloaded() {
     const TEST: &str = "launched::what_cannot_be_preloaded";
     let Some(program) = program(TEST, &["-static"]) else { return };
-    let said = kymo().run(["probe", "--engine", "inproc", "probed_outer", "--", program.text(), "10"]);
-    assert_eq!(said.code, Some(1));
+    let said =
+        kymo().run(["probe", "--engine", "inproc", "probed_outer", "--", program.text(), "10"]).ends(1);
     assert!(
         said.stderr.contains("linked statically") && said.stdout.is_empty(),
         "{}{}",
@@ -165,29 +132,17 @@ fn what_cannot_be_preloaded() {
     assert!(setuid.success());
     let said = kymo().run(["probe", "--engine", "inproc", "probed_outer", "--", program.text(), "10"]);
     assert!(said.stderr.contains("setuid") && said.stdout.is_empty(), "{}{}", said.stderr, said.stdout);
-    if !ready(TEST, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Uprobes]) else { return };
     let said = kymo().run(["probe", "--json", "probed_outer", "--", program.text(), "10"]);
-    if said.stderr.contains("BPF") || said.stderr.contains("uprobes") {
-        return skip(TEST, said.stderr);
-    }
-    assert!(
-        said.stderr
-            .contains("by the kernel: its dynamic linker did not load the agent: the program is setuid"),
-        "{}",
-        said.stderr
-    );
-    assert_eq!(hits(&document(&said), "probed_outer"), (10, "kernel".to_owned()));
+    said.says("by the kernel: its dynamic linker did not load the agent: the program is setuid");
+    assert_eq!(hits(&said.json(), "probed_outer"), (10, "kernel".to_owned()));
 }
 
 /// Checks that programs which come up without the agent are told, where the kernel tells of them, and not where all have it.
 #[test]
 fn programs_without_the_agent() {
     const TEST: &str = "launched::programs_without_the_agent";
-    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Tracepoints]) else { return };
     let Some(program) = program(TEST, &[]) else { return };
     let outer = format!("{}:probed_outer", program.text());
     let run = |script: &str| {
@@ -195,32 +150,26 @@ fn programs_without_the_agent() {
         kymo().succeed(["probe", "--engine", "inproc", "--json", &outer, "--", "/bin/sh", "-c", &script])
     };
     let said = run("/usr/bin/env -i PROBED 10; PROBED 5");
-    assert!(said.stderr.contains("1 of 4 programs came up without the agent"), "{}", said.stderr);
-    assert_eq!(hits(&document(&said), "probed_outer"), inproc(5));
+    said.says("1 of 4 programs came up without the agent");
+    assert_eq!(hits(&said.json(), "probed_outer"), inproc(5));
     let said = run("/usr/bin/env A=B PROBED 10; PROBED 5");
     assert!(!said.stderr.contains("without the agent"), "{}", said.stderr);
-    assert_eq!(hits(&document(&said), "probed_outer"), inproc(15));
+    assert_eq!(hits(&said.json(), "probed_outer"), inproc(15));
 }
 
 /// Checks that functions of the C library are counted in a command, and what cannot be patched is left to the kernel, from the first call on.
 #[test]
 fn the_c_library() {
-    const TEST: &str = "launched::the_c_library";
-    let Some(program) = program(TEST, &[]) else { return };
-    let said = kymo().succeed([
-        "probe",
-        "--engine",
-        "inproc",
-        "--json",
-        "libc.so.6:fork",
-        "libc.so.6:getchar",
-        "--",
-        program.text(),
-        "1",
-        "1",
-        "5",
-    ]);
-    let found = document(&said);
+    let Some(program) = program("launched::the_c_library", &[]) else { return };
+    let found = kymo()
+        .succeed(
+            format!(
+                "probe --engine inproc --json libc.so.6:fork libc.so.6:getchar -- {} 1 1 5",
+                program.text()
+            )
+            .split(' '),
+        )
+        .json();
     let forks = found["probes"].as_array().expect("a list").iter();
     let forks = forks.filter(|probe| probe["name"].as_str().is_some_and(|name| name.contains("fork")));
     assert_eq!(forks.map(|probe| probe["hits"].as_u64().unwrap_or(0)).max(), Some(5), "{found}");
@@ -229,14 +178,12 @@ fn the_c_library() {
 /// Checks that a command whose kymo is killed goes on to its end.
 #[test]
 fn abandoned() {
-    const TEST: &str = "launched::abandoned";
-    let Some(program) = program(TEST, &[]) else { return };
+    let Some(program) = program("launched::abandoned", &[]) else { return };
     let output = program.folder.path().join("output");
     let script =
         script(&program, &format!("#!/bin/sh\nkill -KILL $PPID\nPROBED 50 2 1 >{}\n", output.display()));
     let all = format!("{}:probed_*", program.text());
-    let script = script.to_str().expect("text");
-    let said = kymo().run(["probe", "--engine", "inproc", &all, "--", "/bin/sh", script]);
+    let said = kymo().run(["probe", "--engine", "inproc", &all, "--", "/bin/sh", text(&script)]);
     assert_eq!(said.code, None, "{}", said.stderr);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !std::fs::read_to_string(&output).is_ok_and(|text| text.ends_with('\n')) {

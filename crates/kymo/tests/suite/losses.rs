@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tools::{Need, kymo, perf, ready};
+use crate::tools::{Need, Said, kymo, perf, require, text};
 
-fn account(file: &str, jobs: &str) -> String {
-    kymo().succeed(["report", "-q", "-i", file, "--loss", "-", "--json", "-j", jobs]).stdout
+fn account(file: &str, jobs: &str) -> Said {
+    kymo().succeed(["report", "-q", "-i", file, "--loss", "-", "--json", "-j", jobs])
 }
 
 fn number(value: &Value) -> u64 {
@@ -39,19 +39,17 @@ fn stats(file: &str) -> Vec<(String, String, u64)> {
 #[test]
 fn perf_s_losses_are_those_that_perf_counts() {
     let needs = [Need::Perf, Need::Root, Need::Tracepoints];
-    if !ready("perf_s_losses_are_those_that_perf_counts", &needs) {
-        return;
-    }
+    let Some(()) = require("perf_s_losses_are_those_that_perf_counts", &needs) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     for (name, options) in [("plain", &[][..]), ("packed", &["-z"][..]), ("threads", &["--threads"][..])] {
         let path = folder.path().join(name);
-        let file = path.to_str().expect("text");
+        let file = text(&path);
         let record = ["record", "-a", "-e", "sched:sched_switch", "-c", "1", "--call-graph", "dwarf,8192"];
         let rest = ["-m", "2", "-o", file, "--", "perf", "bench", "sched", "pipe", "-l", "3000"];
         perf().succeed(record.iter().chain(options).chain(&rest));
-        let text = account(file, "1");
-        assert_eq!(text, account(file, "3"), "{name}");
-        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let said = account(file, "1");
+        let (account_of_one, json) = (&said.stdout, said.json());
+        assert_eq!(*account_of_one, account(file, "3").stdout, "{name}");
         let stats = stats(file);
         let by = |section: &str, kind: &str| {
             stats.iter().find(|(s, k, _)| s == section && k == kind).map_or(0, |(_, _, count)| *count)
@@ -76,7 +74,7 @@ fn perf_s_losses_are_those_that_perf_counts() {
         let (any, elapsed) = (number(&json["any_lost_ns"]), number(&json["elapsed_ns"]));
         assert!(
             most <= any && any <= elapsed && any <= sum(&json["rings"], "lost_ns"),
-            "{name}: {text:.900}"
+            "{name}: {account_of_one:.900}"
         );
         for ring in rings {
             let of_ring = |i: &&Value| i["kind"] == "loss" && i["ring"] == ring["ring"];
@@ -93,7 +91,7 @@ fn perf_s_losses_are_those_that_perf_counts() {
             [("svg", "<svg "), ("html", "<!doctype html>"), ("json", "{\n\"schema\""), ("txt", "  ")]
         {
             let picture = folder.path().join(format!("{name}.{end}"));
-            let picture = picture.to_str().expect("text");
+            let picture = text(&picture);
             let said = kymo().succeed(["report", "-i", file, "--loss", picture]);
             let text = std::fs::read_to_string(picture).expect("the picture");
             assert!(said.stdout.is_empty() && text.starts_with(begin), "{name}: {text:.100}");
@@ -109,8 +107,8 @@ fn recordings_without_losses() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings");
     for name in ["plain.data", "pipe.data", "threads.dir", "compressed.data", "group.data", "switch.data"] {
         let path = folder.join(name);
-        let file = path.to_str().expect("text");
-        let json: Value = serde_json::from_str(&account(file, "0")).expect("JSON");
+        let file = text(&path);
+        let json = account(file, "0").json();
         assert_eq!((&json["schema"], &json["lost"]), (&"kymo-loss".into(), &0.into()), "{name}");
         let records = number(&json["samples"]);
         assert!(records > 0 && sum(&json["rings"], "samples") == records, "{name}");
@@ -118,7 +116,7 @@ fn recordings_without_losses() {
         assert!(header.contains(&format!("# lost : 0 of {records} samples")), "{name}: {header}");
     }
     let file = folder.join("plain.data");
-    let file = file.to_str().expect("text");
+    let file = text(&file);
     for options in [&["--loss", "x.png"][..], &["--loss", "-", "-C", "0"], &["--loss", "-", "--stats"]] {
         let said = kymo().run([&["report", "-i", file], options].concat());
         assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);
@@ -130,22 +128,19 @@ fn recordings_without_losses() {
 #[test]
 fn how_unwinding_went_is_in_the_recording() {
     let test = "losses::how_unwinding_went_is_in_the_recording";
-    if !ready(test, &[Need::Program("cc")]) {
-        return;
-    }
-    let program = crate::programs::build("deep.c", &["-fomit-frame-pointer"]);
-    let program = program.to_str().expect("text");
+    let Some(()) = require(test, &[Need::Program("cc")]) else { return };
+    let program = crate::programs::built("deep.c", &["-fomit-frame-pointer"]);
     let folder = tempfile::tempdir().expect("a folder");
     // So few bytes of stack that some walks end early.
     for (name, options) in
         [("plain", &["--call-graph", "dwarf,1024"][..]), ("packed", &["--call-graph", "dwarf,1024", "-z"])]
     {
         let path = folder.path().join(name);
-        let file = path.to_str().expect("text");
+        let file = text(&path);
         let record =
             [&["record", "-F", "4000", "-e", "cpu-clock", "-o", file], options, &["--", program, "40"]];
         let said = kymo().succeed(record.concat());
-        let json: Value = serde_json::from_str(&account(file, "2")).expect("JSON");
+        let json = account(file, "2").json();
         let unwound = &json["unwound"];
         let stacks = number(&unwound["stacks"]);
         let line = format!("unwound {stacks} stacks, ");
@@ -163,19 +158,10 @@ fn how_unwinding_went_is_in_the_recording() {
         }
     }
     let path = folder.path().join("raw");
-    let file = path.to_str().expect("text");
-    kymo().succeed([
-        "record",
-        "-e",
-        "cpu-clock",
-        "--call-graph",
-        "dwarf,1024",
-        "--raw-stacks",
-        "-o",
-        file,
-        program,
-        "5",
-    ]);
-    let json: Value = serde_json::from_str(&account(file, "1")).expect("JSON");
+    let file = text(&path);
+    kymo().succeed(
+        format!("record -e cpu-clock --call-graph dwarf,1024 --raw-stacks -o {file} {program} 5").split(' '),
+    );
+    let json = account(file, "1").json();
     assert_eq!(json["unwound"], Value::Null);
 }

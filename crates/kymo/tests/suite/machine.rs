@@ -5,17 +5,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::tools::{Need, Said, kymo, perf, ready, run, skip};
-
-fn json(said: &Said) -> Value {
-    serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{}: {error}", said.command))
-}
+use crate::tools::{Need, Said, kymo, perf, require, run, skip};
 
 /// Runs kymo as uid 65534, from a copy that it may read; `None`, said aloud, where that is not possible.
 fn as_nobody(test: &str, arguments: &[&str]) -> Option<Said> {
-    if !ready(test, &[Need::Root, Need::Program("setpriv")]) {
-        return None;
-    }
+    require(test, &[Need::Root, Need::Program("setpriv")])?;
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("our own folder");
     let copy = folder.path().join("kymo");
@@ -38,7 +32,7 @@ fn doctor_lists_each_check() {
     let text = kymo().succeed(["doctor"]);
     assert_eq!(text.stderr, "");
     assert!(!text.stdout.contains('\x1b'));
-    let document = json(&kymo().succeed(["doctor", "--json"]));
+    let document = kymo().succeed(["doctor", "--json"]).json();
     assert_eq!((&document["schema"], &document["schema_version"]), (&"kymo-doctor".into(), &1.into()));
     let checks = document["checks"].as_array().expect("a list");
     assert!(checks.len() >= 10);
@@ -56,7 +50,7 @@ fn doctor_for_an_ordinary_user() {
     const TEST: &str = "machine::doctor_for_an_ordinary_user";
     let Some(said) = as_nobody(TEST, &["doctor", "--json"]) else { return };
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let document = json(&said);
+    let document = said.json();
     assert_eq!((&document["euid"], &document["capabilities"]), (&65534.into(), &Value::Array(Vec::new())));
     let level = document["settings"]["perf_event_paranoid"].as_i64().unwrap_or(2);
     let check = |id: &str| {
@@ -79,11 +73,11 @@ fn doctor_for_an_ordinary_user() {
 /// Checks the list's sections, its JSON, and that text and JSON name the same events.
 #[test]
 fn list_in_text_and_json() {
-    let document = json(&kymo().succeed(["list", "--json"]));
+    let document = kymo().succeed(["list", "--json"]).json();
     assert_eq!((&document["schema"], &document["schema_version"]), (&"kymo-list".into(), &1.into()));
     let text = kymo().succeed(["list"]).stdout;
     // Probes come and go while others trace: only what is there before and after is in the text for certain.
-    let after = json(&kymo().succeed(["list", "--json"]));
+    let after = kymo().succeed(["list", "--json"]).json();
     let events = document["events"].as_array().expect("a list");
     let stays = |event: &&Value| after["events"].as_array().expect("a list").contains(event);
     for section in ["hardware", "software", "cache", "breakpoint", "raw"] {
@@ -113,7 +107,7 @@ fn list_for_an_ordinary_user() {
     const TEST: &str = "machine::list_for_an_ordinary_user";
     let Some(said) = as_nobody(TEST, &["list", "--json"]) else { return };
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let document = json(&said);
+    let document = said.json();
     let events = document["events"].as_array().expect("a list");
     let clock = events.iter().find(|event| event["name"] == "cpu-clock").expect("cpu-clock");
     let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
@@ -137,10 +131,8 @@ fn list_for_an_ordinary_user() {
 #[test]
 fn perf_accepts_what_is_listed() {
     const TEST: &str = "machine::perf_accepts_what_is_listed";
-    if !ready(TEST, &[Need::Perf]) {
-        return;
-    }
-    let document = json(&kymo().succeed(["list", "--json", "software"]));
+    let Some(()) = require(TEST, &[Need::Perf]) else { return };
+    let document = kymo().succeed(["list", "--json", "software"]).json();
     let events = document["events"].as_array().expect("a list");
     let usable = events.iter().filter(|event| event["available"] == "yes");
     let names: Vec<&str> = usable.filter_map(|event| event["name"].as_str()).collect();

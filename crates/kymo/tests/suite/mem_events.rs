@@ -1,12 +1,12 @@
 //! `-e mem:EXPR` of `kymo record` and `kymo stat`: counts are those of a program that knows how often it writes (`watched.c`).
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::programs;
-use crate::tools::{Need, Said, kymo, perf, ready, run};
-use crate::watch::alone;
+use crate::tools::{Need, Said, kymo, perf, require, run};
+use crate::watch::{alone, waiting};
 
 /// 6 threads write 50 times each; half of them when the others have ended.
 const WRITES: [&str; 3] = ["6", "50", "late"];
@@ -48,9 +48,9 @@ fn named(counts: &[(u64, &str)]) -> Vec<(u64, String)> {
 fn counts_are_the_programs_own() {
     let Some(_alone) = alone("mem_events::counts_are_the_programs_own") else { return };
     for program in [program(), fixed()] {
-        let said = stat("mem:counter,{mem:total:w,mem:pair.second:4:rw:u},mem:bump", &program, &WRITES);
-        assert_eq!(said.code, Some(3), "{}", said.stderr);
-        assert!(said.stderr.contains("runs without address randomization"), "{}", said.stderr);
+        let said =
+            stat("mem:counter,{mem:total:w,mem:pair.second:4:rw:u},mem:bump", &program, &WRITES).ends(3);
+        said.says("runs without address randomization");
         let bump = counts(&said).iter().find(|(_, name)| name == "mem:bump").map(|&(count, _)| count);
         let data = [(300, "mem:counter"), (1, "mem:total:w"), (1, "mem:pair.second:4:rw:u")];
         assert_eq!(counts(&said)[..3], named(&data));
@@ -68,9 +68,7 @@ fn counts_are_the_programs_own() {
 #[test]
 fn counts_are_perfs() {
     const TEST: &str = "mem_events::counts_are_perfs";
-    if !ready(TEST, &[Need::Perf]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Perf]) else { return };
     let Some(_alone) = alone(TEST) else { return };
     let program = fixed();
     let symbols = Command::new("nm").arg(&program).output().expect("nm");
@@ -92,12 +90,10 @@ fn a_sample_for_each_write() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("mem.data");
     let mut command = kymo().command(["record", "-q", "-e", "mem:counter,mem:flag", "-o"]);
-    let said = run(command.arg(&file).arg("--").arg(program()).args(WRITES));
-    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    run(command.arg(&file).arg("--").arg(program()).args(WRITES)).ends(3);
     let mut report = kymo().command(["report", "--stdio", "--no-children", "-g", "none", "-i"]);
     let said = run(report.arg(&file));
-    assert!(said.stdout.contains("# Samples: 300  of event 'mem:counter'"), "{}", said.stdout);
-    assert!(said.stdout.contains("# Samples: 1  of event 'mem:flag'"), "{}", said.stdout);
+    said.prints("# Samples: 300  of event 'mem:counter'").prints("# Samples: 1  of event 'mem:flag'");
     assert!(said.stdout.contains("culprit"), "who cleared the flag:\n{}", said.stdout);
 }
 
@@ -106,14 +102,7 @@ fn a_sample_for_each_write() {
 fn in_a_process_that_runs() {
     const TEST: &str = "mem_events::in_a_process_that_runs";
     let Some(_alone) = alone(TEST) else { return };
-    let mut child = Command::new(program())
-        .args(["4", "25", "wait"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("watched starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    let mut child = waiting(&["4", "25"]);
     let control = tempfile::tempdir().expect("a folder");
     let fifo = |name: &str| {
         let path = control.path().join(name);
@@ -121,7 +110,7 @@ fn in_a_process_that_runs() {
         path.to_str().expect("UTF-8").to_owned()
     };
     let (asks, answers) = (fifo("asks"), fifo("answers"));
-    let pid = child.id().to_string();
+    let pid = child.pid();
     let channel = format!("fifo:{asks},{answers}");
     let counting = ["stat", "-x;", "-e", "mem:counter", "-p", &pid, "--control", &channel];
     let counter = kymo().command(counting).stderr(Stdio::piped()).spawn().expect("kymo starts");
@@ -130,8 +119,8 @@ fn in_a_process_that_runs() {
     let mut answer = String::new();
     BufReader::new(std::fs::File::open(&answers).expect("the fifo")).read_line(&mut answer).expect("a line");
     assert_eq!(answer, "ack\n");
-    child.stdin.take().expect("a pipe").write_all(b"go\n").expect("a line");
-    assert_eq!(child.wait().expect("it ends").code(), Some(3));
+    child.tell("go\n");
+    assert_eq!(child.end().1, Some(3));
     let output = counter.wait_with_output().expect("it ends with the process");
     let said = Said {
         command: "kymo stat -p".into(),
@@ -147,8 +136,7 @@ fn in_a_process_that_runs() {
 fn refusals() {
     const TEST: &str = "mem_events::refusals";
     let Some(_alone) = alone(TEST) else { return };
-    let said = stat("mem:countre", &program(), &["1", "1"]);
-    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    let said = stat("mem:countre", &program(), &["1", "1"]).ends(1);
     assert!(
         said.stderr.contains("countre") && said.stderr.contains("counter"),
         "near names: {}",
@@ -156,12 +144,10 @@ fn refusals() {
     );
     let said = stat("mem:counter:5:w", &program(), &["1", "1"]);
     assert_ne!(said.code, Some(3), "{}", said.stderr);
-    let said = kymo().run(["record", "-e", "mem:counter", "-a", "-o", "/dev/null"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("mem:counter is a place in a program; name a command"), "{}", said.stderr);
-    let said = stat("mem:spread", &program(), &["1", "1"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("spread is 128 bytes long, more than the registers"), "{}", said.stderr);
+    let said = kymo().run(["record", "-e", "mem:counter", "-a", "-o", "/dev/null"]).ends(1);
+    said.says("mem:counter is a place in a program; name a command");
+    let said = stat("mem:spread", &program(), &["1", "1"]).ends(1);
+    said.says("spread is 128 bytes long, more than the registers");
     let said = stat("mem:counter", &PathBuf::from("/nowhere/at/all"), &[]);
     assert!(said.code != Some(0) && said.stderr.contains("/nowhere/at/all"), "{}", said.stderr);
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run};
+use crate::programs::built;
+use crate::tools::{Need, Running, kymo, require, run, text};
 
 /// Pages that a program touches, each of which is a sample with 8 KiB of stack, and the recorder's memory: a fifth of that, and where nothing may
 /// be lost a half: a third of it must be enough for what comes until the target stands still.
@@ -36,8 +36,7 @@ fn recorder(overload: &str, most: &str, rest: &[&str]) -> Child {
     let options =
         ["record", "-e", "page-faults:u", "-c", "1", "-d", "--call-graph", "dwarf,8192", "--raw-stacks"];
     let memory = ["-m", "64", "--max-memory", most, "--overload", overload, "-o", "-"];
-    let all = options.iter().chain(&memory).chain(rest);
-    let mut command = kymo().command(all);
+    let mut command = kymo().command(options.iter().chain(&memory).chain(rest));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("kymo starts")
 }
@@ -53,7 +52,7 @@ fn finish(mut recorder: Child, file: &Path) -> String {
 
 /// How often each page is a sample.
 fn pages(file: &Path, count: u64) -> BTreeMap<u64, u32> {
-    let said = kymo().succeed(["script", "-F", "addr", "-i", file.to_str().expect("a plain name")]);
+    let said = kymo().succeed(["script", "-F", "addr", "-i", text(file)]);
     let mut pages = BTreeMap::new();
     for word in said.stdout.split_whitespace() {
         let addr = u64::from_str_radix(word, 16).unwrap_or(0);
@@ -65,9 +64,7 @@ fn pages(file: &Path, count: u64) -> BTreeMap<u64, u32> {
 }
 
 fn account(file: &Path) -> Value {
-    let said =
-        kymo().succeed(["report", "-q", "-i", file.to_str().expect("a plain name"), "--loss", "-", "--json"]);
-    serde_json::from_str(&said.stdout).expect("JSON")
+    kymo().succeed(["report", "-q", "-i", text(file), "--loss", "-", "--json"]).json()
 }
 
 fn pauses(account: &Value) -> Vec<&Value> {
@@ -75,12 +72,8 @@ fn pauses(account: &Value) -> Vec<&Value> {
     intervals.iter().filter(|interval| interval["kind"] == "pause").collect()
 }
 
-fn program(test: &str) -> Option<String> {
-    if !ready(test, &[Need::Root, Need::Program("cc")]) {
-        return None;
-    }
-    let program = build("pages.c", &[]);
-    Some(program.to_str().expect("a plain name").to_owned())
+fn program(test: &str) -> Option<&'static str> {
+    require(test, &[Need::Root, Need::Program("cc")]).map(|()| built("pages.c", &[]))
 }
 
 /// Recordings beside this one have drains of the same priority on the same CPUs, which may come between: one attempt of three must be
@@ -90,7 +83,7 @@ fn one_is_complete(test: &str, record: impl Fn(&str, &Path) -> String) {
     let folder = tempfile::tempdir().expect("a folder");
     for attempt in 1..=3 {
         let file = folder.path().join(format!("{attempt}.data"));
-        let words = record(&program, &file);
+        let words = record(program, &file);
         let (count, _) = LARGE;
         let (pages, account) = (pages(&file, count), account(&file));
         assert!(pages.values().all(|&times| times == 1), "{test}");
@@ -130,11 +123,7 @@ fn a_paused_process_loses_nothing() {
     one_is_complete(test, |program, file| {
         let folder = tempfile::tempdir().expect("a folder");
         let (count, most) = LARGE;
-        let mut target = Command::new(program)
-            .arg(count.to_string())
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+        let mut target = Running::start(Command::new(program).arg(count.to_string()));
         let fifo = |name: &str| {
             let path = folder.path().join(name);
             assert_eq!(run(Command::new("mkfifo").arg(&path)).code, Some(0));
@@ -142,14 +131,14 @@ fn a_paused_process_loses_nothing() {
         };
         let (control, acks) = (fifo("control"), fifo("acks"));
         let channel = format!("fifo:{},{}", control.display(), acks.display());
-        let recorder = recorder("pause", most, &["--control", &channel, "-p", &target.id().to_string()]);
+        let recorder = recorder("pause", most, &["--control", &channel, "-p", &target.pid()]);
         let mut commands = fs::OpenOptions::new().read(true).write(true).open(&control).expect("the fifo");
         commands.write_all(b"ping\n").expect("a fifo takes a word");
         let mut answer = [0; 4];
         fs::File::open(acks).and_then(|mut acks| acks.read_exact(&mut answer)).expect("kymo records");
-        target.stdin.take().expect("a pipe").write_all(b"g").expect("the program reads it");
+        target.tell("g");
         let words = finish(recorder, file);
-        assert!(target.wait().expect("a child").success());
+        assert_eq!(target.end().1, Some(0));
         words
     });
 }
@@ -163,7 +152,7 @@ fn what_does_not_fit_is_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let (count, most) = SMALL;
     for overload in ["slow", "drop"] {
-        let mut recorder = recorder(overload, most, &["--", &program, &count.to_string()]);
+        let mut recorder = recorder(overload, most, &["--", program, &count.to_string()]);
         recorder.stdin.take().expect("a pipe").write_all(b"g").expect("the command reads it");
         let file = folder.path().join(format!("{overload}.data"));
         let words = finish(recorder, &file);
@@ -189,24 +178,14 @@ fn the_least_memory() {
     let Some(program) = program(test) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("least.data");
-    let name = file.to_str().expect("text");
-    let refused = kymo().run([
-        "record",
-        "--overload=pause",
-        "--max-memory",
-        "1K",
-        "-e",
-        "page-faults",
-        "-o",
-        name,
-        "--",
-        "true",
-    ]);
+    let name = text(&file);
+    let refused = kymo()
+        .run(format!("record --overload=pause --max-memory 1K -e page-faults -o {name} -- true").split(' '));
     let words = refused.stderr;
     let needed = words.split_once(" need ").and_then(|(_, rest)| rest.split(' ').next());
     let needed = needed.unwrap_or_else(|| panic!("no size: {words}"));
     let (count, _) = SMALL;
-    let mut recorder = recorder("pause", needed, &["--", &program, &count.to_string()]);
+    let mut recorder = recorder("pause", needed, &["--", program, &count.to_string()]);
     recorder.stdin.take().expect("a pipe").write_all(b"g").expect("the command reads it");
     let words = finish(recorder, &file);
     assert!(words.contains("paused the target"), "{words}");
@@ -218,28 +197,16 @@ fn the_least_memory() {
 /// Checks that what cannot be is refused with the reason: pausing whole CPUs, and memory that does not hold two buffers for each ring.
 #[test]
 fn refusals() {
-    let said = kymo().run(["record", "--overload=pause", "-a", "--", "true"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("--overload=pause cannot stop everything"), "{}", said.stderr);
-    let said = kymo().run(["record", "--overload", "hope", "--", "true"]);
-    assert_eq!(said.code, Some(129));
-    assert!(said.stderr.contains("expected slow, drop or pause"), "{}", said.stderr);
+    let said = kymo().run(["record", "--overload=pause", "-a", "--", "true"]).ends(1);
+    said.says("--overload=pause cannot stop everything");
+    kymo().run(["record", "--overload", "hope", "--", "true"]).ends(129).says("expected slow, drop or pause");
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("perf.data");
-    let said = kymo().run([
-        "record",
-        "--max-memory",
-        "1K",
-        "-e",
-        "cpu-clock",
-        "-o",
-        file.to_str().expect("text"),
-        "--",
-        "true",
-    ]);
+    let said =
+        kymo().run(format!("record --max-memory 1K -e cpu-clock -o {} -- true", text(&file)).split(' '));
     if said.stderr.contains("not permitted") {
         return crate::tools::skip("overload::refusals", "events are not permitted");
     }
     assert_eq!(said.code, Some(1), "{}", said.stderr);
-    assert!(said.stderr.contains("--max-memory allows 1024"), "{}", said.stderr);
+    said.says("--max-memory allows 1024");
 }

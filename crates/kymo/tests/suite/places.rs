@@ -12,14 +12,10 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::tools::{Need, Said, kymo, ready, run};
+use crate::tools::{Need, Said, kymo, require, run, text};
 
 /// The number of `nobody` on Debian; nothing here depends on there being such a user.
 const USER: u32 = 65_534;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
-}
 
 /// A folder of our own in `/tmp`, where other users can come.
 fn folder() -> tempfile::TempDir {
@@ -86,9 +82,8 @@ fn a_tree_that_is_no_recording_is_never_removed() {
         (&old, "perf.data.old", "it is a directory, but no recording"),
         (&letter, "letter", "no recording (it does not begin with PERFILE2)"),
     ] {
-        let said = record([""; 0], output);
-        assert_eq!(said.code, Some(1), "{}", said.stderr);
-        assert!(said.stderr.contains(at) && said.stderr.contains(reason), "{}", said.stderr);
+        let said = record([""; 0], output).ends(1);
+        said.says(at).says(reason);
         assert!(!said.stderr.contains("Captured"), "{}", said.stderr);
         assert_eq!(tree(folder.path()), before, "{}", said.stderr);
     }
@@ -129,8 +124,7 @@ fn a_recording_without_records_is_told() {
     bytes[48..56].fill(0);
     fs::write(&path, &bytes).expect("writes");
     for form in [&["report"][..], &["script"], &["report", "--folded"]] {
-        let said = kymo().run(form.iter().copied().chain(["-i", text(&path)]));
-        assert!(said.stderr.contains("holds no records"), "{}: {}", said.command, said.stderr);
+        kymo().run(form.iter().copied().chain(["-i", text(&path)])).says("holds no records");
     }
 }
 
@@ -155,8 +149,7 @@ fn the_commands_output_does_not_get_into_the_recording() {
     assert_eq!(status.code(), Some(1));
     let said = fs::read_to_string(&path).expect("only words");
     assert!(said.contains("standard error goes to the same place"), "{said}");
-    let said = kymo().run(["watch", "-o", "-", "-p", "1", "counter"]);
-    assert!(said.stderr.contains("-o wants a file"), "{}", said.stderr);
+    kymo().run(["watch", "-o", "-", "-p", "1", "counter"]).says("-o wants a file");
 }
 
 /// Starts a recorder and waits until it has caught signals and opens its output.
@@ -215,9 +208,7 @@ fn wait_for_handler(child: &Child, signal: Signal) {
 /// option that writes, and that the reason is said.
 #[test]
 fn root_is_not_led_elsewhere() {
-    if !ready("places::root_is_not_led_elsewhere", &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require("places::root_is_not_led_elsewhere", &[Need::Root]) else { return };
     let (folder, home) = (folder_of_user(), folder());
     let (victim, source) = (home.path().join("victim"), home.path().join("perf.data"));
     fs::write(&victim, "root's own").expect("writes");
@@ -252,8 +243,7 @@ fn root_is_not_led_elsewhere() {
             assert!(reasons.iter().any(|reason| said.stderr.contains(reason)), "{}", said.stderr);
         }
     }
-    let said = kymo().run(["man", text(folder.path())]);
-    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    kymo().run(["man", text(folder.path())]).ends(1);
     assert_eq!(fs::read(&victim).expect("it is there"), b"root's own");
     assert_eq!(fs::read_dir(home.path()).expect("a folder").count(), 2, "nothing came into root's folder");
 }
@@ -262,9 +252,7 @@ fn root_is_not_led_elsewhere() {
 /// goes into what the link points to, and whatever file there is under the name at the end is a recording or the user's own.
 #[test]
 fn an_output_that_is_exchanged_all_the_time() {
-    if !ready("places::an_output_that_is_exchanged_all_the_time", &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require("places::an_output_that_is_exchanged_all_the_time", &[Need::Root]) else { return };
     let (folder, home) = (folder_of_user(), folder());
     let victim = home.path().join("victim");
     fs::write(&victim, "root's own").expect("writes");
@@ -305,8 +293,7 @@ fn an_input_that_is_exchanged_for_a_pipe_does_not_hang_the_report() {
     fs::create_dir(&directory).expect("a folder");
     fs::copy(&source, directory.join("data")).expect("copies");
     fifo(&directory.join("data.0"));
-    let said = kymo().run(["report", "-i", text(&directory)]);
-    assert!(said.code == Some(1) && said.stderr.contains("a named pipe"), "{}", said.stderr);
+    kymo().run(["report", "-i", text(&directory)]).ends(1).says("a named pipe");
 }
 
 /// Checks that a named pipe is read as a recording while something writes it.
@@ -347,11 +334,9 @@ fn a_result_does_not_replace_a_recording() {
     assert_eq!(record(["-q"], &path).code, Some(0));
     let before = fs::read(&path).expect("a recording");
     for option in ["--html", "--flamegraph"] {
-        let said = kymo().run(["report", "-i", text(&path), option, text(&path)]);
-        assert!(said.code == Some(1) && said.stderr.contains("it is a recording"), "{}", said.stderr);
+        kymo().run(["report", "-i", text(&path), option, text(&path)]).ends(1).says("it is a recording");
     }
-    let said = kymo().run(["stat", "-o", text(&path), "--", "true"]);
-    assert!(said.code == Some(1) && said.stderr.contains("it is a recording"), "{}", said.stderr);
+    kymo().run(["stat", "-o", text(&path), "--", "true"]).ends(1).says("it is a recording");
     assert_eq!(fs::read(&path).expect("a recording"), before);
     kymo().succeed(["report", "-i", text(&path), "--html", text(&page)]);
     symlink("page.html", folder.path().join("latest")).expect("a link of our own");
@@ -403,8 +388,6 @@ fn a_filter_that_leaves_nothing_says_so() {
         (&["script", "-C", "77"], "no sample passes -C: the recording has samples of the CPUs "),
     ];
     for (words, sentence) in cases {
-        let said = kymo().run(words.iter().copied().chain(["-i", text(&path)]));
-        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
-        assert!(said.stderr.contains(sentence), "{}: {}", said.command, said.stderr);
+        kymo().succeed(words.iter().copied().chain(["-i", text(&path)])).says(sentence);
     }
 }

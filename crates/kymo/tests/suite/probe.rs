@@ -1,45 +1,32 @@
 //! What can be probed, and that hits are counted as the program counts them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::probe_inside::waiting;
 use crate::programs::build;
-use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip};
+use crate::tools::{Need, Tool, kymo, perf, ready, require, run, signal, text};
 
-/// The program whose functions are called a known number of times; none where nothing can be compiled. Each test has a file of its own: the kernel's
-/// probes are in every process of one file, and must not meet patches there.
-fn probed(test: &str) -> Option<PathBuf> {
+/// The program whose functions are called a known number of times; none where nothing can be compiled, or something else is missing. Each test has
+/// a file of its own: the kernel's probes are in every process of one file, and must not meet patches there.
+fn probed(test: &str, needs: &[Need]) -> Option<PathBuf> {
     let own = format!("-DOF_{}", test.replace("::", "_"));
-    ready(test, &[Need::Program("cc")]).then(|| build("probed.c", &[&own]))
+    require(test, &[needs, &[Need::Program("cc")]].concat()).map(|()| build("probed.c", &[&own]))
 }
 
-/// The program, executed, that waits for a byte before it makes so many calls in each of two threads; and its number.
-fn waiting(program: &Path, calls: &str) -> (Child, String) {
-    let mut command = Command::new(program);
-    let target = command.args(["-w", calls, "2"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let target = target.expect("the program");
-    let pid = target.id().to_string();
-    // Its functions are known when its program has been executed.
-    let exe = format!("/proc/{pid}/exe");
-    while std::fs::read_link(&exe).ok().as_deref() != Some(program) {
-        std::thread::yield_now();
-    }
-    (target, pid)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path of text")
-}
+/// What the kernel's engine needs.
+pub(crate) const KERNEL: &[Need] = &[Need::Root, Need::Uprobes];
 
 /// Checks that the list has the program's functions at the addresses of `nm`, its marker, and the same names as text and as JSON.
 #[test]
 fn list_of_a_program() {
-    let Some(program) = probed("probe::list_of_a_program") else { return };
+    let Some(program) = probed("probe::list_of_a_program", &[]) else { return };
     let said = kymo().succeed(["list", "--probes", text(&program), "--json"]);
-    let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let document = said.json();
     assert_eq!((&document["schema"], &document["schema_version"]), (&"kymo-list-probes".into(), &1.into()));
     let probes = document["probes"].as_array().expect("a list");
     let named = |name: &str| probes.iter().find(|probe| probe["name"] == name);
@@ -67,7 +54,7 @@ fn list_of_a_program() {
 /// Checks globs, selectors as filters, and a name that nothing matches.
 #[test]
 fn list_filters() {
-    let Some(program) = probed("probe::list_filters") else { return };
+    let Some(program) = probed("probe::list_filters", &[]) else { return };
     let names = |filter: &str| -> Vec<String> {
         let said = kymo().succeed(["list", "--probes", text(&program), filter]).stdout;
         let name = |line: &str| line.rsplit("  ").find(|part| !part.starts_with("usdt")).unwrap().to_owned();
@@ -77,31 +64,10 @@ fn list_filters() {
     assert_eq!(names("probed_*").len(), 5);
     assert_eq!(names("shop:*"), ["shop:sold"]);
     assert_eq!(names("usdt:shop:sold"), ["shop:sold"]);
-    let said = kymo().run(["list", "--probes", text(&program), "probed_iner"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("did you mean `probed_inner`?"), "{}", said.stderr);
-    let said = kymo().run(["list", "--probes", "/no/such/program"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("cannot be probed: No such file"), "{}", said.stderr);
-    let said = kymo().run(["list", "--probes", "/etc/passwd"]);
-    assert!(said.stderr.contains("it is not an ELF file"), "{}", said.stderr);
-}
-
-/// What the kernel's engine needs.
-pub(crate) fn can_probe(test: &str) -> bool {
-    ready(test, &[Need::Root]) && {
-        let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]);
-        // `true` has no symbols; what is asked is whether it comes to that.
-        let refused = said.stderr.contains("BPF") || said.stderr.contains("uprobes");
-        if refused {
-            skip(test, said.stderr);
-        }
-        !refused
-    }
-}
-
-fn document(said: &Said) -> Value {
-    serde_json::from_str(&said.stdout[said.stdout.find('{').expect("JSON")..]).expect("JSON")
+    let said = kymo().run(["list", "--probes", text(&program), "probed_iner"]).ends(1);
+    said.says("did you mean `probed_inner`?");
+    kymo().run(["list", "--probes", "/no/such/program"]).ends(1).says("cannot be probed: No such file");
+    kymo().run(["list", "--probes", "/etc/passwd"]).says("it is not an ELF file");
 }
 
 fn probe<'a>(document: &'a Value, name: &str) -> &'a Value {
@@ -119,15 +85,11 @@ fn counted(said: &str, word: &str) -> u64 {
 /// that -i counts the command alone.
 #[test]
 fn counts_of_threads_and_forks() {
-    const TEST: &str = "probe::counts_of_threads_and_forks";
-    let Some(program) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let Some(program) = probed("probe::counts_of_threads_and_forks", KERNEL) else { return };
     let probes = ["probe", "--engine", "kernel", "--json", "probed_inner", "probed_outer", "probed_deep"];
     let probes = probes.into_iter().chain(["usdt:shop:sold", "--"]);
     let said = kymo().succeed(probes.chain([text(&program), "500", "3", "2"]));
-    let found = document(&said);
+    let found = said.json();
     assert_eq!((&found["schema"], &found["schema_version"]), (&"kymo-probe".into(), &1.into()));
     for (name, word) in [("probed_inner", "inner"), ("probed_outer", "outer"), ("shop:sold", "marked")] {
         let own = counted(&said.stdout, word);
@@ -137,31 +99,17 @@ fn counts_of_threads_and_forks() {
     assert_eq!(probe(&found, "probed_deep")["engine"], "kernel");
     let alone =
         kymo().succeed(["probe", "-i", "--json", "probed_outer", "--", text(&program), "500", "3", "2"]);
-    assert_eq!(probe(&document(&alone), "probed_outer")["hits"], 1500);
+    assert_eq!(probe(&alone.json(), "probed_outer")["hits"], 1500);
 }
 
 /// Checks latencies by what must hold of them: how many there are, that a call takes longer than those inside of it, that the slow function takes what
 /// it waits at least, that calls which longjmp leaves have none, and that the table has the same counts.
 #[test]
 fn latencies() {
-    const TEST: &str = "probe::latencies";
-    let Some(program) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
-    let said = kymo().succeed([
-        "probe",
-        "--ret",
-        "--hist",
-        "-g",
-        "--json",
-        "probed_*",
-        "--",
-        text(&program),
-        "300",
-        "2",
-    ]);
-    let found = document(&said);
+    let Some(program) = probed("probe::latencies", KERNEL) else { return };
+    let found = kymo()
+        .succeed(format!("probe --ret --hist -g --json probed_* -- {} 300 2", text(&program)).split(' '))
+        .json();
     let number = |name: &str, what: &str| probe(&found, name)["latencies"][what].as_u64().expect("a number");
     for (name, count) in
         [("probed_inner", 600), ("probed_outer", 600), ("probed_deep", 11), ("probed_slow", 3)]
@@ -190,14 +138,10 @@ fn latencies() {
 /// Checks conditions on arguments and on what a function returns, and counts of only some hits.
 #[test]
 fn only_some_hits() {
-    const TEST: &str = "probe::only_some_hits";
-    let Some(program) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let Some(program) = probed("probe::only_some_hits", KERNEL) else { return };
     let hits = |arguments: &[&str], name: &str| {
         let all = ["probe", "--json"].iter().chain(arguments).copied().chain(["--", text(&program), "100"]);
-        probe(&document(&kymo().succeed(all)), name).clone()
+        probe(&kymo().succeed(all).json(), name).clone()
     };
     assert_eq!(hits(&["--if", "arg1 >= 90", "probed_outer"], "probed_outer")["hits"], 10);
     assert_eq!(hits(&["--if", "arg1 < 10 || $rdi == 50", "probed_outer"], "probed_outer")["hits"], 11);
@@ -220,34 +164,18 @@ fn only_some_hits() {
 /// Checks a process that runs already: hits from then on, and the end with the process.
 #[test]
 fn running_process() {
-    const TEST: &str = "probe::running_process";
-    let Some(program) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
-    let (mut target, pid) = waiting(&program, "200");
-    let mut probing = kymo()
-        .command([
-            "probe",
-            "--engine",
-            "kernel",
-            "--ret",
-            "--json",
-            "-p",
-            &pid,
-            "probed_outer",
-            "libc.so.6:getchar",
-        ])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo");
+    let Some(program) = probed("probe::running_process", KERNEL) else { return };
+    let mut target = waiting(&program, &["200", "2"]);
+    let pid = target.pid();
+    let mut probing = kymo().start(
+        format!("probe --engine kernel --ret --json -p {pid} probed_outer libc.so.6:getchar").split(' '),
+    );
     let mut words = BufReader::new(probing.stderr.take().expect("its words"));
     let mut line = String::new();
     words.read_line(&mut line).expect("a line");
     assert!(line.contains(&format!("2 probes in process {pid}, by the kernel engine")), "{line}");
-    target.stdin.take().expect("its input").write_all(b"x").expect("it waits");
-    assert!(target.wait().expect("its end").success());
+    target.tell("x");
+    assert_eq!(target.end().1, Some(0));
     let output = probing.wait_with_output().expect("kymo's end");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(probe(&found, "probed_outer")["hits"], 400);
@@ -258,26 +186,15 @@ fn running_process() {
 /// that the program goes on when it has left; a marker's semaphore is raised meanwhile.
 #[test]
 fn inside_the_program() {
-    const TEST: &str = "probe::inside_the_program";
-    if !cfg!(target_arch = "x86_64") {
-        skip(TEST, "programs are patched on x86-64 only");
-        return;
-    }
-    let Some(built) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let needs = [KERNEL, &[Need::X86]].concat();
+    let Some(built) = probed("probe::inside_the_program", &needs) else { return };
     // A file of its own: the kernel's probes of tests beside this one are in every process of theirs.
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().canonicalize().expect("a path").join("probed");
     std::fs::copy(&built, &program).expect("a copy");
-    let (mut target, pid) = waiting(&program, "20000");
-    let mut probing = kymo()
-        .command(["probe", "--ret", "--json", "-p", &pid, "probed_*", "usdt:shop:sold"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo");
+    let mut target = waiting(&program, &["20000", "2"]);
+    let mut probing =
+        kymo().start(["probe", "--ret", "--json", "-p", &target.pid(), "probed_*", "usdt:shop:sold"]);
     let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines();
     let said: Vec<String> = words
         .by_ref()
@@ -288,13 +205,10 @@ fn inside_the_program() {
         said.iter().any(|line| line.contains("6 probes in process") && line.contains("by the inproc engine")),
         "{said:?}"
     );
-    let mut input = target.stdin.take().expect("its input");
-    input.write_all(b"x").expect("it waits");
-    let mut line = String::new();
-    BufReader::new(target.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    target.tell("x");
+    let line = target.line();
     // All calls are over and the program waits: now the counts are final.
-    let recorder = rustix::process::Pid::from_raw(probing.id() as i32).expect("a process");
-    rustix::process::kill_process(recorder, rustix::process::Signal::INT).expect("it runs");
+    signal(&probing, Signal::INT);
     let output = probing.wait_with_output().expect("kymo's end");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     for (name, engine, word) in [
@@ -315,19 +229,14 @@ fn inside_the_program() {
     assert_eq!((timed("probed_deep", "count"), timed("probed_jumped", "count")), (Some(11), Some(0)));
     assert!(timed("probed_slow", "p50_ns").is_some_and(|ns| ns >= 1_900_000), "{found}");
     assert!(timed("probed_outer", "total_ns") > timed("probed_inner", "total_ns"));
-    drop(input);
-    assert!(target.wait().expect("its end").success());
+    assert_eq!(target.end().1, Some(0));
 }
 
 /// Checks that `kymo stat -e probe:` counts what the program counts, in threads and children, and what perf counts of perf's own probe at the same place; and
 /// that no tracepoint is left.
 #[test]
 fn events_to_count() {
-    const TEST: &str = "probe::events_to_count";
-    let Some(program) = probed(TEST) else { return };
-    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
-        return;
-    }
+    let Some(program) = probed("probe::events_to_count", &[Need::Root, Need::Tracepoints]) else { return };
     let events = "probe:probed_outer,probe:usdt:shop:sold,{probe:probed_inner,probe:probed_d*}";
     let said = kymo().succeed(["stat", "-j", "-e", events, "--", text(&program), "200", "2", "1"]);
     let counts: Vec<Value> = said
@@ -349,7 +258,7 @@ fn events_to_count() {
     assert_eq!(count("probe:probed:probed_deep"), Some(11.0));
     let list = || std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
     let wrong = kymo().run(["stat", "-e", "probe:probed_iner", "--", text(&program)]);
-    assert!(wrong.stderr.contains("did you mean `probed_inner`?"), "{}", wrong.stderr);
+    wrong.says("did you mean `probed_inner`?");
     // Those of tests beside this one come and go; of this program's there are none of ended ones. Kymos that another test has
     // killed leave theirs to the next one.
     let owners = list()
@@ -365,10 +274,7 @@ fn events_to_count() {
 #[test]
 fn recordings() {
     const TEST: &str = "probe::recordings";
-    let Some(program) = probed(TEST) else { return };
-    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
-        return;
-    }
+    let Some(program) = probed(TEST, &[Need::Root, Need::Tracepoints]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = (folder.path().join("first.data"), folder.path().join("second.data"));
     let command = [text(&program), "30", "2"];
@@ -404,22 +310,10 @@ fn recordings() {
 /// Checks that hundreds of functions at once are counted, each by itself.
 #[test]
 fn many_functions() {
-    const TEST: &str = "probe::many_functions";
-    let Some(program) = probed(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
-    let said = kymo().succeed([
-        "probe",
-        "-i",
-        "--json",
-        "libc.so.6:*str*",
-        "probed_outer",
-        "--",
-        text(&program),
-        "50",
-    ]);
-    let found = document(&said);
+    let Some(program) = probed("probe::many_functions", KERNEL) else { return };
+    let found = kymo()
+        .succeed(format!("probe -i --json libc.so.6:*str* probed_outer -- {} 50", text(&program)).split(' '))
+        .json();
     assert!(found["probes"].as_array().unwrap().len() > 100);
     assert_eq!(probe(&found, "probed_outer")["hits"], 50);
 }
@@ -427,8 +321,7 @@ fn many_functions() {
 /// Checks that each mistake is one sentence that says what to do, and the exit codes.
 #[test]
 fn mistakes() {
-    const TEST: &str = "probe::mistakes";
-    let Some(program) = probed(TEST) else { return };
+    let Some(program) = probed("probe::mistakes", &[]) else { return };
     let program = text(&program);
     let cases: [(&[&str], i32, &str); 13] = [
         (&["probed_iner", "--", program], 1, "did you mean `probed_inner`?"),
@@ -446,9 +339,8 @@ fn mistakes() {
         (&["--if", "arg1 >> 4", "probed_inner", "--", program], 129, "is no number"),
     ];
     for (arguments, code, words) in cases {
-        let said = kymo().run(["probe"].iter().chain(arguments));
-        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
-        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        let said = kymo().run(["probe"].iter().chain(arguments)).ends(code);
+        said.says(words);
         assert_eq!(said.stderr.lines().count(), 1, "{}: {}", said.command, said.stderr);
     }
 }

@@ -1,29 +1,19 @@
 //! Arguments and results by their names: what kymo prints of calls equals what the programs print of them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::copied::Program;
-use crate::programs::build;
-use crate::tools::{Need, kymo, perf, ready, skip};
+use crate::programs::built;
+use crate::tools::{Need, Running, kymo, perf, ready, require, signal};
 
 fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "arguments have names on x86-64 only");
-        return None;
-    }
     let compiler = if source.ends_with(".rs") { "rustc" } else { "cc" };
-    if !ready(test, &[Need::Program(compiler), Need::Root]) {
-        return None;
-    }
-    let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]);
-    if said.stderr.contains("BPF") || said.stderr.contains("uprobes") {
-        skip(test, said.stderr);
-        return None;
-    }
-    Some(Program::of(source, flags))
+    let needs = [Need::X86, Need::Program(compiler), Need::Root, Need::Uprobes];
+    require(test, &needs).map(|()| Program::of(source, flags))
 }
 
 /// What the program says of its calls, and what kymo printed of them.
@@ -44,9 +34,8 @@ fn both(stdout: &str) -> (Vec<&str>, Vec<String>) {
 /// without optimization, against what the functions print themselves.
 #[test]
 fn values_of_c() {
-    const TEST: &str = "probe_args::values_of_c";
     for flags in [&[][..], &["-O0"]] {
-        let Some(program) = program(TEST, "called.c", flags) else { return };
+        let Some(program) = program("probe_args::values_of_c", "called.c", flags) else { return };
         let pointers = "called_pointers(n->value, n->next->label, n->next->next->label, n->mid, n->high, n->real, *d, n->table[2], text)";
         let words = [
             "probe",
@@ -71,8 +60,7 @@ fn values_of_c() {
 /// Checks that texts are bounded and escaped, and that what lies in registers that the kernel does not tell is said.
 #[test]
 fn texts_and_what_is_not_told() {
-    const TEST: &str = "probe_args::texts_and_what_is_not_told";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let Some(program) = program("probe_args::texts_and_what_is_not_told", "called.c", &[]) else { return };
     let said = kymo().succeed(["probe", "-q", "called_text(text)", "--", program.text()]).stdout;
     let (expected, printed) = both(&said);
     let expected: Vec<&str> = expected.into_iter().filter(|line| line.starts_with("called_text")).collect();
@@ -85,9 +73,8 @@ fn texts_and_what_is_not_told() {
 /// Checks C++: fields of `this`, references, strings and views.
 #[test]
 fn values_of_cxx() {
-    const TEST: &str = "probe_args::values_of_cxx";
     for flags in [&[][..], &["-O0"]] {
-        let Some(program) = program(TEST, "called_text.cc", flags) else { return };
+        let Some(program) = program("probe_args::values_of_cxx", "called_text.cc", flags) else { return };
         let list = "shop::order::add(this->id, this->count, n, name, by_value, view, total, ret)";
         let said = kymo().succeed(["probe", "-q", list, "--", program.text()]).stdout;
         let (expected, printed) = both(&said);
@@ -99,9 +86,8 @@ fn values_of_cxx() {
 /// Checks Rust: texts of two registers and of a reference, enums, truth.
 #[test]
 fn values_of_rust() {
-    const TEST: &str = "probe_args::values_of_rust";
     for flags in [&[][..], &["-Copt-level=0"]] {
-        let Some(program) = program(TEST, "called_text_rs.rs", flags) else { return };
+        let Some(program) = program("probe_args::values_of_rust", "called_text_rs.rs", flags) else { return };
         let said =
             kymo().succeed(["probe", "-q", "--args", "--ret", "*::texts", "--", program.text()]).stdout;
         let (expected, printed) = both(&said);
@@ -115,9 +101,12 @@ fn values_of_rust() {
 /// Checks that it is known of every kind of value of Rust how it is passed: a number behind it is found.
 #[test]
 fn what_stands_behind_values_of_rust() {
-    const TEST: &str = "probe_args::what_stands_behind_values_of_rust";
     for flags in [&[][..], &["-Copt-level=0"]] {
-        let Some(program) = program(TEST, "called_text_rs.rs", flags) else { return };
+        let Some(program) =
+            program("probe_args::what_stands_behind_values_of_rust", "called_text_rs.rs", flags)
+        else {
+            return;
+        };
         let said = kymo()
             .succeed(["probe", "-q", "*::kinds::*(n)", "--hits-only", "--", program.text(), "kinds"])
             .stdout;
@@ -132,16 +121,13 @@ fn what_stands_behind_values_of_rust() {
 /// The hits that kymo counts with a condition.
 fn hits(program: &Program, condition: &str) -> u64 {
     let words = ["probe", "-q", "--json", "--if", condition, "called_often", "--", program.text(), "600"];
-    let said = kymo().succeed(words).stdout;
-    let document: Value = serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
-    document["probes"][0]["hits"].as_u64().expect("a number")
+    kymo().succeed(words).json()["probes"][0]["hits"].as_u64().expect("a number")
 }
 
 /// Checks that conditions by name let through exactly the calls that they should, and what is said of names that there are not.
 #[test]
 fn conditions() {
-    const TEST: &str = "probe_args::conditions";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let Some(program) = program("probe_args::conditions", "called.c", &[]) else { return };
     for (condition, expected) in [
         ("number >= 500", 100),
         ("number < -1", 0),
@@ -176,8 +162,7 @@ fn conditions() {
 /// Checks the lines of `--json`: one for each call and return, typed values, and the summary behind them.
 #[test]
 fn lines_of_json() {
-    const TEST: &str = "probe_args::lines_of_json";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let Some(program) = program("probe_args::lines_of_json", "called.c", &[]) else { return };
     let words = ["probe", "-q", "--json", "--args", "--ret", "called_plain", "--", program.text()];
     let said = kymo().succeed(words).stdout;
     let lines: Vec<Value> = said
@@ -206,8 +191,7 @@ fn lines_of_json() {
 /// Checks that a recording has the values as named fields, for kymo and for perf, by `record -e` and by `probe -o`.
 #[test]
 fn recorded_fields() {
-    const TEST: &str = "probe_args::recorded_fields";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let Some(program) = program("probe_args::recorded_fields", "called.c", &[]) else { return };
     let (first, second) = (program.beside("first.data"), program.beside("second.data"));
     let event = "probe:'called_plain(a, d, e, size=c, ret)'";
     kymo().succeed(["record", "-q", "-o", &first, "--no-call-graph", "-e", event, "--", program.text()]);
@@ -224,7 +208,7 @@ fn recorded_fields() {
     let shown = kymo().succeed(["script", "-i", &second]).stdout;
     assert!(shown.contains("a=-1 b=200 c=-1234567890123 d=\"text\" e=7 f=1 g=77 h=-8"), "{shown}");
     assert!(shown.contains("ret=2147483647"), "{shown}");
-    if ready(TEST, &[Need::Program("perf")]) {
+    if ready("probe_args::recorded_fields", &[Need::Program("perf")]) {
         let shown = perf().succeed(["script", "-i", &first]).stdout;
         let has = |text: &str| shown.lines().any(|line| line.contains(text));
         assert!(has("a=-1 d=\"text\" e=7 size=-1234567890123") && has("ret=2147483647"), "{shown}");
@@ -234,33 +218,16 @@ fn recorded_fields() {
 /// Checks that events that the program writes itself have the same fields as the kernel's: numbers, texts, what pointers lead to, results.
 #[test]
 fn fields_written_by_the_program() {
-    const TEST: &str = "probe_args::fields_written_by_the_program";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
-    let mut command = std::process::Command::new(&program.path);
-    let mut target =
-        command.arg("-w").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
-    let mut output = BufReader::new(target.stdout.take().expect("its output"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    assert_eq!(line, "ready\n");
-    let (file, pid) = (program.beside("own.data"), target.id().to_string());
+    let Some(program) = program("probe_args::fields_written_by_the_program", "called.c", &[]) else { return };
+    let mut target = Running::start(Command::new(&program.path).arg("-w"));
+    assert_eq!(target.line(), "ready\n");
+    let (file, pid) = (program.beside("own.data"), target.pid());
     let plain = "probe:'called_plain(a, b, c, d, g, h, ret)'";
     let pointers = "probe:'called_pointers(n->value, n->next->label, n->next->next->label, *d, ret)'";
-    let words = [
-        "record",
-        "--engine",
-        "inproc",
-        "--no-call-graph",
-        "-o",
-        &file,
-        "-e",
-        plain,
-        "-e",
-        pointers,
-        "-p",
-        &pid,
-    ];
-    let mut recorder = kymo().command(words).stderr(Stdio::piped()).spawn().expect("kymo");
+    let words =
+        ["--engine", "inproc", "--no-call-graph", "-o", &file, "-e", plain, "-e", pointers, "-p", &pid];
+    let mut recorder =
+        kymo().command(["record"].iter().chain(&words)).stderr(Stdio::piped()).spawn().expect("kymo");
     let mut said = BufReader::new(recorder.stderr.take().expect("its words"));
     // It begins when it has said so.
     let mut all = String::new();
@@ -270,18 +237,13 @@ fn fields_written_by_the_program() {
         assert!(all.len() > before, "{all}");
     }
     ["called_plain", "called_pointers"].iter().for_each(|name| wait_for_patch(&pid, &program, name));
-    let mut input = target.stdin.take().expect("its input");
-    input.write_all(b"x").expect("it waits");
-    line.clear();
-    while !line.contains("called_text") {
-        line.clear();
-        assert!(output.read_line(&mut line).expect("a line") > 0);
+    target.tell("x");
+    while !target.line().contains("called_text") {
+        assert!(target.child.try_wait().expect("a child").is_none(), "the program ended");
     }
-    let recorder_pid = rustix::process::Pid::from_raw(recorder.id() as i32).expect("a process");
-    rustix::process::kill_process(recorder_pid, rustix::process::Signal::INT).expect("it runs");
+    signal(&recorder, Signal::INT);
     recorder.wait().expect("its end");
-    drop(input);
-    target.wait().expect("its end");
+    target.end();
     let shown = kymo().succeed(["script", "-i", &file]).stdout;
     for expected in [
         "a=-1 b=200 c=-1234567890123 d=\"text\" g=77 h=-8",
@@ -297,9 +259,8 @@ fn fields_written_by_the_program() {
 /// Waits until a function of a process begins otherwise than in the file, and not with a trap.
 fn wait_for_patch(pid: &str, program: &Program, name: &str) {
     use std::os::unix::fs::FileExt as _;
-    let said = kymo().succeed(["list", "--probes", program.text(), name, "--json"]).stdout;
-    let document: Value = serde_json::from_str(&said).expect("JSON");
-    let at = document["probes"][0]["offset"].as_u64().expect("an offset");
+    let listed = kymo().succeed(["list", "--probes", program.text(), name, "--json"]).json();
+    let at = listed["probes"][0]["offset"].as_u64().expect("an offset");
     let file = std::fs::read(&program.path).expect("the program");
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
     let line =
@@ -323,8 +284,9 @@ fn wait_for_patch(pid: &str, program: &Program, name: &str) {
 /// Checks the sentence about a program without debug information, and that registers are shown then.
 #[test]
 fn without_debug_information() {
-    const TEST: &str = "probe_args::without_debug_information";
-    let Some(program) = program(TEST, "called.c", &["-g0"]) else { return };
+    let Some(program) = program("probe_args::without_debug_information", "called.c", &["-g0"]) else {
+        return;
+    };
     let said = kymo().run(["probe", "called_plain(a)", "--", program.text()]).stderr;
     assert!(said.contains("was built without debug information") && said.contains("arg1"), "{said}");
     let said = kymo()
@@ -333,15 +295,13 @@ fn without_debug_information() {
     let (_, printed) = both(&said);
     assert_eq!(printed[0], "called_plain(arg1:s32=-1, arg2:u8=200, arg4:string=\"text\")");
     let said = kymo().succeed(["probe", "--args", "called_plain", "--", program.text()]);
-    assert!(said.stdout.contains("called_plain(arg1=0x"), "{}", said.stdout);
-    assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
+    said.prints("called_plain(arg1=0x").says("was built without debug information");
 }
 
 /// Checks that the list shows what functions take and return, as text and as JSON, and says where nothing is known.
 #[test]
 fn list_of_parameters() {
-    const TEST: &str = "probe_args::list_of_parameters";
-    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let Some(program) = program("probe_args::list_of_parameters", "called.c", &[]) else { return };
     let shown = kymo().succeed(["list", "--probes", program.text(), "-v", "called_*"]).stdout;
     let has = |text: &str| shown.lines().any(|line| line.ends_with(text));
     assert!(
@@ -352,9 +312,8 @@ fn list_of_parameters() {
         has("called_records(p: struct point, q: struct pair, r: struct big, last: int) -> struct point"),
         "{shown}"
     );
-    let said =
-        kymo().succeed(["list", "--probes", program.text(), "--args", "--json", "called_plain"]).stdout;
-    let document: Value = serde_json::from_str(&said).expect("JSON");
+    let document =
+        kymo().succeed(["list", "--probes", program.text(), "--args", "--json", "called_plain"]).json();
     let probe = &document["probes"][0];
     let places: Vec<&str> = probe["parameters"]
         .as_array()
@@ -364,9 +323,9 @@ fn list_of_parameters() {
         .collect();
     assert_eq!(places, ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "[rsp+8]", "[rsp+16]"]);
     assert_eq!((&probe["returns"], &probe["parameters"][3]["type"]), (&"int".into(), &"const char *".into()));
-    let stripped = build("called.c", &["-g0"]);
-    let said = kymo().succeed(["list", "--probes", stripped.to_str().expect("a path"), "-v", "called_plain"]);
-    assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
+    let stripped = built("called.c", &["-g0"]);
+    let said = kymo().succeed(["list", "--probes", stripped, "-v", "called_plain"]);
+    said.says("was built without debug information");
     assert!(said.stdout.ends_with("called_plain\n"), "{}", said.stdout);
 }
 
@@ -394,7 +353,7 @@ fn arguments_of_markers() {
         let expected: Vec<String> = expected.into_iter().map(|line| in_hex(&plain(line))).collect();
         assert_eq!(printed, expected, "{flags:?}");
         for why in ["it is always 7", "a floating-point number"] {
-            assert!(said.stderr.contains(why), "{}", said.stderr);
+            said.says(why);
         }
         let event = "usdt:shop:paid(arg2:string, cents=arg3)";
         let said = kymo().succeed(["probe", "-q", event, "--", program.text()]).stdout;
@@ -403,9 +362,7 @@ fn arguments_of_markers() {
         let counted = |condition: &str| {
             let words =
                 ["probe", "-q", "--json", "--if", condition, "usdt:shop:paid", "--", program.text(), "20"];
-            let said = kymo().succeed(words).stdout;
-            let document: Value = serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
-            document["probes"][0]["hits"].as_u64().expect("a number")
+            kymo().succeed(words).json()["probes"][0]["hits"].as_u64().expect("a number")
         };
         assert_eq!(counted("arg1 < -3 && arg4 == 250"), 3, "{flags:?}");
         assert_eq!(counted("arg2:string == \"odd\" && arg3 > 50000000000"), 7, "{flags:?}");
@@ -428,16 +385,12 @@ fn arguments_of_markers() {
 #[test]
 fn times_while_attaching() {
     let test = "probe_args::times_while_attaching";
-    if !ready(test, &[Need::Root, Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("cc")]) else { return };
     let program = Program::of("many.c", &[]);
-    let mut command = Command::new(&program.path);
-    let mut target = command.args(["threads", "1"]).stdin(Stdio::piped()).spawn().expect("the program");
-    let pid = target.id().to_string();
+    let target = Running::start(Command::new(&program.path).args(["threads", "1"]));
+    let pid = target.pid();
     let said = kymo().succeed(["probe", "-p", &pid, "--engine", "kernel", "-d", "0.1", "--args", "many_00"]);
-    target.kill().expect("it runs");
-    target.wait().expect("its end");
+    drop(target);
     let times: Vec<&str> = said
         .stdout
         .lines()

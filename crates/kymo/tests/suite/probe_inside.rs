@@ -1,93 +1,54 @@
 //! What probes inside a program do besides counting: conditions, one in N, callers, and recordings of each hit.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::copied::Program;
-use crate::tools::{Need, kymo, perf, ready, skip};
+use crate::tools::{Need, Running, kymo, perf, ready, require, signal, text};
 
 fn program(test: &str) -> Option<Program> {
     program_of(test, "probed.c")
 }
 
+/// Root: where /proc/sys/kernel/yama/ptrace_scope is 1, others cannot enter what runs already.
 fn program_of(test: &str, source: &str) -> Option<Program> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "programs are patched on x86-64 only");
-        return None;
-    }
-    // Root: where /proc/sys/kernel/yama/ptrace_scope is 1, others cannot enter what runs already.
-    if !ready(test, &[Need::Program("cc"), Need::Root]) {
-        return None;
-    }
-    Some(Program::of(source, &[]))
+    require(test, &[Need::X86, Need::Program("cc"), Need::Root]).map(|()| Program::of(source, &[]))
 }
 
-/// The program in two threads, waiting to begin, and waiting again when all is done.
-struct Running {
-    child: Child,
-    output: BufReader<ChildStdout>,
+/// The program, executed, that waits for a byte before it makes its calls, and again when all is done.
+pub(crate) fn waiting(program: &Path, arguments: &[&str]) -> Running {
+    let running = Running::start(Command::new(program).arg("-w").args(arguments));
+    // Its functions are known when its program has been executed.
+    let exe = format!("/proc/{}/exe", running.pid());
+    while std::fs::read_link(&exe).ok().as_deref() != Some(program) {
+        std::thread::yield_now();
+    }
+    running
 }
 
-impl Running {
-    fn start(program: &Path, calls: &str, threads: &str) -> Running {
-        let mut command = Command::new(program);
-        let mut child = command
-            .args(["-w", calls, threads])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program");
-        let exe = format!("/proc/{}/exe", child.id());
-        while std::fs::read_link(&exe).ok().as_deref() != Some(program) {
-            std::thread::yield_now();
-        }
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        Running { child, output }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Lets it make its calls; what it says it counted.
-    fn work(&mut self) -> String {
-        self.child.stdin.as_mut().expect("its input").write_all(b"x").expect("it waits");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
-        line
-    }
-
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().expect("its end").success());
-    }
-}
-
-fn interrupt(child: &Child) {
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+/// Lets it make its calls; what it says it counted.
+fn work(running: &mut Running) -> String {
+    running.tell("x");
+    running.line()
 }
 
 /// Runs `kymo probe` on the program from before its calls until they are done; its JSON.
 fn probe(program: &Path, calls: &str, arguments: &[&str]) -> Value {
-    let mut running = Running::start(program, calls, "2");
-    let mut probing = kymo()
-        .command(["probe", "--engine", "inproc", "--json", "-p", &running.pid()].iter().chain(arguments))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo");
+    let mut running = waiting(program, &[calls, "2"]);
+    let mut probing =
+        kymo().start(["probe", "--engine", "inproc", "--json", "-p", &running.pid()].iter().chain(arguments));
     let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines().map_while(Result::ok);
     let said: Vec<String> = words.by_ref().take_while(|line| !line.contains("patched while")).collect();
     if probing.try_wait().expect("kymo").is_none() {
-        running.work();
-        interrupt(&probing);
+        work(&mut running);
+        signal(&probing, Signal::INT);
     }
     let output = probing.wait_with_output().expect("kymo's end");
-    running.end();
+    assert_eq!(running.end().1, Some(0));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said:?}"))
 }
 
@@ -120,7 +81,7 @@ fn only_some_hits() {
 /// Records with `kymo record` or `kymo probe` (its words up to the file) from before the program's calls until they are done; what it said, and what the
 /// program counted.
 pub(crate) fn record(program: &Path, calls: &str, functions: usize, arguments: &[&str]) -> (String, String) {
-    let mut running = Running::start(program, calls, "2");
+    let mut running = waiting(program, &[calls, "2"]);
     let file = arguments[arguments.iter().position(|word| *word == "-o").expect("a file") + 1];
     _ = std::fs::remove_file(file);
     let mut recording = kymo()
@@ -135,14 +96,14 @@ pub(crate) fn record(program: &Path, calls: &str, functions: usize, arguments: &
             break String::new();
         }
         if Path::new(file).exists() && patched(&running.pid(), program) >= functions {
-            break running.work();
+            break work(&mut running);
         }
         std::thread::yield_now();
     };
-    interrupt(&recording);
+    signal(&recording, Signal::INT);
     let said = std::io::read_to_string(recording.stderr.take().expect("its words")).expect("text");
     recording.wait().expect("its end");
-    running.end();
+    assert_eq!(running.end().1, Some(0));
     (said, counted)
 }
 
@@ -150,8 +111,7 @@ pub(crate) fn record(program: &Path, calls: &str, functions: usize, arguments: &
 fn patched(pid: &str, program: &Path) -> usize {
     use std::os::unix::fs::FileExt as _;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let code =
-        maps.lines().find(|line| line.contains("r-xp") && line.ends_with(program.to_str().expect("a path")));
+    let code = maps.lines().find(|line| line.contains("r-xp") && line.ends_with(text(program)));
     let Some(line) = code else { return 0 };
     let mut words = line.split(['-', ' ']);
     let mut number = || u64::from_str_radix(words.next().unwrap_or_default(), 16).unwrap_or(0);
@@ -168,8 +128,8 @@ fn patched(pid: &str, program: &Path) -> usize {
     now.chunks(16).zip(file.chunks(16)).filter(|(now, file)| now != file).count()
 }
 
-fn script(file: &Path, fields: &str) -> Vec<String> {
-    let said = kymo().succeed(["script", "-i", file.to_str().expect("a path"), "-F", fields]).stdout;
+fn script(file: &str, fields: &str) -> Vec<String> {
+    let said = kymo().succeed(["script", "-i", file, "-F", fields]).stdout;
     said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
@@ -178,14 +138,13 @@ fn script(file: &Path, fields: &str) -> Vec<String> {
 #[test]
 fn recordings() {
     let Some(program) = program("probe_inside::recordings") else { return };
-    let file = program.path.with_extension("data");
-    let name = file.to_str().expect("a path");
+    let name = &program.beside("probed.data");
     let events = "probe:probed_inner,probe:probed_deep,probe:probed_deep%return";
     let (said, counted) =
         record(&program.path, "2000", 2, &["record", "--engine", "inproc", "-e", events, "-o", name]);
     assert!(said.contains("3 events of 2 functions are written by the program itself"), "{said}");
     assert!(said.contains("(4022 samples)") && said.contains("lost 0 samples"), "{counted}{said}");
-    let lines = script(&file, "comm,tid,time,event,ip,trace");
+    let lines = script(name, "comm,tid,time,event,ip,trace");
     let of = |event: &str| -> Vec<&String> { lines.iter().filter(|line| line.contains(event)).collect() };
     let (inner, deep) = (of("probe:probed:probed_inner:"), of("probe:probed:probed_deep:"));
     let back = of("probe:probed:probed_deep%return:");
@@ -225,15 +184,12 @@ fn recordings() {
 #[test]
 fn times() {
     let Some(program) = program_of("probe_inside::times", "stamped.c") else { return };
-    if !ready("probe_inside::times", &[Need::Tracepoints]) {
-        return;
-    }
-    let file = program.path.with_extension("data");
-    let name = file.to_str().expect("a path");
+    let Some(()) = require("probe_inside::times", &[Need::Tracepoints]) else { return };
+    let name = &program.beside("probed.data");
     let events = "probe:stamped_before,probe:stamped_after,probe:stamped_first,syscalls:sys_enter_getppid";
     let (said, _) =
         record(&program.path, "500", 3, &["record", "--engine", "inproc", "-e", events, "-o", name]);
-    let lines = script(&file, "comm,time,event");
+    let lines = script(name, "comm,time,event");
     let odd = lines.iter().find(|line| !line.starts_with("stamped "));
     assert!(odd.is_none(), "{odd:?}");
     let times = |event: &str| -> Vec<u64> {
@@ -253,12 +209,11 @@ fn times() {
 #[test]
 fn recordings_of_some() {
     let Some(program) = program("probe_inside::recordings_of_some") else { return };
-    let file = program.path.with_extension("data");
-    let name = file.to_str().expect("a path");
+    let name = &program.beside("probed.data");
     let condition = ["probe", "--if", "arg1:s32 >= 90 && arg1:s32 < 95", "probed_inner", "-o", name];
     let (said, _) = record(&program.path, "100", 1, &condition);
     assert!(said.contains("(10 samples)"), "{said}");
-    let lines = script(&file, "trace");
+    let lines = script(name, "trace");
     assert!(lines.iter().all(|line| (90..95).any(|n| line.contains(&format!(" arg1={n:#x} ")))), "{lines:?}");
     let (said, _) =
         record(&program.path, "1000", 1, &["probe", "--every", "100", "probed_inner", "-o", name]);
@@ -272,8 +227,7 @@ fn recordings_of_some() {
 #[test]
 fn losses() {
     let Some(program) = program("probe_inside::losses") else { return };
-    let file = program.path.with_extension("data");
-    let name = file.to_str().expect("a path");
+    let name = &program.beside("probed.data");
     let words = ["record", "--engine", "inproc", "-m", "4K", "-e", "probe:probed_inner", "-o", name];
     let (said, _) = record(&program.path, "300000", 1, &words);
     let number = |before: &str| -> u64 {
@@ -307,13 +261,12 @@ fn callers() {
 #[test]
 fn arguments() {
     let Some(program) = program("probe_inside::arguments") else { return };
-    let file = program.path.with_extension("data");
-    let name = file.to_str().expect("a path");
+    let name = &program.beside("probed.data");
     let event = "probe:'probed_outer(x, name:string, ret)'";
     let (said, _) =
         record(&program.path, "100", 1, &["record", "--engine", "inproc", "-e", event, "-o", name]);
     assert!(said.contains("(400 samples)"), "{said}");
-    let lines = script(&file, "event,trace");
+    let lines = script(name, "event,trace");
     let entries: Vec<&String> = lines.iter().filter(|line| line.contains("probed_outer:")).collect();
     assert_eq!(entries.len(), 200, "{}", lines[0]);
     for n in [0, 42, 99] {

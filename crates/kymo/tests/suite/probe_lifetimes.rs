@@ -1,22 +1,21 @@
 //! What becomes of a program that is probed from inside when kymo ends, killed or not, and what the next kymo finds.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, skip};
+use crate::tools::{Need, Running, kymo, require, signal, skip};
 
 /// `fixtures/programs/many.c`, started in its own copy: the kernel's probes of other tests are in every process of one file.
 pub(crate) struct Many {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    running: Running,
     /// The program itself, which may be a child of what was started.
     pid: u32,
     program: PathBuf,
@@ -33,14 +32,8 @@ impl Many {
     }
 
     pub(crate) fn folder(test: &str) -> Option<tempfile::TempDir> {
-        if !cfg!(target_arch = "x86_64") {
-            skip(test, "programs are patched on x86-64 only");
-            return None;
-        }
         // Root: where /proc/sys/kernel/yama/ptrace_scope is 1, others cannot enter what runs already.
-        if !ready(test, &[Need::Program("cc"), Need::Root]) {
-            return None;
-        }
+        require(test, &[Need::X86, Need::Program("cc"), Need::Root])?;
         let folder = tempfile::tempdir().expect("a folder");
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("our folder");
@@ -49,17 +42,9 @@ impl Many {
 
     /// Runs a command that ends up executing `program`.
     pub(crate) fn run(command: &mut Command, program: &Path, folder: tempfile::TempDir) -> Many {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let pid = child.id();
-        Many {
-            child,
-            input,
-            output: BufReader::new(output),
-            pid,
-            program: program.to_owned(),
-            _folder: folder,
-        }
+        let running = Running::start(command);
+        let pid = running.child.id();
+        Many { running, pid, program: program.to_owned(), _folder: folder }
     }
 
     /// With the process that is meant, if that is a child.
@@ -73,15 +58,14 @@ impl Many {
     }
 
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("it says something");
-        assert!(line.ends_with('\n'), "the program ended: {:?}", self.child.wait());
+        let line = self.running.line();
+        assert!(line.ends_with('\n'), "the program ended: {:?}", self.running.child.wait());
         line
     }
 
     /// Asks for so many calls of all functions, in one write: what reads without a library would take two for two requests.
     fn begin(&mut self, times: u32) {
-        self.input.write_all(format!("{times}\n").as_bytes()).expect("it reads");
+        self.running.tell(&format!("{times}\n"));
     }
 
     /// Has all functions called so many times; what the program makes of it.
@@ -130,13 +114,6 @@ fn words_offset(line: &str) -> &str {
     line.split_whitespace().nth(2).expect("an offset")
 }
 
-impl Drop for Many {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
 /// Waits for what happens soon, and fails if it does not.
 pub(crate) fn soon(what: &str, mut happened: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
@@ -157,8 +134,7 @@ impl Probing {
     pub(crate) fn start(many: &Many, arguments: &[&str]) -> Probing {
         let pid = many.pid();
         let all = [&["probe", "--json", "-p", &pid], arguments].concat();
-        let mut child =
-            kymo().command(all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kymo");
+        let mut child = kymo().start(all);
         let mut words = BufReader::new(child.stderr.take().expect("its words"));
         let mut said = String::new();
         // The first line says how many probes there are, when they are.
@@ -172,8 +148,7 @@ impl Probing {
 
     /// As Ctrl-C does; what it counted.
     pub(crate) fn end(mut self) -> (Value, String) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+        signal(&self.child, Signal::INT);
         self.words.read_to_string(&mut self.said).expect("its words");
         let output = self.child.wait_with_output().expect("kymo's end");
         (serde_json::from_slice(&output.stdout).expect("JSON"), self.said)

@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::probe::can_probe;
+use crate::probe::KERNEL;
 use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
 use crate::programs::build;
-use crate::tools::{find, kymo, skip};
+use crate::tools::{find, kymo, require, skip};
 
 /// Asserts that kymo does not enter, says so with these words and with a way out, and that the program is what it was.
 fn refused(many: &Many, words: &str) {
-    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "many_*"]);
-    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "many_*"]).ends(1);
     assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
-    assert!(said.stderr.contains(words) && said.stderr.contains("leave --engine out"), "{}", said.stderr);
+    said.says(words).says("leave --engine out");
     let file = format!("/{}", many.program());
     assert!(many.is_untouched(&file) && many.threads() == [many.program()]);
 }
@@ -45,9 +44,7 @@ fn both(many: &mut Many, words: &str) {
 /// The program compiled by somebody else's compiler, started in a folder of its own; `None`, loudly, where that cannot be.
 fn compiled(test: &str, compiler: &str, options: &[&str]) -> Option<(PathBuf, tempfile::TempDir)> {
     let folder = Many::folder(test)?;
-    if !can_probe(test) {
-        return None;
-    }
+    require(test, KERNEL)?;
     let program = folder.path().canonicalize().expect("a path").join("many");
     let source = crate::programs::sources().join("many.c");
     let done =
@@ -114,9 +111,7 @@ fn in_a_container_of_musl() {
 fn under_strict_seccomp() {
     const TEST: &str = "probe_refusals::under_strict_seccomp";
     let Some(folder) = Many::folder(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let Some(()) = require(TEST, KERNEL) else { return };
     let program = folder.path().canonicalize().expect("a path").join("many");
     kymo_testing::copy_program(&build("many.c", &[]), &program);
     let mut many = Many::run(Command::new(&program).arg("strict"), &program, folder);
@@ -135,9 +130,7 @@ fn under_strict_seccomp() {
 fn stopped() {
     const TEST: &str = "probe_refusals::stopped";
     let Some(mut many) = Many::start(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let Some(()) = require(TEST, KERNEL) else { return };
     let plain = many.call(100);
     let pid = rustix::process::Pid::from_raw(many.pid().parse().expect("a number")).expect("a process");
     let signal = |signal| rustix::process::kill_process(pid, signal).expect("it runs");
@@ -163,9 +156,7 @@ fn stopped() {
 fn traced() {
     const TEST: &str = "probe_refusals::traced";
     let Some(mut many) = Many::start(TEST) else { return };
-    if !can_probe(TEST) {
-        return;
-    }
+    let Some(()) = require(TEST, KERNEL) else { return };
     if find("strace").is_none() {
         return skip(TEST, "no strace here");
     }
@@ -250,9 +241,8 @@ fn no_program() {
         };
     for pid in [pid].iter().chain(threads) {
         for engine in ["inproc", "auto"] {
-            let said = kymo().run(["probe", "--engine", engine, "-p", &pid.to_string(), "main"]);
-            assert_eq!(said.code, Some(1), "{}", said.stderr);
-            assert!(said.stderr.contains("it is the kernel's or has ended"), "{}", said.stderr);
+            let said = kymo().run(["probe", "--engine", engine, "-p", &pid.to_string(), "main"]).ends(1);
+            said.says("it is the kernel's or has ended");
         }
     }
     ended.wait().expect("its end");

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use crate::scenario::{Recording, record};
 use crate::table::{plain, sections};
-use crate::tools::{Need, Tool, kymo, perf, ready};
+use crate::tools::{Need, Tool, kymo, perf, require, text};
 
 const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 
 /// All rows: samples, and object and symbol. In printed order, but for rows with as many samples as each other: these
 /// are put in the order of their names, so that it is the same of them, however a tool's demangler spells a name.
 fn rows(tool: &Tool, recording: &Recording) -> Vec<(u64, String)> {
-    let file = recording.path.to_str().expect("a plain name");
+    let file = text(&recording.path);
     let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none", "-F", "sample,dso,sym"];
     let said = tool.succeed(arguments);
     let mut sections = sections(&said.stdout);
@@ -33,9 +33,7 @@ fn without_symbol(rows: &[(u64, String)]) -> u64 {
 }
 
 fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
-    if !ready(&format!("real::{name}"), &[&[Need::Perf], needs].concat()) {
-        return;
-    }
+    let Some(()) = require(&format!("real::{name}"), &[&[Need::Perf], needs].concat()) else { return };
     for recorder in [perf(), kymo()] {
         let recording = record(&recorder, &format!("real-{name}"), FLAGS, target);
         let (theirs, ours) = (rows(&perf(), &recording), rows(&kymo(), &recording));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready, run, skip};
+use crate::tools::{Need, Running, kymo, perf, ready, require, run, signal, skip, text};
 
 /// A shell program that computes until it is ended.
 const ENDLESS: &str = "while :; do :; done";
@@ -19,47 +19,20 @@ fn folder(test: &str) -> PathBuf {
     fresh_folder(&format!("record-{test}"))
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
-}
-
 /// How many samples kymo sees in a file that must open.
 fn samples(path: &Path) -> u64 {
-    let said = kymo().succeed([
-        "report",
-        "-i",
-        text(path),
-        "--no-children",
-        "-g",
-        "none",
-        "-F",
-        "sample,comm,dso,sym",
-    ]);
-    let sections = crate::table::sections(&said.stdout);
-    sections.iter().flat_map(|section| &section.rows).map(|row| row[0].parse::<u64>().expect("a count")).sum()
+    let columns = "sample,comm,dso,sym";
+    let said = kymo().succeed(["report", "-i", text(path), "--no-children", "-g", "none", "-F", columns]);
+    crate::table::samples(&said.stdout)
 }
 
 /// perf opens the file as well and sees as many, where there is a perf.
 fn perf_agrees(path: &Path, test: &str) {
     if ready(test, &[Need::Perf]) {
-        let said = perf().succeed([
-            "report",
-            "-i",
-            text(path),
-            "--stdio",
-            "--no-children",
-            "-g",
-            "none",
-            "-F",
-            "sample,sym",
-        ]);
-        let sections = crate::table::sections(&said.stdout);
-        let seen: u64 = sections
-            .iter()
-            .flat_map(|section| &section.rows)
-            .map(|row| row[0].parse::<u64>().expect("a count"))
-            .sum();
-        assert_eq!(seen, samples(path), "{}", said.command);
+        let said = perf().succeed(
+            format!("report -i {} --stdio --no-children -g none -F sample,sym", text(path)).split(' '),
+        );
+        assert_eq!(crate::table::samples(&said.stdout), samples(path), "{}", said.command);
     }
 }
 
@@ -91,17 +64,12 @@ fn pid_file(path: &Path) -> PathBuf {
     path.with_extension("pid")
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).expect("the child is there");
-}
-
 /// Checks that the program's exit status is passed on, and that the file is whole nevertheless.
 #[test]
 fn the_exit_status_is_passed_on() {
     let path = folder("status").join("perf.data");
     for status in [0, 7, 129] {
-        let said = kymo().run(["record", "-o", text(&path), "--", "sh", "-c", &format!("exit {status}")]);
-        assert_eq!(said.code, Some(status), "{}", said.stderr);
+        kymo().run(["record", "-o", text(&path), "--", "sh", "-c", &format!("exit {status}")]).ends(status);
         kymo().succeed(["report", "-i", text(&path)]);
     }
 }
@@ -123,9 +91,8 @@ fn a_signal_is_passed_on() {
 #[test]
 fn a_command_that_is_not_found() {
     let path = folder("not-found").join("perf.data");
-    let said = kymo().run(["record", "-o", text(&path), "--", "no-such-program-here"]);
-    assert_eq!(said.code, Some(255), "{}", said.stderr);
-    assert!(said.stderr.contains("no-such-program-here"), "{}", said.stderr);
+    let said = kymo().run(["record", "-o", text(&path), "--", "no-such-program-here"]).ends(255);
+    said.says("no-such-program-here");
 }
 
 /// Checks that a command which cannot be executed is 255, says what to do, and leaves an earlier recording alone.
@@ -137,9 +104,7 @@ fn a_command_that_cannot_be_executed() {
     fs::write(&path, "PERFILE2 earlier").expect("writes");
     fs::write(&plain, "text").expect("writes");
     for command in [text(&plain), text(&folder)] {
-        let said = kymo().run(["record", "-o", text(&path), "--", command]);
-        assert_eq!(said.code, Some(255), "{}", said.stderr);
-        assert!(said.stderr.contains(command) && said.stderr.contains("chmod +x"), "{}", said.stderr);
+        kymo().run(["record", "-o", text(&path), "--", command]).ends(255).says(command).says("chmod +x");
     }
     assert_eq!(fs::read(&path).expect("still there"), b"PERFILE2 earlier");
 }
@@ -152,9 +117,7 @@ fn options_are_told_from_the_command() {
     let run = |words: &[&str]| kymo().run(["record", "-o", text(&path)].iter().chain(words));
     assert_eq!(run(&["-F99", "-m8", "-z=3", "-kmono", "sh", "-c", "exit 4"]).code, Some(4));
     for unknown in ["--no-such-option", "-Z"] {
-        let said = run(&[unknown, "--", "true"]);
-        assert_eq!(said.code, Some(129), "{}", said.stderr);
-        assert!(said.stderr.contains(unknown), "{}", said.stderr);
+        run(&[unknown, "--", "true"]).ends(129).says(unknown);
     }
 }
 
@@ -167,8 +130,7 @@ fn the_file_and_the_line() {
             .command(["record", "--", "sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"])
             .current_dir(&folder))
     };
-    let said = record();
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let said = record().ends(0);
     assert_eq!(said.stdout, "", "words go to stderr");
     let path = folder.join("perf.data");
     assert_eq!(fs::metadata(&path).expect("written").permissions().mode() & 0o777, 0o600);
@@ -230,9 +192,7 @@ fn a_killed_recorder_leaves_a_valid_file() {
 #[test]
 fn a_full_disk() {
     let test = "record::a_full_disk";
-    if !ready(test, &[Need::Root, Need::Program("mount")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("mount")]) else { return };
     let folder = folder("full-disk");
     let mounted =
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none", text(&folder)]).output();
@@ -246,7 +206,7 @@ fn a_full_disk() {
     let theirs = ready(test, &[Need::Perf]).then(|| perf().run(["report", "--stdio", "-i", text(&path)]));
     Command::new("umount").arg(text(&folder)).status().expect("umount runs");
     assert!(said.code.is_some_and(|code| code != 0), "{}: {}", said.command, said.stderr);
-    assert!(said.stderr.contains("No space left on device"), "{}", said.stderr);
+    said.says("No space left on device");
     assert_eq!(opened.code, Some(0), "{}", opened.stderr);
     assert!(!crate::table::sections(&opened.stdout).is_empty(), "samples were written: {}", opened.stderr);
     if let Some(theirs) = theirs {
@@ -260,8 +220,8 @@ fn a_dry_run_opens_nothing() {
     let folder = folder("dry-run");
     let said = run(kymo()
         .command(["record", "--dry-run", "-e", "cpu-clock", "--", "touch", "it-ran"])
-        .current_dir(&folder));
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+        .current_dir(&folder))
+    .ends(0);
     assert!(format!("{}{}", said.stdout, said.stderr).contains("cpu-clock"));
     assert_eq!(
         fs::read_dir(&folder).expect("the folder").count(),
@@ -274,22 +234,12 @@ fn a_dry_run_opens_nothing() {
 #[test]
 fn a_running_process() {
     let path = folder("pid").join("perf.data");
-    let mut target = Command::new("sh").args(["-c", ENDLESS]).spawn().expect("sh starts");
-    let said =
-        kymo().run(["record", "-o", text(&path), "-p", &target.id().to_string(), "--", "sleep", "0.5"]);
-    target.kill().expect("it runs");
-    target.wait().expect("it ends");
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let said = kymo().succeed([
-        "report",
-        "-i",
-        text(&path),
-        "--no-children",
-        "-g",
-        "none",
-        "-F",
-        "sample,comm,dso,sym",
-    ]);
+    let target = Running::start(Command::new("sh").args(["-c", ENDLESS]));
+    kymo().succeed(["record", "-o", text(&path), "-p", &target.pid(), "--", "sleep", "0.5"]);
+    drop(target);
+    let said = kymo().succeed(
+        format!("report -i {} --no-children -g none -F sample,comm,dso,sym", text(&path)).split(' '),
+    );
     let rows = crate::table::sections(&said.stdout).swap_remove(0).rows;
     assert!(rows.iter().any(|row| row[1] == "sh" && !row[2].contains("unknown")), "{}", said.stdout);
     perf_agrees(&path, "record::a_running_process");
@@ -299,9 +249,7 @@ fn a_running_process() {
 #[test]
 fn an_ordinary_user_is_told_what_to_run() {
     let test = "record::an_ordinary_user_is_told_what_to_run";
-    if !ready(test, &[Need::Root, Need::Program("setpriv")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("setpriv")]) else { return };
     let folder = folder("user");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("our folder");
     // The build folder may lie where an ordinary user cannot look.
@@ -316,8 +264,7 @@ fn an_ordinary_user_is_told_what_to_run() {
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
     let mut command = Command::new("setpriv");
     command.args(user).arg(&binary).args(["record", "-a", "-o", text(&path), "--", "true"]);
-    let said = run(&mut command);
-    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    let said = run(&mut command).ends(1);
     assert!(said.stderr.contains("perf_event_paranoid"), "what is missing: {}", said.stderr);
     assert!(said.stderr.contains("sysctl") || said.stderr.contains("setcap"), "what to run: {}", said.stderr);
 }

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::programs::{build, sources};
-use crate::tools::{Need, Said, kymo, ready, run, skip};
+use crate::programs::{built, sources};
+use crate::tools::{Need, Said, kymo, ready, require, run, skip, text};
 
 /// Rounds of each case in the long form.
 const ROUNDS: usize = 20;
@@ -62,14 +62,10 @@ fn probed(
     (own, counts, said)
 }
 
-fn leaves(test: &str) -> Option<PathBuf> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "exits are looked for on x86-64 only");
-        return None;
-    }
+fn leaves(test: &str) -> Option<&'static str> {
     // A copy for each test: the kernel's probes are in every process of one file.
     let own = format!("-DOF_{}", test.replace("::", "_"));
-    ready(test, &[Need::Root, Need::Program("c++")]).then(|| build("leaves.cc", &[&own]))
+    require(test, &[Need::X86, Need::Root, Need::Program("c++")]).map(|()| built("leaves.cc", &[&own]))
 }
 
 /// Runs `leaves` with and without probes: the same output and status, all hits and all exits.
@@ -77,7 +73,6 @@ fn leaves(test: &str) -> Option<PathBuf> {
 /// `untimed` have no times; of `fewer` some may be missing.
 fn left_in_every_way(test: &str, options: &[&str], untimed: &[&str], fewer: &[&str]) {
     let Some(program) = leaves(test) else { return };
-    let program = program.to_str().expect("text");
     let plain = run(Command::new(program).arg("240"));
     assert_eq!(plain.code, Some(7), "{}", plain.stderr);
     let truth = truth(&plain.stdout);
@@ -126,10 +121,9 @@ fn exceptions_and_switched_stacks_inside_the_program() {
 fn auto_replaces_no_return_address_where_stacks_are_switched() {
     const TEST: &str = "runtimes::auto_replaces_no_return_address_where_stacks_are_switched";
     let Some(program) = leaves(TEST) else { return };
-    let program = program.to_str().expect("text");
     let (_, counts, said) = probed(&["--ret"], &["left_on_stack", "left_yields"], &[program, "240"]);
     assert_eq!(said.code, Some(7), "{}", said.stderr);
-    assert!(said.stderr.contains("it switches stacks (swapcontext)"), "{}", said.stderr);
+    said.says("it switches stacks (swapcontext)");
     let wanted = [("left_on_stack", (11520, 11520)), ("left_yields", (1920, 1920))];
     assert_eq!(counts, wanted.map(|(name, counts)| (name.to_owned(), counts)).into(), "{}", said.stderr);
 }
@@ -139,13 +133,10 @@ fn auto_replaces_no_return_address_where_stacks_are_switched() {
 #[test]
 fn latencies_against_known_waits() {
     let Some(program) = leaves("runtimes::latencies_against_known_waits") else { return };
-    let program = program.to_str().expect("text");
     for engine in ["kernel", "inproc"] {
         let said =
             kymo().run(["probe", "--json", "--ret", "--engine", engine, "left_waits", "--", program, "240"]);
-        let begin = said.stdout.find("{\n").expect("a document");
-        let document: Value = serde_json::from_str(&said.stdout[begin..]).expect("JSON");
-        let latencies = &document["probes"][0]["latencies"];
+        let latencies = &said.json()["probes"][0]["latencies"];
         let number = |name: &str| latencies[name].as_u64().unwrap_or_else(|| panic!("{name}: {latencies}"));
         assert_eq!(number("count"), 51, "{engine}");
         // One call waits 20 us, 50 wait 100 us. The engine inside knows times to an eighth.
@@ -158,9 +149,7 @@ fn latencies_against_known_waits() {
 
 /// A Go program, compiled; nothing, loudly, where that cannot be.
 fn growing(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
-    if !ready(test, &[Need::Root, Need::Program("go")]) || !cfg!(target_arch = "x86_64") {
-        return None;
-    }
+    require(test, &[Need::X86, Need::Root, Need::Program("go")])?;
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("growing");
     let mut go = Command::new("go");
@@ -181,13 +170,13 @@ fn growing(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
 #[test]
 fn goroutines_move_and_their_stacks_grow() {
     let Some((_folder, program)) = growing("runtimes::goroutines_move_and_their_stacks_grow") else { return };
-    let program = program.to_str().expect("text");
+    let program = text(&program);
     let plain = run(Command::new(program).arg("20"));
     let truth = truth(&plain.stdout);
     for _ in 0..rounds() {
         let (own, counts, said) = probed(&["--ret"], &["main.*"], &[program, "20"]);
         assert_eq!((said.code, &own), (Some(5), &plain.stdout), "{}", said.stderr);
-        assert!(said.stderr.contains("Go walks its own stacks"), "{}", said.stderr);
+        said.says("Go walks its own stacks");
         assert_eq!(truth.len(), 5, "{}", plain.stdout);
         for (name, wanted) in &truth {
             assert_eq!(counts.get(*name), Some(wanted), "{name}: {}", said.stderr);
@@ -201,14 +190,9 @@ fn goroutines_move_and_their_stacks_grow() {
 #[test]
 fn nothing_is_put_into_go_assembly() {
     let Some((_folder, program)) = growing("runtimes::nothing_is_put_into_go_assembly") else { return };
-    let program = program.to_str().expect("text");
-    for name in [
-        "runtime.goexit.abi0",
-        "runtime.gogo.abi0",
-        "runtime.mcall",
-        "runtime.morestack.abi0",
-        "runtime.asmcgocall.abi0",
-    ] {
+    let program = text(&program);
+    for name in ["goexit.abi0", "gogo.abi0", "mcall", "morestack.abi0", "asmcgocall.abi0"] {
+        let name = &format!("runtime.{name}");
         let said = kymo().run(["probe", name, "--", program, "1"]);
         let refused =
             said.stderr.contains("assembly of Go's runtime") || said.stderr.contains("no function in");
@@ -308,7 +292,7 @@ fn a_java_machine_walks_its_stacks() {
     if compiled.code != Some(0) {
         return skip(TEST, format!("javac: {}", compiled.stderr));
     }
-    let classes = folder.path().to_str().expect("text");
+    let classes = text(folder.path());
     Visited {
         test: TEST,
         command: &["java", "-Xmx64m", "-cp", classes, "Collects"],
@@ -325,13 +309,11 @@ fn a_java_machine_walks_its_stacks() {
 #[test]
 fn v8_walks_its_stacks() {
     const TEST: &str = "runtimes::v8_walks_its_stacks";
-    if !ready(TEST, &[Need::Root, Need::Program("node")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("node")]) else { return };
     let script = sources().join("collects.js");
     Visited {
         test: TEST,
-        command: &["node", "--max-old-space-size=64", script.to_str().expect("text")],
+        command: &["node", "--max-old-space-size=64", text(&script)],
         visits: &[
             &["--ret", "v8::internal::Runtime_*"],
             &["--count", "v8::internal::Heap::*"],
@@ -343,11 +325,9 @@ fn v8_walks_its_stacks() {
 
 /// Runs `works.EXTENSION` by its interpreter under these visits.
 fn interpreted(test: &str, interpreter: &'static str, script: &str, visits: &[&[&str]]) {
-    if !ready(test, &[Need::Root, Need::Program(interpreter)]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program(interpreter)]) else { return };
     let script = sources().join(script);
-    Visited { test, command: &[interpreter, script.to_str().expect("text")], visits }.check();
+    Visited { test, command: &[interpreter, text(&script)], visits }.check();
 }
 
 /// Checks Ruby, which scans its stack for objects, leaves calls by longjmp and switches fibers.
@@ -375,9 +355,7 @@ fn luajit_unwinds_by_itself() {
 #[test]
 fn the_collector_of_ocaml_looks_up_return_addresses() {
     const TEST: &str = "runtimes::the_collector_of_ocaml_looks_up_return_addresses";
-    if !ready(TEST, &[Need::Root, Need::Program("ocamlopt")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("ocamlopt")]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let own = folder.path().join("works.ml");
     std::fs::copy(sources().join("works.ml"), &own).expect("a copy");
@@ -386,7 +364,7 @@ fn the_collector_of_ocaml_looks_up_return_addresses() {
     if compiled.code != Some(0) {
         return skip(TEST, format!("ocamlopt: {}", compiled.stderr));
     }
-    let command = [program.to_str().expect("text")];
+    let command = [text(&program)];
     Visited { test: TEST, command: &command, visits: &[&["--count", "caml*"], &["--ret", "caml*"]] }.check();
 }
 
@@ -394,16 +372,14 @@ fn the_collector_of_ocaml_looks_up_return_addresses() {
 #[test]
 fn erlang_has_stacks_of_its_own() {
     const TEST: &str = "runtimes::erlang_has_stacks_of_its_own";
-    if !ready(TEST, &[Need::Root, Need::Program("erl"), Need::Program("erlc")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("erl"), Need::Program("erlc")]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let source = sources().join("works.erl");
     let compiled = run(Command::new("erlc").arg("-o").arg(folder.path()).arg(&source));
     if compiled.code != Some(0) {
         return skip(TEST, format!("erlc: {}", compiled.stderr));
     }
-    let command = ["erl", "-noshell", "-pa", folder.path().to_str().expect("text"), "-run", "works", "main"];
+    let command = ["erl", "-noshell", "-pa", text(folder.path()), "-run", "works", "main"];
     Visited { test: TEST, command: &command, visits: &[&["--count", "*"], &["--ret", "*"]] }.check();
 }
 
@@ -412,9 +388,7 @@ fn erlang_has_stacks_of_its_own() {
 #[test]
 fn boost_fibers_switch_stacks() {
     const TEST: &str = "runtimes::boost_fibers_switch_stacks";
-    if !ready(TEST, &[Need::Root, Need::Program("c++")]) || !cfg!(target_arch = "x86_64") {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("c++")]) else { return };
     if !Path::new("/usr/include/boost/context/fiber.hpp").exists() {
         return skip(TEST, "boost.context is not installed (Debian: libboost-context-dev)");
     }
@@ -422,9 +396,8 @@ fn boost_fibers_switch_stacks() {
     let program = folder.path().join("fibers");
     let mut compiler = Command::new("c++");
     compiler.args(["-O2", "-g"]).arg(sources().join("fibers.cc")).arg("-o").arg(&program);
-    let compiled = run(compiler.arg("-lboost_context"));
-    assert_eq!(compiled.code, Some(0), "{}", compiled.stderr);
-    let program = program.to_str().expect("text");
+    run(compiler.arg("-lboost_context")).ends(0);
+    let program = text(&program);
     let plain = run(Command::new(program).arg("50"));
     for options in [&["--ret"][..], &["--ret", "--engine", "kernel"]] {
         for _ in 0..rounds() {

@@ -224,8 +224,7 @@ impl Scenario {
         let arguments = [&["record", "-o", "-"], self.flags, &["--"], &quiet, self.target].concat();
         let mut command = tool.command(&arguments);
         command.stdout(Stdio::from(File::create(&path).expect("the recording can be created")));
-        let said = run_beside_others(&mut command);
-        assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
+        let said = run_beside_others(&mut command).ends(0);
         Recording { path, command: said.command }
     }
 }
@@ -254,8 +253,8 @@ pub(crate) fn record(tool: &Tool, name: &str, flags: &[&str], target: &[&str]) -
         run_alone(&mut command)
     } else {
         run_beside_others(&mut command)
-    };
-    assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
+    }
+    .ends(0);
     Recording { path, command: said.command }
 }
 

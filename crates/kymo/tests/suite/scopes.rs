@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::programs::build;
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready, run, skip};
+use crate::tools::{Need, Running, kymo, perf, ready, require, run, skip, text};
 
 /// Where the pages are; nothing else of a program is there.
 const BASE: u64 = 0x7000_0000_0000;
@@ -25,9 +25,7 @@ struct Storm {
 
 impl Storm {
     fn new(test: &str) -> Option<Storm> {
-        if !ready(test, &[Need::Program("cc")]) {
-            return None;
-        }
+        require(test, &[Need::Program("cc")])?;
         Some(Storm { folder: fresh_folder(test), program: build("storm.c", &["-pthread"]) })
     }
 
@@ -36,8 +34,8 @@ impl Storm {
     }
 
     fn arguments(&self, role: &str, name: &str, count: u32) -> Vec<String> {
-        let (program, log) = (text(&self.program), text(&self.log(name)));
-        vec![program, role.into(), log, format!("{BASE:x}"), count.to_string()]
+        let words = [text(&self.program), role, text(&self.log(name))].map(str::to_owned);
+        [&words[..], &[format!("{BASE:x}"), count.to_string()]].concat()
     }
 
     /// What the program wrote down.
@@ -61,15 +59,11 @@ impl Storm {
             ["record", "-e", "page-faults:u", "-c", "1", "-d", "--scope", scope, "-o"]
                 .map(String::from)
                 .into();
-        arguments.extend([text(&file), "--".into()]);
+        arguments.extend([text(&file).into(), "--".into()]);
         arguments.extend(self.arguments(role, scope, count));
-        let mut child = kymo()
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
+        let mut recorder = kymo().command(arguments);
+        recorder.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = recorder.spawn().expect("kymo starts");
         // It may have refused already.
         let _ = child.stdin.take().expect("a pipe").write_all(b"g");
         let said = child.wait_with_output().expect("kymo ends");
@@ -83,13 +77,9 @@ impl Storm {
     }
 }
 
-fn text(path: &Path) -> String {
-    path.to_str().expect("a plain name").to_owned()
-}
-
 /// The samples at the storm's pages.
 fn seen(file: &Path) -> Touched {
-    let said = kymo().succeed(["script", "-F", "tid,addr", "-i", &text(file)]);
+    let said = kymo().succeed(["script", "-F", "tid,addr", "-i", text(file)]);
     let mut seen = Touched::new();
     for line in said.stdout.lines().filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -135,37 +125,23 @@ fn a_running_process() {
     for (scope, role, touchers) in
         [("filtered", "burst", 4 * 20), ("inherit", "burst", 4 * 20), ("thread-cpu", "hold", 2)]
     {
-        let mut target = Command::new(&storm.program)
-            .args(&storm.arguments(role, scope, 20)[1..])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the storm starts");
+        let mut target =
+            Running::start(Command::new(&storm.program).args(&storm.arguments(role, scope, 20)[1..]));
         let file = storm.folder.join(format!("{scope}.data"));
         let fifo = storm.folder.join(format!("{scope}.ack"));
-        let made = run(Command::new("mkfifo").arg(&fifo));
-        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        run(Command::new("mkfifo").arg(&fifo)).ends(0);
         let control = storm.folder.join(format!("{scope}.ctl"));
         assert_eq!(run(Command::new("mkfifo").arg(&control)).code, Some(0));
-        let pid = target.id().to_string();
+        let pid = target.pid();
         let channel = format!("fifo:{},{}", text(&control), text(&fifo));
         let recorder = kymo()
-            .command([
-                "record",
-                "-e",
-                "page-faults:u",
-                "-c",
-                "1",
-                "-d",
-                "--scope",
-                scope,
-                "--control",
-                &channel,
-                "-o",
-                &text(&file),
-                "-p",
-                &pid,
-            ])
+            .command(
+                format!(
+                    "record -e page-faults:u -c 1 -d --scope {scope} --control {channel} -o {} -p {pid}",
+                    text(&file)
+                )
+                .split(' '),
+            )
             .stderr(Stdio::piped())
             .spawn()
             .expect("kymo starts");
@@ -178,16 +154,14 @@ fn a_running_process() {
             std::io::Read::read_exact(&mut file, &mut line).is_ok_and(|()| &line == b"ack\n")
         });
         if !answered.join().expect("no panic") {
-            let _ = target.kill();
-            let _ = target.wait();
             let said = recorder.wait_with_output().expect("kymo ends");
             let words = String::from_utf8_lossy(&said.stderr);
             assert!(words.contains("is not possible here"), "{words}");
             skip(&format!("{test} ({scope})"), words.lines().last().unwrap_or_default());
             continue;
         }
-        target.stdin.take().expect("a pipe").write_all(b"g").expect("it reads");
-        assert!(target.wait().expect("a child").success());
+        target.tell("g");
+        assert_eq!(target.end().1, Some(0));
         let said = recorder.wait_with_output().expect("kymo ends");
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         let touched = storm.touched(scope);
@@ -203,19 +177,13 @@ fn scopes_are_explained() {
     for words in
         ["scope: ", "cgroup: ", "filtered: ", "inherit: ", "- thread-cpu: children are to be followed"]
     {
-        assert!(said.stdout.contains(words), "{}", said.stdout);
+        said.prints(words);
     }
     let own = std::process::id().to_string();
-    let said = kymo().run(["record", "--dry-run", "--scope", "cgroup", "-p", &own]);
-    assert_eq!(said.code, Some(1));
-    assert!(
-        said.stderr.contains("--scope cgroup is not possible here: only a command that kymo starts"),
-        "{}",
-        said.stderr
-    );
-    let said = kymo().run(["record", "--scope", "everything", "--", "true"]);
-    assert_eq!(said.code, Some(129));
-    assert!(said.stderr.contains("expected cgroup, filtered, inherit or thread-cpu"), "{}", said.stderr);
+    let said = kymo().run(["record", "--dry-run", "--scope", "cgroup", "-p", &own]).ends(1);
+    said.says("--scope cgroup is not possible here: only a command that kymo starts");
+    let said = kymo().run(["record", "--scope", "everything", "--", "true"]).ends(129);
+    said.says("expected cgroup, filtered, inherit or thread-cpu");
 }
 
 /// Checks that perf reads recordings of the scopes that it does not have, without a word on stderr, and sees as many samples.
@@ -223,26 +191,14 @@ fn scopes_are_explained() {
 fn perf_reads_them() {
     let test = "perf_reads_them";
     let Some(storm) = Storm::new(test) else { return };
-    if !ready(test, &[Need::Perf]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Perf]) else { return };
     for scope in ["cgroup", "filtered"] {
         let Some((touched, _)) = storm.record(test, scope, "burst", 10) else { continue };
-        let file = text(&storm.folder.join(format!("{scope}.data")));
-        let said = perf().succeed(["script", "-F", "tid,addr", "-i", &file]);
+        let file = storm.folder.join(format!("{scope}.data"));
+        let said = perf().succeed(["script", "-F", "tid,addr", "-i", text(&file)]);
         assert_eq!(said.stderr, "", "{scope}");
         let at_pages = said.stdout.lines().filter(|line| line.contains("7000000"));
         assert_eq!(at_pages.count(), touched.len(), "{scope}");
-    }
-}
-
-/// Ends a program that would never end.
-struct Endless(std::process::Child);
-
-impl Drop for Endless {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -251,19 +207,18 @@ impl Drop for Endless {
 #[test]
 fn strangers_are_left_out() {
     let test = "strangers_are_left_out";
-    if !ready(test, &[Need::Perf, Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Perf, Need::Program("cc")]) else { return };
     let (folder, program) = (fresh_folder(test), build("forkexec.c", &[]));
-    let (file, outsider) = (text(&folder.join("filtered.data")), folder.join("outsider"));
+    let (file, outsider) = (folder.join("filtered.data"), folder.join("outsider"));
+    let file = text(&file);
     kymo_testing::copy_program(&crate::tools::find("true").expect("every system has it"), &outsider);
     let script = format!("while :; do {}; done", text(&outsider));
-    let _stranger = Endless(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"));
+    let _stranger = Running::start(Command::new("sh").args(["-c", &script]));
     // Stack copies are unwound while recording: records take another way then.
     for graph in ["fp", "dwarf"] {
         let arguments =
-            ["record", "-e", "cpu-clock", "--scope", "filtered", "--call-graph", graph, "-o", &file];
-        if !left_out(test, &file, &[&arguments[..], &["--", &text(&program), "4"]].concat()) {
+            ["record", "-e", "cpu-clock", "--scope", "filtered", "--call-graph", graph, "-o", file];
+        if !left_out(test, file, &[&arguments[..], &["--", text(&program), "4"]].concat()) {
             return;
         }
     }
@@ -276,31 +231,17 @@ fn left_out(test: &str, file: &str, arguments: &[&str]) -> bool {
         return false;
     }
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let listed = perf().succeed([
-        "script",
-        "-F",
-        "comm,tid,time,event",
-        "--show-mmap-events",
-        "--show-task-events",
-        "-i",
-        file,
-    ]);
+    let listed = perf().succeed(
+        format!("script -F comm,tid,time,event --show-mmap-events --show-task-events -i {file}").split(' '),
+    );
     assert!(!listed.stdout.contains("outsider"), "{}", listed.stdout);
     for kind in ["PERF_RECORD_FORK", "PERF_RECORD_EXIT", "PERF_RECORD_COMM exec:"] {
         assert!(listed.stdout.lines().filter(|line| line.contains(kind)).count() >= 4, "{kind}");
     }
     for tool in [perf(), kymo()] {
-        let said = tool.succeed([
-            "report",
-            "--stdio",
-            "--no-inline",
-            "-g",
-            "none",
-            "--sort",
-            "comm,dso,symbol",
-            "-i",
-            file,
-        ]);
+        let said = tool.succeed(
+            format!("report --stdio --no-inline -g none --sort comm,dso,symbol -i {file}").split(' '),
+        );
         for comm in (0..4).map(|child| format!("after-{child}")) {
             let named =
                 |line: &str| line.contains(&comm) && line.contains("forkexec") && line.contains("after_");
@@ -316,56 +257,34 @@ fn left_out(test: &str, file: &str, arguments: &[&str]) -> bool {
 fn ten_thousand_threads() {
     const THREADS: usize = 10_000;
     let test = "ten_thousand_threads";
-    if !ready(test, &[Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Program("cc")]) else { return };
     let folder = fresh_folder(test);
-    let mut target = Command::new(build("sleepers.c", &["-pthread"]))
-        .args([&THREADS.to_string(), "600"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the sleepers start");
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(target.stdout.take().expect("a pipe"));
-    std::io::BufRead::read_line(&mut out, &mut line).expect("a pipe can be read");
-    if line != "ready\n" {
-        let said = target.wait_with_output().expect("they end");
-        skip(test, String::from_utf8_lossy(&said.stderr));
-        return;
+    let mut sleepers = Command::new(build("sleepers.c", &["-pthread"]));
+    let mut target = Running::start(sleepers.args([&THREADS.to_string(), "600"]).stderr(Stdio::piped()));
+    if target.line() != "ready\n" {
+        let said = target.child.stderr.take().map(std::io::read_to_string).expect("a pipe");
+        return skip(test, said.expect("text"));
     }
-    let pid = target.id().to_string();
-    let file = text(&folder.join("default.data"));
-    let said = kymo().run(["record", "-e", "cpu-clock", "-o", &file, "-p", &pid, "--", "true"]);
-    let one_each = text(&folder.join("inherit.data"));
-    let inherit = kymo().run([
-        "record",
-        "-e",
-        "cpu-clock",
-        "--scope",
-        "inherit",
-        "-o",
-        &one_each,
-        "-p",
-        &pid,
-        "--",
-        "true",
-    ]);
-    target.kill().expect("it runs");
-    target.wait().expect("a child");
+    let pid = target.pid();
+    let (file, one_each) = (folder.join("default.data"), folder.join("inherit.data"));
+    let (file, one_each) = (text(&file), text(&one_each));
+    let said = kymo().run(["record", "-e", "cpu-clock", "-o", file, "-p", &pid, "--", "true"]);
+    let inherit =
+        kymo().run(format!("record -e cpu-clock --scope inherit -o {one_each} -p {pid} -- true").split(' '));
+    drop(target);
     if inherit.code != Some(0) {
         let words = &inherit.stderr;
         assert_eq!(inherit.code, Some(1), "{words}");
         assert!(words.contains("are needed") && words.contains("--nofile="), "{words}");
-        assert!(!Path::new(&one_each).exists(), "nothing was recorded");
+        assert!(!Path::new(one_each).exists(), "nothing was recorded");
     }
     if said.code != Some(0) {
-        assert!(said.stderr.contains("--nofile="), "{}", said.stderr);
+        said.says("--nofile=");
         skip(test, "no permission to follow tasks in the kernel, and too few descriptors");
         return;
     }
     if ready(test, &[Need::Perf]) {
-        let script = perf().succeed(["script", "--show-task-events", "-i", &file]);
+        let script = perf().succeed(["script", "--show-task-events", "-i", file]);
         let names =
             script.stdout.lines().filter(|line| line.contains(&format!("PERF_RECORD_COMM: sleepers:{pid}/")));
         assert_eq!(names.count(), THREADS + 1);

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::Dice;
 use crate::probe_lifetimes::soon;
-use crate::tools::{Need, find, kymo, ready, run, skip};
+use crate::tools::{Need, find, kymo, require, run, skip};
 
 const ROUNDS: u32 = 100;
 
@@ -54,14 +54,6 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn is_possible(test: &str, needs: &[Need]) -> bool {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "programs are entered on x86-64 only");
-        return false;
-    }
-    ready(test, needs)
-}
-
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -78,7 +70,7 @@ fn attach_and_leave(test: &str, workers: &[u32], probes: &[&str]) {
         if round % 2 == 0 {
             let said = kymo().run(&arguments);
             assert_eq!(said.code, Some(0), "{test}, round {round}: {}", said.stderr);
-            let found: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+            let found = said.json();
             let probes = found["probes"].as_array().expect("a list");
             assert!(!probes.is_empty() && probes.iter().all(|probe| probe["engine"] == "inproc"), "{found}");
             inside += 1;
@@ -142,9 +134,7 @@ const PAGE: &[u8] = b"the page\n";
 #[test]
 fn nginx() {
     const TEST: &str = "servers::nginx";
-    if !is_possible(TEST, &[Need::Root, Need::Program("nginx")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("nginx")]) else { return };
     let (_folder, path) = folder();
     std::fs::write(path.join("page"), PAGE).expect("our folder");
     let at = path.display();
@@ -204,9 +194,7 @@ fn as_user(program: &Path) -> Command {
 #[test]
 fn postgresql() {
     const TEST: &str = "servers::postgresql";
-    if !is_possible(TEST, &[Need::Root, Need::Program("setpriv")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("setpriv")]) else { return };
     let Some(programs) = postgres_programs() else {
         return skip(TEST, "postgresql is not installed");
     };
@@ -234,8 +222,7 @@ fn postgresql() {
     soon("that it is ready", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("ready to accept"))
     });
-    let made = run(client(&programs.join("pgbench")).args(["-i", "-q", "postgres"]));
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    run(client(&programs.join("pgbench")).args(["-i", "-q", "postgres"])).ends(0);
     // A session that waits, and remembers something.
     let mut session = client(&psql);
     let session = session.args(["-At", "postgres"]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::programs::build;
+use crate::programs::{build, built};
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip};
+use crate::tools::{Need, Running, Said, Tool, kymo, perf, ready, require, signal, skip, text};
 
 /// What one line of CSV says, wherever it comes from.
 #[derive(Debug, PartialEq)]
@@ -89,9 +89,7 @@ fn stat(tool: &Tool, options: &[&str]) -> Said {
 /// Checks that one parser reads the CSV of both tools in all their forms, with the same events, units and places in the same order.
 #[test]
 fn csv_of_both_tools() {
-    if !ready("stat::csv_of_both_tools", &[Need::Perf, Need::Root]) {
-        return;
-    }
+    let Some(()) = require("stat::csv_of_both_tools", &[Need::Perf, Need::Root]) else { return };
     let forms: [(&[&str], usize, bool); 6] = [
         (&["-x,", "true"], 0, false),
         (&["-x,", "-r", "3", "true"], 0, true),
@@ -102,8 +100,7 @@ fn csv_of_both_tools() {
     ];
     for (options, places, repeated) in forms {
         let of = |tool: &Tool| -> Vec<Row> {
-            let said = stat(tool, options);
-            assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+            let said = stat(tool, options).ends(0);
             lines(&said).into_iter().map(|line| csv(line, places, repeated)).collect()
         };
         let (theirs, ours) = (of(&perf()), of(&kymo()));
@@ -135,16 +132,13 @@ fn csv_of_both_tools() {
 /// Checks the same of intervals: each line begins with the time, and the counts of all intervals add up to the sum.
 #[test]
 fn intervals() {
-    if !ready("stat::intervals", &[Need::Perf, Need::Root]) {
-        return;
-    }
+    let Some(()) = require("stat::intervals", &[Need::Perf, Need::Root]) else { return };
     let shell = "for i in 1 2 3 4 5 6; do sleep 0.03; done";
     let of = |tool: &Tool, more: &[&str]| {
         let mut options = vec!["-x,", "-I", "50", "-e", "page-faults,task-clock"];
         options.extend(more);
         options.extend(["sh", "-c", shell]);
-        let said = stat(tool, &options);
-        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let said = stat(tool, &options).ends(0);
         said
     };
     for tool in [perf(), kymo()] {
@@ -167,9 +161,7 @@ fn intervals() {
 /// Checks that the JSON lines of both tools have the same keys in the same order.
 #[test]
 fn json_of_both_tools() {
-    if !ready("stat::json_of_both_tools", &[Need::Perf, Need::Root]) {
-        return;
-    }
+    let Some(()) = require("stat::json_of_both_tools", &[Need::Perf, Need::Root]) else { return };
     let forms: [&[&str]; 4] = [
         &["-j", "true"],
         &["-j", "-r", "2", "true"],
@@ -178,8 +170,7 @@ fn json_of_both_tools() {
     ];
     for options in forms {
         let of = |tool: &Tool| {
-            let said = stat(tool, options);
-            assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+            let said = stat(tool, options).ends(0);
             let rows = lines(&said).into_iter().map(json);
             rows.map(|(keys, row)| (keys, row.event, row.unit, row.value.is_some())).collect::<Vec<_>>()
         };
@@ -199,8 +190,7 @@ fn counts(tool: &Tool, options: &[&str], command: &[&str]) -> BTreeMap<String, f
     all.extend(options);
     all.push("--");
     all.extend(command);
-    let said = stat(tool, &all);
-    assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+    let said = stat(tool, &all).ends(0);
     let rows = lines(&said).into_iter().map(|line| csv(line, 0, false));
     rows.filter_map(|row| Some((row.event.split('/').next()?.to_owned(), row.value?))).collect()
 }
@@ -215,8 +205,7 @@ fn exact_counts() {
     }
     // Watches of other tests take registers of the whole machine.
     let alone = crate::watch::alone("stat::exact_counts: watched stores");
-    let program = build("counted.c", &["-pthread"]);
-    let program = program.to_str().expect("a plain name");
+    let program = built("counted.c", &["-pthread"]);
     let ways: [(&str, Tool, &[&str]); 4] = [
         ("perf", perf(), &[]),
         ("kymo", kymo(), &[]),
@@ -258,8 +247,7 @@ impl Probe {
     fn new(program: &str, function: &str) -> Probe {
         // Names are looked for in all groups: what a test that was killed has left must not be in the way.
         let name = format!("kymo{0}:{function}_{0}", std::process::id());
-        let said = perf().run(["probe", "-q", "-x", program, &format!("{name}={function}")]);
-        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        perf().succeed(["probe", "-q", "-x", program, &format!("{name}={function}")]);
         Probe(name)
     }
 }
@@ -277,8 +265,7 @@ fn probe_hits() {
     if !ready("stat::probe_hits", &[Need::Perf, Need::Root, Need::Tracepoints, Need::Program("cc")]) {
         return;
     }
-    let program = build("counted.c", &["-pthread"]);
-    let program = program.to_str().expect("a plain name");
+    let program = built("counted.c", &["-pthread"]);
     let probe = Probe::new(program, "called");
     let hits = |tool: &Tool, options: &[&str]| {
         let options = [options, &["-e", &probe.0]].concat();
@@ -302,8 +289,7 @@ fn switches_of_a_sleeper() {
     if !ready("stat::switches_of_a_sleeper", &[Need::Perf, Need::Root, Need::Program("cc")]) {
         return;
     }
-    let program = build("counted.c", &["-pthread"]);
-    let program = program.to_str().expect("a plain name");
+    let program = built("counted.c", &["-pthread"]);
     let switches = |tool: &Tool| counts(tool, &["-e", "cs"], &[program, "forks", "40"])["cs"];
     // The least of some runs has the fewest that others have added; on a busy machine it takes more of them, of both in turns.
     let (mut theirs, mut ours) = (f64::MAX, f64::MAX);
@@ -320,11 +306,8 @@ fn switches_of_a_sleeper() {
 /// CPUs. The judge is what the kernel has accounted to the program and its children, as the program itself reads it.
 #[test]
 fn a_brood() {
-    if !ready("stat::a_brood", &[Need::Root, Need::Program("cc")]) {
-        return;
-    }
-    let program = build("brood.c", &[]);
-    let program = program.to_str().expect("a plain name");
+    let Some(()) = require("stat::a_brood", &[Need::Root, Need::Program("cc")]) else { return };
+    let program = built("brood.c", &[]);
     for round in 0..20 {
         let options: &[&str] = if round % 2 == 0 { &[] } else { &["--source", "perf"] };
         let said =
@@ -339,8 +322,7 @@ fn a_brood() {
         );
     }
     let said = stat(&kymo(), &["-r", "20", "-e", "task-clock", program, "200", "5", "2"]);
-    assert!(said.stderr.contains("(20 runs)"), "{}", said.stderr);
-    assert!(said.stderr.contains("of the runs"), "{}", said.stderr);
+    said.says("(20 runs)").says("of the runs");
     assert_eq!(said.stdout.lines().count(), 20);
 }
 
@@ -361,9 +343,7 @@ fn bad_use() {
         (&["/no/such/command"], 255, "failed to execute /no/such/command"),
     ];
     for (options, code, words) in cases {
-        let said = stat(&kymo(), options);
-        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
-        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        stat(&kymo(), options).ends(code).says(words);
     }
 }
 
@@ -375,16 +355,14 @@ fn ends_as_the_command() {
     let status = command.stderr(Stdio::null()).status().expect("kymo runs");
     assert_eq!(status.signal(), Some(9));
     let said = stat(&kymo(), &["-n", "true"]);
-    assert!(said.stderr.contains("seconds time elapsed"), "{}", said.stderr);
+    said.says("seconds time elapsed");
     assert!(!said.stderr.contains("task-clock"), "{}", said.stderr);
 }
 
 /// Checks that an interrupt prints what was counted so far, and that stat then ends by it.
 #[test]
 fn interrupted() {
-    if !ready("stat::interrupted", &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require("stat::interrupted", &[Need::Root]) else { return };
     let folder = fresh_folder("stat::interrupted");
     let ready = folder.join("ready");
     let script = format!("echo > {}; exec sleep 100", ready.display());
@@ -396,8 +374,7 @@ fn interrupted() {
     while !ready.exists() {
         std::thread::yield_now();
     }
-    let pid = child.id().to_string();
-    assert_eq!(run(Command::new("kill").args(["-INT", &pid])).code, Some(0));
+    signal(&child, Signal::INT);
     let output = child.wait_with_output().expect("kymo ends");
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(2), "{words}");
@@ -417,12 +394,7 @@ fn files_and_timeouts() {
     let written = std::fs::read_to_string(&file).expect("written");
     assert_eq!(written.matches("# started on ").count(), 2, "{written}");
     assert_eq!(written.matches("page-faults").count(), 2, "{written}");
-    let said = stat(&kymo(), &["--timeout", "50", "-n", "sleep", "100"]);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
+    stat(&kymo(), &["--timeout", "50", "-n", "sleep", "100"]).ends(0);
 }
 
 /// Checks that what the kernel accounts is shown beside the events, and in CSV only when it is asked for.
@@ -436,8 +408,7 @@ fn accounts_beside_events() {
     let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 0, false)).collect();
     assert!(rows.iter().any(|row| row.event == "peak-rss" && row.value > Some(0.0)), "{rows:?}");
     if ready("stat::accounts_beside_events (pressure)", &[Need::Root]) {
-        let said = stat(&kymo(), &["--pressure", "-e", "page-faults", "true"]);
-        assert!(said.stderr.contains("a task waited for a CPU"), "{}", said.stderr);
+        stat(&kymo(), &["--pressure", "-e", "page-faults", "true"]).says("a task waited for a CPU");
     }
     let said = stat(&kymo(), &["--no-accounting", "-e", "page-faults:u", "true"]);
     assert!(!said.stderr.contains("minor faults"), "{}", said.stderr);
@@ -447,9 +418,7 @@ fn accounts_beside_events() {
 #[test]
 fn what_runs_already() {
     let test = "stat::what_runs_already";
-    if !ready(test, &[Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Program("cc")]) else { return };
     let program = build("threads.c", &["-pthread"]);
     let mut target =
         Command::new(program).args(["2", "300"]).stdout(Stdio::null()).spawn().expect("it starts");
@@ -476,24 +445,13 @@ fn a_signal_ends_repetitions() {
     assert_eq!(count, 1, "{}", said.stderr);
 }
 
-/// A process that computes until this is dropped.
-struct Busy(std::process::Child);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Checks that processes utilize no more CPUs than there are: the time told covers what is counted while events are enabled and
 /// disabled one after the other.
 #[test]
 fn no_more_cpus_are_utilized_than_there_are() {
-    let busy =
-        || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().map(Busy).expect("sh starts");
-    let all: Vec<Busy> = (0..12).map(|_| busy()).collect();
-    let pids = all.iter().map(|one| one.0.id().to_string()).collect::<Vec<_>>().join(",");
+    let busy = || Running::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let all: Vec<Running> = (0..12).map(|_| busy()).collect();
+    let pids = all.iter().map(Running::pid).collect::<Vec<_>>().join(",");
     let said = kymo().succeed(["stat", "-x,", "-e", "task-clock", "-p", &pids, "--", "sleep", "0.1"]);
     let row = csv(said.stderr.lines().last().expect("a row"), 0, false);
     let stat = std::fs::read_to_string("/proc/stat").expect("readable");

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready, skip};
+use crate::tools::{Need, kymo, perf, ready, require, signal, skip, text};
 
 /// How long a file is waited for before it is certain that it does not come.
 const FILE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ impl Recorder {
             stop.display()
         );
         let output = folder.join("perf.data");
-        let mut arguments = vec!["record", "-e", "cpu-clock", "-o", output.to_str().expect("a plain name")];
+        let mut arguments = vec!["record", "-e", "cpu-clock", "-o", text(&output)];
         arguments.extend_from_slice(flags);
         arguments.extend(["--", "sh", "-c", &script]);
         let child = kymo().command(arguments).stderr(Stdio::piped()).spawn().expect("the recorder starts");
@@ -67,8 +67,7 @@ impl Recorder {
     }
 
     fn signal(&self) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
-        kill_process(pid, Signal::USR2).expect("it runs");
+        signal(&self.child, Signal::USR2);
     }
 
     /// Asks for one more file, and waits for it; the recorder must still run then.
@@ -89,10 +88,6 @@ impl Recorder {
         assert!(self.child.wait().expect("it ends").success(), "{said}");
         said
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
 }
 
 /// The times of a file's samples, in seconds, which must be in order and all of the program; perf must read the same without a complaint.
@@ -131,9 +126,7 @@ fn times(test: &str, path: &Path) -> Vec<f64> {
 #[test]
 fn flight_recorder() {
     let test = "switching::flight_recorder";
-    if !ready(test, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root]) else { return };
     for pack in [&[][..], &["-z"][..]] {
         let flags = [&["--overwrite", "-F", "8000", "-m", "4"], pack].concat();
         let mut recorder = Recorder::start(&format!("flight-{}", pack.len()), &flags);
@@ -156,9 +149,7 @@ fn flight_recorder() {
 #[test]
 fn snapshots_only() {
     let test = "switching::snapshots_only";
-    if !ready(test, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root]) else { return };
     for (flag, at_end) in [("--snapshot", false), ("--snapshot=e", true)] {
         let mut recorder = Recorder::start(&format!("snapshot-{at_end}"), &[flag, "--switch-max-files", "2"]);
         let (first, second) = (recorder.another(), {
@@ -268,9 +259,7 @@ fn by_size() {
 #[test]
 fn told_on_a_quiet_cpu() {
     let test = "switching::told_on_a_quiet_cpu";
-    if !ready(test, &[Need::Root, Need::Program("taskset")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("taskset")]) else { return };
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
         return skip(test, "one CPU");
     }
@@ -279,18 +268,9 @@ fn told_on_a_quiet_cpu() {
     // Executed on one CPU, it computes on the other.
     let script = "taskset -cp 0 $$ >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
     let mut recorder = std::process::Command::new("taskset");
-    recorder.args(["-c", "1"]).arg(kymo().path()).args([
-        "record",
-        "-e",
-        "cpu-clock",
-        "-F",
-        "8000",
-        "-m",
-        "4",
-    ]);
+    recorder.args(["-c", "1"]).arg(kymo().path()).args("record -e cpu-clock -F 8000 -m 4".split(' '));
     recorder.args(["--switch-output=20K", "-o", text(&output), "--", "sh", "-c", script]);
-    let said = crate::tools::run(&mut recorder);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let said = crate::tools::run(&mut recorder).ends(0);
     let dumped = dumped(&said.stderr);
     assert!(dumped.len() > 1, "{}", said.stderr);
     // In the first one, what was before the exec may be without.
@@ -306,9 +286,7 @@ fn told_on_a_quiet_cpu() {
 #[test]
 fn by_command() {
     let test = "switching::by_command";
-    if !ready(test, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root]) else { return };
     for flags in [&["--snapshot", "-m", "4"][..], &["--switch-output"]] {
         let (mut commands, recorder_end) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let end = rustix::io::fcntl_dupfd_cloexec(&recorder_end, 0).expect("a copy");
@@ -346,7 +324,7 @@ fn refused() {
         let arguments = [&["record", "-e", "cpu-clock"], flags, &["--", "true"]].concat();
         let said = kymo().run(arguments);
         assert_ne!(said.code, Some(0), "{}", said.command);
-        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        said.says(words);
     }
 }
 
@@ -355,9 +333,7 @@ fn refused() {
 #[test]
 fn no_room_for_a_snapshot() {
     let test = "switching::no_room_for_a_snapshot";
-    if !ready(test, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root]) else { return };
     let path = fresh_folder("switching-no-room").join("perf.data");
     let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     let script = format!(

@@ -39,6 +39,12 @@ pub(crate) fn sections(text: &str) -> Vec<Section> {
     sections
 }
 
+/// All samples of a report whose first column is their number.
+pub(crate) fn samples(text: &str) -> u64 {
+    let counts = sections(text).into_iter().flat_map(|section| section.rows);
+    counts.map(|row| row[0].parse::<u64>().expect("a count")).sum()
+}
+
 /// Where columns begin and end: the first begins at the margin, the last has no end.
 fn columns_of(dots: &str) -> Vec<Range<usize>> {
     let bytes = dots.as_bytes();

@@ -1,13 +1,12 @@
 //! `kymo stat --tasks`: what a program counts of its own tasks is what kymo shows.
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use kymo_agent::table;
 use kymo_agent::task::{Counter, Group, count, publish};
 use serde_json::Value;
 
-use crate::tools::{Need, kymo, ready, run};
+use crate::tools::{Need, Running, kymo, require, run};
 
 /// Has this very program run as one with tasks, in `tasks::a_program_with_tasks`.
 const AS_PROGRAM: &str = "KYMO_TEST_PROGRAM_WITH_TASKS";
@@ -46,33 +45,13 @@ fn program() -> Command {
     program
 }
 
-/// A program with tasks that waits; ends when it is dropped.
-struct Waiting {
-    child: Child,
-    input: Option<ChildStdin>,
-}
-
-impl Waiting {
-    fn start(program: &mut Command) -> Waiting {
-        let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        assert!(lines.any(|line| line.is_ok_and(|line| line == "ready")), "the program did not come so far");
-        // The rest is read, so that it can be written.
-        std::thread::spawn(move || lines.for_each(drop));
-        let input = child.stdin.take();
-        Waiting { child, input }
+/// Starts a program and waits until it is ready. The rest of what it prints is little.
+fn waiting(program: &mut Command) -> Running {
+    let mut program = Running::start(program);
+    while program.line() != "ready\n" {
+        assert!(program.child.try_wait().expect("a child").is_none(), "the program did not come so far");
     }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.input = None;
-        let _ = self.child.wait();
-    }
+    program
 }
 
 /// Whether this descriptor is of a table that holds an answer.
@@ -95,7 +74,7 @@ fn lines(text: &str) -> Vec<Value> {
 /// cannot act on the terminal.
 #[test]
 fn a_running_programs_tasks_are_shown() {
-    let program = Waiting::start(&mut program());
+    let program = waiting(&mut program());
     let pid = program.pid();
     let said = kymo().succeed(["stat", "--tasks", "-j", "-p", &pid]);
     let [shown] = &lines(&said.stdout)[..] else { panic!("{}", said.stdout) };
@@ -135,7 +114,7 @@ fn a_running_programs_tasks_are_shown() {
 /// Checks that spans show what was added in them: nothing, for tasks that rest, but totals that stay.
 #[test]
 fn spans_show_what_was_added() {
-    let program = Waiting::start(&mut program());
+    let program = waiting(&mut program());
     let said =
         kymo().succeed(["stat", "--tasks", "-j", "-I", "20", "--interval-count", "2", "-p", &program.pid()]);
     let shown = lines(&said.stdout);
@@ -157,16 +136,15 @@ fn a_commands_totals_come_at_its_end() {
     let own = program();
     command.arg(own.get_program()).args(own.get_args()).env(AS_PROGRAM, "1");
     // kymo waits for the program, and so do we: kymo has looked at it once it asked for the last word.
-    let mut waiting = Waiting::start(&mut command);
-    let kymos = format!("/proc/{}/fd", waiting.child.id());
+    let mut waiting = waiting(&mut command);
+    let kymos = format!("/proc/{}/fd", waiting.pid());
     let asked =
         || std::fs::read_dir(&kymos).is_ok_and(|fds| fds.flatten().any(|fd| has_answered(&fd.path())));
     while !asked() {
         std::thread::yield_now();
     }
-    let line = waiting.input.as_mut().expect("piped").write_all(b"go on\n");
-    line.expect("it waits for a line");
-    assert!(waiting.child.wait().expect("it ends").success());
+    waiting.tell("go on\n");
+    assert_eq!(waiting.end().1, Some(0));
     let shown = lines(&std::fs::read_to_string(&out).expect("written"));
     let [.., last] = &shown[..] else { panic!("nothing was told") };
     assert_eq!(last["last"], true, "{last}");
@@ -178,9 +156,9 @@ fn a_commands_totals_come_at_its_end() {
     );
     assert_eq!(group(last, "sums")["counts"]["own:0"], 4007);
 
-    let status = run(kymo().command(["stat", "--tasks", "--", "sh", "-c", "exit 7"]).stdin(Stdio::null()));
-    assert_eq!(status.code, Some(7));
-    assert!(status.stderr.contains("the command showed no tasks"), "{}", status.stderr);
+    let status =
+        run(kymo().command(["stat", "--tasks", "--", "sh", "-c", "exit 7"]).stdin(Stdio::null())).ends(7);
+    status.says("the command showed no tasks");
 }
 
 /// Checks that whatever has no tasks to show is told in words, with what to do.
@@ -188,9 +166,7 @@ fn a_commands_totals_come_at_its_end() {
 fn who_shows_no_tasks_is_told() {
     let own = std::process::id().to_string();
     let refused = |arguments: &[&str], code: i32, words: &str| {
-        let said = kymo().run(["stat", "--tasks"].iter().chain(arguments));
-        assert_eq!(said.code, Some(code), "{}", said.stderr);
-        assert!(said.stderr.contains(words), "{}", said.stderr);
+        kymo().run(["stat", "--tasks"].iter().chain(arguments)).ends(code).says(words);
     };
     refused(&["-p", &own], 1, "does not show tasks");
     refused(&["-p", "4194999"], 1, "there is no process 4194999");
@@ -205,9 +181,7 @@ fn who_shows_no_tasks_is_told() {
 #[test]
 fn tables_that_lie_are_refused() {
     const NAME: &str = "tasks::tables_that_lie_are_refused";
-    if !ready(NAME, &[Need::Program("python3")]) {
-        return;
-    }
+    let Some(()) = require(NAME, &[Need::Program("python3")]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let bait = folder.path().join("bait");
     std::fs::write(&bait, "untouched").expect("a writable folder");
@@ -226,7 +200,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 "#
         );
-        let process = Waiting::start(Command::new("python3").args(["-c", &script]));
+        let process = waiting(Command::new("python3").args(["-c", &script]));
         let said = kymo().run(["stat", "--tasks", "-p", &process.pid()]);
         assert_eq!((said.code, said.stdout.as_str()), (Some(1), ""), "{what}: {}", said.stderr);
         said.stderr
@@ -255,7 +229,7 @@ fn the_document_lists_every_key() {
     let document = include_str!("../../../../docs/reference/formats/tasks-json.md");
     let mut listed: Vec<&str> =
         document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    let program = Waiting::start(&mut program());
+    let program = waiting(&mut program());
     let said = kymo().succeed(["stat", "--tasks", "-j", "-p", &program.pid()]);
     let shown = &lines(&said.stdout)[0];
     let mut keys = Vec::new();

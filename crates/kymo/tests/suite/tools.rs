@@ -1,12 +1,15 @@
 //! The tools that the tests run: the kymo under test, the perf to compare with, and what else a machine may lack.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 pub(crate) use kymo_testing::skip;
 use kymo_testing::{kill_hung_children, perf_command, perf_works, without_user};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// What a test needs from the machine; without it the test skips, loudly.
 #[derive(Clone, Copy)]
@@ -19,6 +22,10 @@ pub(crate) enum Need {
     Tracepoints,
     /// A program in `PATH`.
     Program(&'static str),
+    /// A processor whose programs kymo patches, and whose functions' arguments it knows.
+    X86,
+    /// The kernel's own probes in programs.
+    Uprobes,
 }
 
 impl Need {
@@ -30,11 +37,31 @@ impl Need {
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".into()),
             Self::Tracepoints => (!tracepoints_work()).then(|| "tracefs is not readable here".into()),
             Self::Program(name) => find(name).is_none().then(|| format!("{name} is not installed")),
+            Self::X86 => {
+                (!cfg!(target_arch = "x86_64")).then(|| "programs are entered on x86-64 only".into())
+            }
+            Self::Uprobes => no_uprobes(),
         }
     }
 }
 
-/// True when the machine has everything; otherwise says what is missing and the test returns.
+/// Why the kernel cannot probe programs here.
+fn no_uprobes() -> Option<String> {
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let ask = || {
+        // `true` has no symbols; what is asked is whether it comes to that.
+        let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]).stderr;
+        (said.contains("BPF") || said.contains("uprobes")).then_some(said)
+    };
+    REFUSED.get_or_init(ask).clone()
+}
+
+/// `None` when the machine lacks something: that is said, and the test returns.
+pub(crate) fn require(test: &str, needs: &[Need]) -> Option<()> {
+    ready(test, needs).then_some(())
+}
+
+/// True when the machine has everything; otherwise says what is missing.
 pub(crate) fn ready(test: &str, needs: &[Need]) -> bool {
     let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
     if !missing.is_empty() {
@@ -72,6 +99,62 @@ pub(crate) struct Tool {
     pub(crate) path: PathBuf,
 }
 
+/// A path as an argument.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of text")
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("the child is there");
+}
+
+/// A process with pipes to its input and output. It is killed when this is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Running { child, output }
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// The next line that it prints, with its end; empty when it prints nothing more.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line
+    }
+
+    /// Writes to its input.
+    pub(crate) fn tell(&mut self, words: &str) {
+        self.child.stdin.as_mut().expect("a pipe").write_all(words.as_bytes()).expect("it reads");
+    }
+
+    /// Ends its input; what it prints until its end, and the status.
+    pub(crate) fn end(&mut self) -> (String, Option<i32>) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("text");
+        (rest, self.child.wait().expect("its end").code())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
 /// What one run of a tool said.
 pub(crate) struct Said {
     /// The command, to be repeated by hand.
@@ -79,6 +162,39 @@ pub(crate) struct Said {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Said {
+    /// Checks the status.
+    #[track_caller]
+    pub(crate) fn ends(self, code: i32) -> Said {
+        assert_eq!(self.code, Some(code), "{}:\n{}{}", self.command, self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that stderr has these words.
+    #[track_caller]
+    pub(crate) fn says(&self, words: &str) -> &Said {
+        assert!(self.stderr.contains(words), "no {words:?}: {}:\n{}", self.command, self.stderr);
+        self
+    }
+
+    /// Checks that stdout has these words.
+    #[track_caller]
+    pub(crate) fn prints(&self, words: &str) -> &Said {
+        let Said { command, stdout, stderr, .. } = self;
+        assert!(stdout.contains(words), "no {words:?}: {command}:\n{stdout}{stderr}");
+        self
+    }
+
+    /// The document on stdout, behind what a command has printed before it.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        let begin = self.stdout.find('{').unwrap_or(0);
+        serde_json::from_str(&self.stdout[begin..]).unwrap_or_else(|error| {
+            panic!("{error}: {}:\n{}{}", self.command, self.stdout, self.stderr);
+        })
+    }
 }
 
 impl Tool {
@@ -103,10 +219,15 @@ impl Tool {
     }
 
     /// Runs the tool, which must succeed.
+    #[track_caller]
     pub(crate) fn succeed<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
-        said
+        self.run(arguments).ends(0)
+    }
+
+    /// Starts the tool, with pipes from its stdout and stderr.
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Child {
+        let mut command = self.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool starts")
     }
 }
 
@@ -129,7 +250,7 @@ fn show(command: &Command) -> String {
         let argument = argument.to_string_lossy();
         let plain = argument.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c));
         let quote = if plain && !argument.is_empty() { "" } else { "'" };
-        write!(shown, " {quote}{argument}{quote}").expect("a String takes everything");
+        shown += &format!(" {quote}{argument}{quote}");
     }
     shown
 }

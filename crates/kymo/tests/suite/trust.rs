@@ -2,45 +2,22 @@
 //! answer.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-use serde_json::Value;
+use std::process::Command;
 
 use crate::copied::Program;
-use crate::tools::{Need, kymo, ready, run, skip};
+use crate::probe_inside::waiting;
+use crate::tools::{Need, Said, kymo, ready, require, run};
 
 fn program(test: &str, needs: &[Need]) -> Option<Program> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "programs are patched on x86-64 only");
-        return None;
-    }
-    ready(test, needs).then(|| Program::of("probed.c", &[]))
+    require(test, &[needs, &[Need::X86, Need::Program("cc")]].concat()).map(|()| Program::of("probed.c", &[]))
 }
 
 /// The first probe of a document: its hits and its engine.
-fn first(said: &str) -> (u64, String) {
-    // What a command says comes first.
-    let document = said.find('{').map_or(said, |at| &said[at..]);
-    let document: Value = serde_json::from_str(document).unwrap_or_else(|_| panic!("{document}"));
-    let probe = &document["probes"][0];
+fn first(said: &Said) -> (u64, String) {
+    let probe = &said.json()["probes"][0];
     (probe["hits"].as_u64().expect("a number"), probe["engine"].as_str().expect("a word").to_owned())
-}
-
-/// The program, waiting to begin.
-fn waiting(program: &Path) -> Child {
-    let mut command = Command::new(program);
-    let mut child =
-        command.args(["-w", "10"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
-    let exe = format!("/proc/{}/exe", child.id());
-    while std::fs::read_link(&exe).ok().as_deref() != Some(program) {
-        std::thread::yield_now();
-        assert!(child.try_wait().expect("the program").is_none(), "it ended");
-    }
-    child
 }
 
 /// Checks that a library which others put beside kymo, above it, or into its environment is not
@@ -48,7 +25,7 @@ fn waiting(program: &Path) -> Child {
 #[test]
 fn no_library_of_others() {
     const TEST: &str = "trust::no_library_of_others";
-    let Some(program) = program(TEST, &[Need::Program("cc"), Need::Root]) else { return };
+    let Some(program) = program(TEST, &[Need::Root]) else { return };
     let shared = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o777)).expect("its mode");
     let (folder, owned) = (shared.path().join("x"), shared.path().join("owned"));
@@ -76,13 +53,12 @@ fn no_library_of_others() {
         command
     };
     let said = run(probe().args(["--", program.text(), "10"]));
-    assert_eq!(first(&said.stdout), (10, "inproc".to_owned()), "{}", said.stderr);
-    let mut child = waiting(&program.path);
-    let pid = child.id().to_string();
+    assert_eq!(first(&said), (10, "inproc".to_owned()), "{}", said.stderr);
+    let mut child = waiting(&program.path, &["10"]);
+    let pid = child.pid();
     let said = run(probe().args(["--duration", "0.2", "-p", &pid]));
-    assert_eq!(first(&said.stdout), (0, "inproc".to_owned()), "{}", said.stderr);
-    drop(child.stdin.take());
-    child.wait().expect("its end");
+    assert_eq!(first(&said), (0, "inproc".to_owned()), "{}", said.stderr);
+    child.end();
     assert!(!owned.exists(), "the library of others was loaded");
     let left: Vec<_> = std::fs::read_dir(&run_folder).expect("it is there").flatten().collect();
     assert!(left.is_empty(), "a library was left behind: {left:?}");
@@ -103,43 +79,31 @@ fn oddly_named(program: &Program) -> std::path::PathBuf {
 #[test]
 fn names_that_are_no_text() {
     const TEST: &str = "trust::names_that_are_no_text";
-    let Some(program) = program(TEST, &[Need::Program("cc"), Need::Root]) else { return };
+    let Some(program) = program(TEST, &[Need::Root]) else { return };
     let path = oddly_named(&program);
-    let mut child = waiting(&path);
-    let pid = child.id().to_string();
+    let mut child = waiting(&path, &["10"]);
+    let pid = child.pid();
     let comm = std::fs::read(format!("/proc/{pid}/comm")).expect("its name");
     assert!(String::from_utf8(comm).is_err(), "the kernel cuts it otherwise by now");
     for engine in ["inproc", "kernel"] {
         if engine == "kernel" && !ready(TEST, &[Need::Tracepoints]) {
             continue;
         }
-        let said = kymo().succeed([
-            "probe",
-            "--json",
-            "--engine",
-            engine,
-            "--duration",
-            "0.1",
-            "probed_outer",
-            "-p",
-            &pid,
-        ]);
-        assert_eq!(first(&said.stdout).1, engine, "{}", said.stderr);
+        let said = kymo().succeed(
+            format!("probe --json --engine {engine} --duration 0.1 probed_outer -p {pid}").split(' '),
+        );
+        assert_eq!(first(&said).1, engine, "{}", said.stderr);
     }
     let said = kymo().succeed(["stat", "--per-thread", "-e", "task-clock", "-p", &pid, "--", "true"]);
-    assert!(said.stderr.contains("Größenänder"), "{}", said.stderr);
+    said.says("Größenänder");
     let recording = program.beside("perf.data");
     kymo().succeed(["record", "-o", &recording, "-p", &pid, "--", "true"]);
-    let mut output = BufReader::new(child.stdout.take().expect("its output"));
-    let mut input = child.stdin.take().expect("its input");
-    input.write_all(b"x").expect("it waits");
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    drop(input);
-    assert!(child.wait().expect("its end").success());
+    child.tell("x");
+    child.line();
+    assert_eq!(child.end().1, Some(0));
     let command = ["probe", "--json", "probed_outer", "--"].map(OsString::from);
     let said = kymo().succeed(command.into_iter().chain([path.clone().into(), "10".into()]));
-    assert_eq!(first(&said.stdout), (10, "inproc".to_owned()), "{}", said.stderr);
+    assert_eq!(first(&said), (10, "inproc".to_owned()), "{}", said.stderr);
     let odd = path.with_file_name(OsStr::from_bytes(b"recording-\xfe.data"));
     let command =
         ["record".into(), "-o".into(), odd.clone().into_os_string(), "--".into(), path.into(), "10".into()];
@@ -154,7 +118,7 @@ fn names_that_are_no_text() {
 #[test]
 fn a_mute_program_holds_up_nobody() {
     const TEST: &str = "trust::a_mute_program_holds_up_nobody";
-    let Some(program) = program(TEST, &[Need::Program("cc"), Need::Program("python3")]) else { return };
+    let Some(program) = program(TEST, &[Need::Program("python3")]) else { return };
     let script = program.beside("mute.py");
     let text = format!(
         "import os, socket, subprocess\n\
@@ -176,7 +140,7 @@ fn a_mute_program_holds_up_nobody() {
         "python3",
         &script,
     ]);
-    assert_eq!(first(&said.stdout), (30, "inproc".to_owned()), "{}", said.stderr);
+    assert_eq!(first(&said), (30, "inproc".to_owned()), "{}", said.stderr);
 }
 
 /// Address space and memory of a process, in KiB.
@@ -194,14 +158,14 @@ fn memory(pid: &str) -> (u64, u64) {
 #[test]
 fn memory_goes_back() {
     const TEST: &str = "trust::memory_goes_back";
-    let Some(program) = program(TEST, &[Need::Program("cc"), Need::Root]) else { return };
-    let mut child = waiting(&program.path);
-    let pid = child.id().to_string();
+    let Some(program) = program(TEST, &[Need::Root]) else { return };
+    let mut child = waiting(&program.path, &["10"]);
+    let pid = child.pid();
     let (virtual_before, resident_before) = memory(&pid);
     let round = || {
         let probes = ["probe", "--json", "--engine", "inproc", "--duration", "0.1", "libc.so.6:*", "-p"];
         let said = kymo().succeed(probes.iter().copied().chain([pid.as_str()]));
-        let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
+        let document = said.json();
         assert!(document["probes"].as_array().expect("a list").len() > 1000, "{}", said.stderr);
         let (virtual_now, resident_now) = memory(&pid);
         (virtual_now.saturating_sub(virtual_before), resident_now.saturating_sub(resident_before))
@@ -211,6 +175,5 @@ fn memory_goes_back() {
     assert!(first.0 < 110 << 10 && first.1 < 40 << 10, "{first:?} KiB stay");
     let second = round();
     assert!(second.0 < first.0 + (16 << 10) && second.1 < first.1 + (16 << 10), "{first:?}, {second:?} KiB");
-    drop(child.stdin.take());
-    assert!(child.wait().expect("its end").success());
+    assert_eq!(child.end().1, Some(0));
 }

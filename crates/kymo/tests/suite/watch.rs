@@ -1,6 +1,6 @@
 //! `kymo watch` on a program whose accesses are known beforehand (`fixtures/programs/watched.c`).
 
-use std::io::{BufRead, BufReader, Read as _, Write};
+use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use serde_json::Value;
 
 use crate::programs;
-use crate::tools::{self, Need, Said, kymo, ready, skip};
+use crate::tools::{self, Need, Running, Said, kymo, ready, require, skip};
 
 fn program() -> PathBuf {
     programs::build("watched.c", &[])
@@ -71,42 +71,10 @@ pub(crate) fn hits(objects: &[Value], place: u64) -> Vec<&Value> {
 }
 
 /// A `watched` that waits for its line.
-struct Waiting {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
-impl Waiting {
-    fn start(arguments: &[&str]) -> Waiting {
-        let mut command = Command::new(program());
-        command.args(arguments).arg("wait");
-        Waiting::begin(command)
-    }
-
-    fn begin(mut command: Command) -> Waiting {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("watched starts");
-        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
-        Waiting { child, out }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    fn go(&mut self) {
-        self.child.stdin.take().expect("a pipe").write_all(b"go\n").expect("a line");
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = &self.out;
-    }
+pub(crate) fn waiting(arguments: &[&str]) -> Running {
+    let mut waiting = Running::start(Command::new(program()).args(arguments).arg("wait"));
+    assert_eq!(waiting.line(), "ready\n");
+    waiting
 }
 
 /// A `kymo watch -p` that has armed: its header line has come.
@@ -150,8 +118,7 @@ impl Armed {
 #[test]
 fn every_write_of_every_thread() {
     let Some(_alone) = alone("every_write_of_every_thread") else { return };
-    let said = watch(&["--json", "-q", "counter", "total"], &["20", "50", "late", "fork"]);
-    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    let said = watch(&["--json", "-q", "counter", "total"], &["20", "50", "late", "fork"]).ends(3);
     let summary = summary(&said);
     let found = summary["places"][0]["hits"].as_u64().expect("a number")
         + summary["lost"].as_u64().expect("a number");
@@ -196,17 +163,18 @@ fn values_and_sites() {
 #[test]
 fn a_process_that_runs() {
     let Some(_alone) = alone("a_process_that_runs") else { return };
-    let mut waiting = Waiting::start(&["4", "10"]);
+    let mut waiting = waiting(&["4", "10"]);
     let armed = Armed::start(&["-q", "counter"], &waiting.pid());
-    waiting.go();
+    waiting.tell("go\n");
     let (objects, stderr, code) = armed.end();
     assert_eq!(code, Some(0), "{stderr}");
     let summary = objects.last().expect("a summary");
     assert_eq!(summary["hits"].as_u64().expect("a number") + summary["lost"].as_u64().expect("a number"), 40);
     let said = watch(&["counter"], &["2", "3"]);
-    assert!(said.stdout.contains("counter (") && said.stdout.contains(": 6 hits"), "{}", said.stdout);
-    assert!(said.stdout.contains("bump (watched.c:"), "{}", said.stdout);
-    assert!(said.stderr.contains("6 hits by 2 threads, none lost"), "{}", said.stderr);
+    said.prints("counter (")
+        .prints(": 6 hits")
+        .prints("bump (watched.c:")
+        .says("6 hits by 2 threads, none lost");
 }
 
 /// Checks that only hits that meet the condition are shown and counted, and that a count ends the watch.
@@ -221,19 +189,17 @@ fn conditions_and_counts() {
     assert_eq!(values, ["3", "4"]);
     let said = watch(&["--json", "--count", "3", "counter"], &["1", "10"]);
     assert_eq!(hits(&objects(&said), 0).len(), 3, "{}", said.stdout);
-    let said = watch(&["--if", "new is 3", "counter"], &["1", "1"]);
-    assert_eq!(said.code, Some(129));
-    assert!(said.stderr.contains("compares nothing"), "{}", said.stderr);
+    watch(&["--if", "new is 3", "counter"], &["1", "1"]).ends(129).says("compares nothing");
 }
 
 /// Checks that a process is stopped at the access that was asked for, not before and not after, and goes on when it is let.
 #[test]
 fn stops_at_the_access() {
     let Some(_alone) = alone("stops_at_the_access") else { return };
-    let mut waiting = Waiting::start(&["1", "1000"]);
+    let mut waiting = waiting(&["1", "1000"]);
     let pid = waiting.pid();
     let armed = Armed::start(&["--stop", "--if", "new == 7", "counter"], &pid);
-    waiting.go();
+    waiting.tell("go\n");
     if !filtered("stops_at_the_access", &armed.header) {
         armed.end();
         return;
@@ -273,7 +239,7 @@ fn neighbours_share_registers() {
 #[test]
 fn turns() {
     let Some(_alone) = alone("turns") else { return };
-    let mut waiting = Waiting::start(&["1", "1"]);
+    let mut waiting = waiting(&["1", "1"]);
     let pid = waiting.pid();
     let places: Vec<String> = (0..12).step_by(2).map(|at| format!("spread+{}:8", 8 * at)).collect();
     let places: Vec<&str> = places.iter().map(String::as_str).collect();
@@ -286,10 +252,9 @@ fn turns() {
         let share = place["coverage"].as_f64().expect("a share");
         assert!(share > 0.0 && share < 0.95, "{summary}");
     }
-    let said = kymo().run([&["watch", "-p", &pid, "--no-rotate"], &places[..]].concat());
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("6 registers are needed and each CPU has 4"), "{}", said.stderr);
-    waiting.go();
+    let said = kymo().run([&["watch", "-p", &pid, "--no-rotate"], &places[..]].concat()).ends(1);
+    said.says("6 registers are needed and each CPU has 4");
+    waiting.tell("go\n");
 }
 
 /// Checks the sentence for each thing that cannot be watched, that it is one, and that the command was not run.
@@ -311,19 +276,14 @@ fn refusals() {
         ));
     }
     for (options, code, words) in cases {
-        let said = watch(&options, &["1", "1"]);
-        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
-        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        let said = watch(&options, &["1", "1"]).ends(code);
+        said.says(words);
         assert!(said.stdout.is_empty(), "{}: {}", said.command, said.stdout);
     }
-    let said = kymo().run(["watch", "-p", "2147483646", "counter"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("there is no process 2147483646"), "{}", said.stderr);
-    let said = kymo().run(["watch", "counter"]);
-    assert_eq!(said.code, Some(129));
-    let said = kymo().run(["watch", "counter", "--", "/no/such/program"]);
-    assert_eq!(said.code, Some(255));
-    assert!(said.stderr.contains("failed to execute /no/such/program"), "{}", said.stderr);
+    kymo().run(["watch", "-p", "2147483646", "counter"]).ends(1).says("there is no process 2147483646");
+    kymo().run(["watch", "counter"]).ends(129);
+    let said = kymo().run(["watch", "counter", "--", "/no/such/program"]).ends(255);
+    said.says("failed to execute /no/such/program");
 }
 
 /// Regression: a variable of a stripped program was taken for a local one of the C library where that has its debug information, and compilers were
@@ -350,8 +310,7 @@ fn recordings() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("watch.data");
     let path = path.to_str().expect("a path in UTF-8");
-    let said = watch(&["-q", "-g", "-o", path, "counter", "flag"], &["2", "5"]);
-    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    watch(&["-q", "-g", "-o", path, "counter", "flag"], &["2", "5"]).ends(3);
     let mut readers = vec![kymo()];
     if ready("recordings (perf)", &[Need::Perf]) {
         readers.push(tools::perf());
@@ -361,13 +320,10 @@ fn recordings() {
         let count = |words: &str| said.stdout.lines().filter(|line| line.contains(words)).count();
         assert_eq!(count(" mem:counter/4:w:"), 10, "{}:\n{}", said.command, said.stdout);
         assert_eq!(count(" mem:flag/1:w:"), 1, "{}:\n{}", said.command, said.stdout);
-        assert!(said.stdout.contains("culprit ") && said.stdout.contains("clear_flag"), "{}", said.stdout);
-        let said = reader.succeed(["report", "--stdio", "-i", path]);
-        assert!(said.stdout.contains("bump"), "{}", said.stdout);
+        said.prints("culprit ").prints("clear_flag");
+        reader.succeed(["report", "--stdio", "-i", path]).prints("bump");
     }
-    let said = watch(&["-o", "/no/such/folder/x.data", "counter"], &["1", "1"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.stderr.contains("/no/such/folder/x.data"), "{}", said.stderr);
+    watch(&["-o", "/no/such/folder/x.data", "counter"], &["1", "1"]).ends(1).says("/no/such/folder/x.data");
 }
 
 /// Checks that an ordinary user can watch a program of his own, thread by thread, is told that values are read after the access, and may
@@ -376,9 +332,7 @@ fn recordings() {
 fn an_ordinary_user() {
     let test = "an_ordinary_user";
     let Some(_alone) = alone(test) else { return };
-    if !ready(test, &[Need::Root, Need::Program("setpriv")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("setpriv")]) else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("our own folder");
     let (tool, watched) = (folder.path().join("kymo"), folder.path().join("watched"));
@@ -396,17 +350,12 @@ fn an_ordinary_user() {
         return skip(test, said.stderr.trim());
     }
     assert_eq!(said.code, Some(3), "{}", said.stderr);
-    assert!(said.stderr.contains("read after the access"), "{}", said.stderr);
+    said.says("read after the access");
     let summary = summary(&said);
     let found = summary["hits"].as_u64().expect("a number") + summary["lost"].as_u64().expect("a number");
     assert_eq!(found, 3 * 4 + 1, "{summary}");
-    let said = run(&["watch", "0xffffffff81000000:8"]);
-    assert_eq!(said.code, Some(1), "{}", said.stderr);
-    assert!(
-        said.stderr.contains("is the kernel's memory, which only a privileged user may watch"),
-        "{}",
-        said.stderr
-    );
+    let said = run(&["watch", "0xffffffff81000000:8"]).ends(1);
+    said.says("is the kernel's memory, which only a privileged user may watch");
 }
 
 /// Checks that every write of 2,000 threads to four places at once is told or counted as lost, and that arming needs no descriptor for
@@ -415,7 +364,7 @@ fn an_ordinary_user() {
 fn two_thousand_threads() {
     let Some(_alone) = alone("two_thousand_threads") else { return };
     let (threads, writes) = (2000, 10);
-    let mut waiting = Waiting::start(&[&threads.to_string(), &writes.to_string(), "crowd", "four"]);
+    let mut waiting = waiting(&[&threads.to_string(), &writes.to_string(), "crowd", "four"]);
     let places = ["spread:8", "spread+8:8", "spread+16:8", "spread+24:8"];
     let options = ["-q", "--scope", "filtered", "--no-rotate"];
     let armed = match Armed::try_start(&[&options[..], &places].concat(), &waiting.pid()) {
@@ -423,7 +372,7 @@ fn two_thousand_threads() {
         // No right to filter, or registers that others hold.
         Err(words) => return skip("two_thousand_threads", words),
     };
-    waiting.go();
+    waiting.tell("go\n");
     let (objects, stderr, code) = armed.end();
     assert_eq!(code, Some(0), "{stderr}");
     let summary = objects.last().expect("a summary");
@@ -440,10 +389,10 @@ fn two_thousand_threads() {
 fn accesses_by_the_kernel() {
     let Some(_alone) = alone("accesses_by_the_kernel") else { return };
     for (options, expected) in [(&["--kernel"][..], 1), (&[], 0)] {
-        let mut waiting = Waiting::start(&["1", "1", "read"]);
+        let mut waiting = waiting(&["1", "1", "read"]);
         let armed = Armed::start(&[options, &["inbox:8"]].concat(), &waiting.pid());
         let header = armed.header.clone();
-        waiting.go();
+        waiting.tell("go\n");
         let (objects, stderr, code) = armed.end();
         assert_eq!(code, Some(0), "{stderr}");
         if !filtered("accesses_by_the_kernel", &header) {

@@ -1,47 +1,25 @@
 //! Programs with a bug that nothing but a watchpoint shows, each found with one `kymo watch`.
 //! docs/reference/places.md and docs/tasks/who-writes.md have what it prints.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::programs;
-use crate::tools::{kymo, skip};
+use crate::tools::{Running, kymo, skip};
 use crate::watch::{Armed, alone, filtered, hits, objects};
 
 /// A program that said "ready" and waits for a byte.
-struct Ready {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
+fn waiting(source: &str) -> Running {
+    let mut program = Running::start(&mut Command::new(programs::build(source, &[])));
+    assert_eq!(program.line(), "ready\n");
+    program
 }
 
-impl Ready {
-    fn start(program: &Path) -> Ready {
-        let child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
-        Ready { child, out }
-    }
-
-    /// Lets it go on; what it prints to its end.
-    fn finish(mut self) -> String {
-        self.child.stdin.take().expect("a pipe").write_all(b"g").expect("a byte");
-        let lines: Vec<String> =
-            std::io::Read::by_ref(&mut self.out).lines().map(|line| line.expect("UTF-8")).collect();
-        lines.join("\n")
-    }
-}
-
-impl Drop for Ready {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Lets it go on; what it prints to its end.
+fn finish(mut program: Running) -> String {
+    program.tell("g");
+    program.end().0
 }
 
 /// Function, line and new value of hits, and whether values were read at the hit.
@@ -76,10 +54,10 @@ fn lossless(objects: &[Value], test: &str) -> bool {
 fn a_write_after_free_is_found() {
     const TEST: &str = "a_write_after_free_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let ready = Ready::start(&programs::build("stale.c", &[]));
-    let armed = Armed::start(&["account->balance"], &ready.child.id().to_string());
+    let program = waiting("stale.c");
+    let armed = Armed::start(&["account->balance"], &program.pid());
     let as_they_were = filtered(TEST, &armed.header);
-    assert!(ready.finish().contains("balance 57"), "the bug is there");
+    assert!(finish(program).contains("balance 57"), "the bug is there");
     let (objects, stderr, code) = armed.end();
     assert_eq!(code, Some(0), "{stderr}");
     if !as_they_were || !lossless(&objects, TEST) {
@@ -100,9 +78,8 @@ fn a_write_after_free_is_found() {
 fn a_write_onto_a_neighbour_is_found() {
     const TEST: &str = "a_write_onto_a_neighbour_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let program = programs::build("neighbour.c", &[]);
-    let said = kymo().run(["watch", "--json", "channels[3].limit", "--", program.to_str().expect("UTF-8")]);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let program = programs::built("neighbour.c", &[]);
+    let said = kymo().succeed(["watch", "--json", "channels[3].limit", "--", program]);
     let objects = objects(&said);
     if !lossless(&objects, TEST) {
         return;
@@ -121,10 +98,8 @@ fn a_write_onto_a_neighbour_is_found() {
 fn the_write_that_closes_the_shop_is_found() {
     const TEST: &str = "the_write_that_closes_the_shop_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let shop = programs::build("shop.c", &["-O1", "-fno-omit-frame-pointer"]);
-    let words = ["watch", "--json", "settings.open", "--", shop.to_str().expect("UTF-8"), "1"];
-    let said = kymo().run(words);
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let shop = programs::built("shop.c", &["-O1", "-fno-omit-frame-pointer"]);
+    let said = kymo().succeed(["watch", "--json", "settings.open", "--", shop, "1"]);
     let objects = objects(&said);
     if !lossless(&objects, TEST) {
         return;
@@ -142,10 +117,10 @@ fn the_write_that_closes_the_shop_is_found() {
 fn the_thread_that_clears_a_foreign_flag_is_found() {
     const TEST: &str = "the_thread_that_clears_a_foreign_flag_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let ready = Ready::start(&programs::build("wrongflag.c", &[]));
-    let armed = Armed::start(&["--if", "new==0", "workers[42].running"], &ready.child.id().to_string());
+    let program = waiting("wrongflag.c");
+    let armed = Armed::start(&["--if", "new==0", "workers[42].running"], &program.pid());
     let as_they_were = filtered(TEST, &armed.header);
-    assert!(ready.finish().contains("worker 42 did 11 of 20 rounds"), "the bug is there");
+    assert!(finish(program).contains("worker 42 did 11 of 20 rounds"), "the bug is there");
     let (objects, stderr, code) = armed.end();
     assert_eq!(code, Some(0), "{stderr}");
     if !as_they_were || !lossless(&objects, TEST) {

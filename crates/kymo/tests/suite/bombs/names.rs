@@ -41,7 +41,7 @@ fn names_of_65536_bytes_are_shortened() {
         assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
         let cut = said.stdout.matches("nnnn...[65536 bytes or more, ").count();
         assert!(cut >= 2, "{}: {cut}", said.command);
-        assert!(said.stdout.contains(&"k".repeat(9000)), "{}", said.command);
+        said.prints(&"k".repeat(9000));
     }
     let said = limited(&["report", "-f", "--folded", "-i", data]).expect("as before");
     let lines: std::collections::HashSet<&str> =

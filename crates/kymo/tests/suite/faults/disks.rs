@@ -11,19 +11,15 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::fuse::{Fault, Faulty};
-use super::{
-    BUSY, Dice, ENDLESS, WAYS, ended, folder, is_published, rounds, said_samples, samples, text, words,
-};
-use crate::tools::{Need, kymo, ready, run, skip};
+use super::{BUSY, Dice, ENDLESS, WAYS, ended, folder, is_published, rounds, said_samples, samples, words};
+use crate::tools::{Need, kymo, ready, require, run, skip, text};
 
 /// Checks full disks of several sizes: the offset, the reason and what to do are said, the status is 1, and the file holds as many samples
 /// as the recorder says.
 #[test]
 fn full_disks() {
     let test = "faults::full_disks";
-    if !ready(test, &[Need::Root, Need::Program("mount")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("mount")]) else { return };
     for (way, kib) in [("uring", 64), ("pwrite", 64), ("uring", 200), ("pwrite", 200)] {
         let folder = folder(&format!("full-{way}-{kib}"));
         let size = format!("size={kib}k");
@@ -63,10 +59,8 @@ fn a_file_that_may_not_grow() {
             text(recorder.path()),
             text(&path)
         );
-        let said = run(Command::new("sh").args(["-c", &script]).env("KYMO_IO", way));
-        assert_eq!(said.code, Some(1), "{}", said.stderr);
-        assert!(said.stderr.contains(": File too large"), "{}", said.stderr);
-        assert!(said.stderr.contains("ulimit -f"), "{}", said.stderr);
+        let said = run(Command::new("sh").args(["-c", &script]).env("KYMO_IO", way)).ends(1);
+        said.says(": File too large").says("ulimit -f");
         assert_eq!(samples(test, &path), said_samples(&said.stderr), "{way}: {}", said.stderr);
         assert!(fs::metadata(&path).expect("the file").len() <= 100 << 10);
     }
@@ -75,12 +69,7 @@ fn a_file_that_may_not_grow() {
 /// Checks a reader that goes away: the recording ends as any program at the other end of a pipe does, with a word about it.
 #[test]
 fn a_reader_that_goes_away() {
-    let mut child = kymo()
-        .command(["record", "-F", "6000", "-o", "-", "--", "sh", "-c", ENDLESS])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo starts");
+    let mut child = kymo().start(["record", "-F", "6000", "-o", "-", "--", "sh", "-c", ENDLESS]);
     let mut some = [0; 4096];
     child.stdout.take().expect("a pipe").read_exact(&mut some).expect("a recording begins");
     let out = child.wait_with_output().expect("kymo ends");
@@ -107,16 +96,9 @@ fn a_recording_in_several_files() {
         assert_eq!(said.stderr.matches("Dump ").count(), files.len(), "{}", said.stderr);
         assert_eq!(files.iter().map(|file| samples(test, file)).sum::<u64>(), said_samples(&said.stderr));
         for file in files {
-            let said = kymo().succeed([
-                "report",
-                "-i",
-                text(&file),
-                "--no-children",
-                "-g",
-                "none",
-                "-F",
-                "sample,comm,dso,sym",
-            ]);
+            let said = kymo().succeed(
+                format!("report -i {} --no-children -g none -F sample,comm,dso,sym", text(&file)).split(' '),
+            );
             let rows = crate::table::sections(&said.stdout).into_iter().flat_map(|section| section.rows);
             for row in rows.filter(|row| row[0].parse::<u64>().is_ok_and(|count| count > 50)) {
                 assert!(row[1] == "sh" && !row[2].contains("unknown"), "{}: {row:?}", file.display());
@@ -143,7 +125,7 @@ fn a_limited_size() {
         "-c",
         ENDLESS,
     ]);
-    assert!(said.stderr.contains("the size limit of 60 KiB was reached"), "{}", said.stderr);
+    said.says("the size limit of 60 KiB was reached");
     assert_eq!(samples(test, &path), said_samples(&said.stderr));
 }
 

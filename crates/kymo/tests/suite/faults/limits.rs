@@ -3,53 +3,36 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::targets::Limited;
-use super::{ended, folder, rounds, text, words};
+use super::{ended, folder, rounds, words};
 use crate::copied::Program;
-use crate::tools::{Need, kymo, ready, run, skip};
+use crate::tools::{Need, Running, kymo, require, run, skip, text};
 
 /// A recording to read, a program that runs to be attached to, and a folder for what is written.
 struct Around {
     recording: PathBuf,
-    running: Child,
+    running: Running,
     program: Program,
     out: PathBuf,
-}
-
-impl Drop for Around {
-    fn drop(&mut self) {
-        let _ = self.running.kill();
-        let _ = self.running.wait();
-    }
 }
 
 impl Around {
     fn new(name: &str) -> Around {
         let out = folder(name);
         let recording = out.join("read.data");
-        kymo().succeed([
-            "record",
-            "-q",
-            "-F",
-            "999",
-            "-o",
-            text(&recording),
-            "--",
-            "sh",
-            "-c",
-            "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done",
-        ]);
+        let program = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
+        kymo().succeed(["record", "-q", "-F", "999", "-o", text(&recording), "--", "sh", "-c", program]);
         let program = Program::of("probed.c", &[]);
-        let running = Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        let running = Running::start(Command::new("sleep").arg("1000"));
         Around { recording, running, program, out }
     }
 
     /// Each verb, as briefly as it can be run.
     fn verbs(&self) -> Vec<Vec<String>> {
         let (read, out) = (text(&self.recording), self.out.join("written.data"));
-        let (out, pid, program) = (text(&out), self.running.id().to_string(), self.program.text());
+        let (out, pid, program) = (text(&out), self.running.pid(), self.program.text());
         let main = format!("{program}:main");
         let verbs: [&[&str]; 14] = [
             &["record", "-F", "999", "-o", out, "--", "true"],
@@ -93,7 +76,7 @@ impl Around {
                 !speaks || output.status.success() || said.contains("kymo"),
                 "{what}: no sentence: {said}"
             );
-            let alive = fs::read_to_string(format!("/proc/{}/stat", self.running.id())).expect("it runs");
+            let alive = fs::read_to_string(format!("/proc/{}/stat", self.running.pid())).expect("it runs");
             assert!(alive.contains(") S "), "{what}: the target sleeps on: {alive}");
             all.push((what, output));
         }
@@ -121,9 +104,7 @@ fn shell(before: &str, verb: &[String]) -> Command {
 #[test]
 fn threads_that_cannot_be_made() {
     let test = "faults::limits::threads_that_cannot_be_made";
-    if !ready(test, &[Need::Root, Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("cc")]) else { return };
     let around = Around::new("threads");
     let limited = match Limited::new(&format!("kymo-test-threads-{}", std::process::id()), 1) {
         Ok(limited) => limited,
@@ -171,9 +152,7 @@ fn processes_and_no_threads() {
 
 /// The program that has system calls refused; `None`, said, where that is not possible.
 fn refuse(test: &str) -> Option<PathBuf> {
-    if !ready(test, &[Need::Program("cc")]) {
-        return None;
-    }
+    require(test, &[Need::Program("cc")])?;
     let program = crate::programs::build("refuse.c", &[]);
     let works = Command::new(&program).args(["1", "io_uring_setup", "true"]).status();
     if works.is_ok_and(|status| status.success()) {
@@ -261,9 +240,7 @@ fn few_descriptors() {
 #[test]
 fn no_locked_memory() {
     let test = "faults::limits::no_locked_memory";
-    if !ready(test, &[Need::Root, Need::Program("setpriv")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("setpriv")]) else { return };
     let place = tempfile::tempdir().expect("a folder");
     fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
         .expect("our own folder");

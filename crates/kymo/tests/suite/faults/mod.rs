@@ -34,7 +34,7 @@ pub(crate) use targets::Limited;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready};
+use crate::tools::{Need, kymo, perf, ready, text};
 
 /// A shell program that computes for a second or so.
 const BUSY: &str = "i=0; while [ $i -lt 800000 ]; do i=$((i+1)); done";
@@ -46,10 +46,6 @@ const WHILE_RECORDED: &str = "n=0; while [ $n -lt 30000000 ] && kill -0 $PPID 2>
 const WAYS: [&str; 2] = ["uring", "pwrite"];
 /// So long nothing here takes, on any machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
-}
 
 fn folder(test: &str) -> PathBuf {
     fresh_folder(&format!("faults-{test}"))
@@ -101,10 +97,6 @@ fn works_when_told(options: &[&str], path: &Path, way: &str) -> (Child, ChildStd
     (child, to, from)
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).expect("the child is there");
-}
-
 fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -148,17 +140,8 @@ fn words(output: &Output) -> String {
 
 /// The samples that kymo and perf, where it is there, find in a file that must open.
 fn samples(test: &str, path: &Path) -> u64 {
-    let flags = ["--no-children", "-g", "none", "-F", "sample,sym"];
-    let count = |stdout: &str| -> u64 {
-        let sections = crate::table::sections(stdout);
-        sections
-            .iter()
-            .flat_map(|section| &section.rows)
-            .map(|row| row[0].parse::<u64>().expect("a count"))
-            .sum()
-    };
-    let mut arguments = vec!["report", "-i", text(path)];
-    arguments.extend(flags);
+    let count = crate::table::samples;
+    let mut arguments = vec!["report", "-i", text(path), "--no-children", "-g", "none", "-F", "sample,sym"];
     let ours = count(&kymo().succeed(&arguments).stdout);
     if ready(test, &[Need::Perf]) {
         arguments.push("--stdio");

@@ -6,73 +6,47 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
 use super::fuse::{Fault, Faulty};
-use super::{ENDLESS, ended, folder, signal, text, words};
+use super::{ENDLESS, ended, folder, words};
 use crate::copied::Program;
-use crate::tools::{Need, kymo, ready, skip};
+use crate::tools::{Need, Running, kymo, require, signal, skip, text};
 
 /// An ordinary user.
 const NOBODY: u32 = 65534;
 
 /// `mute.c`, waiting.
-struct Mute {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+fn waiting(test: &str, program: &Program, arguments: &[&str]) -> Option<Running> {
+    let mut command = Command::new(&program.path);
+    if arguments[0] == "map" {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let mut mute = Running::start(command.args(arguments).stderr(Stdio::piped()));
+    if mute.line() == "ready\n" {
+        return Some(mute);
+    }
+    let mut said = String::new();
+    mute.child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert_eq!(mute.end().1, Some(77), "{said}");
+    skip(test, said.trim());
+    None
 }
 
-impl Mute {
-    fn start(test: &str, program: &Program, arguments: &[&str]) -> Option<Mute> {
-        let mut command = Command::new(&program.path);
-        if arguments[0] == "map" {
-            command.uid(NOBODY).gid(NOBODY);
-        }
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the program");
-        let (to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let mut from = BufReader::new(from);
-        let mut line = String::new();
-        from.read_line(&mut line).expect("its output");
-        if line == "ready\n" {
-            return Some(Mute { child, to, from });
-        }
-        let output = child.wait_with_output().expect("its end");
-        assert_eq!(output.status.code(), Some(77), "{}", words(&output));
-        skip(test, words(&output).trim());
-        None
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Lets it end, and checks that it was not harmed.
-    fn ends_unharmed(mut self) {
-        drop(self.to);
-        let mut line = String::new();
-        self.from.read_line(&mut line).expect("its output");
-        assert_eq!(line, "alive\n");
-        assert_eq!(self.child.wait().expect("its end").code(), Some(0));
-    }
+/// Lets it end, and checks that it was not harmed.
+fn ends_unharmed(mut mute: Running) {
+    assert_eq!(mute.end(), ("alive\n".to_owned(), Some(0)));
 }
 
 fn program(test: &str) -> Option<Program> {
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "the program that is looked at is of x86-64");
-        return None;
-    }
-    ready(test, &[Need::Program("cc"), Need::Root]).then(|| Program::of("mute.c", &[]))
+    require(test, &[Need::X86, Need::Program("cc"), Need::Root]).map(|()| Program::of("mute.c", &[]))
 }
 
 /// Runs kymo, which must end by itself; its status and what it said.
 fn end_of(arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = kymo().command(arguments);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kymo starts");
-    let output = ended(&arguments.join(" "), child);
+    let output = ended(&arguments.join(" "), kymo().start(arguments));
     (output.status.code(), words(&output))
 }
 
@@ -82,10 +56,10 @@ fn end_of(arguments: &[&str]) -> (Option<i32>, String) {
 fn a_stack_that_does_not_answer() {
     const TEST: &str = "faults::mute::a_stack_that_does_not_answer";
     let Some(program) = program(TEST) else { return };
-    let Some(mute) = Mute::start(TEST, &program, &["stack"]) else { return };
+    let Some(mute) = waiting(TEST, &program, &["stack"]) else { return };
     let (code, said) = end_of(&["probe", "--engine", "inproc", "-d", "0.1", "called", "-p", &mute.pid()]);
     assert!(matches!(code, Some(0 | 1)), "{said}");
-    mute.ends_unharmed();
+    ends_unharmed(mute);
 }
 
 /// Checks a pointer into memory that nothing answers for: watching what it points to fails with the reason.
@@ -93,12 +67,12 @@ fn a_stack_that_does_not_answer() {
 fn a_pointer_that_does_not_answer() {
     const TEST: &str = "faults::mute::a_pointer_that_does_not_answer";
     let Some(program) = program(TEST) else { return };
-    let Some(mute) = Mute::start(TEST, &program, &["pointer"]) else { return };
+    let Some(mute) = waiting(TEST, &program, &["pointer"]) else { return };
     let (code, said) = end_of(&["watch", "-d", "0.1", "-p", &mute.pid(), "**(long ***)&pointer"]);
     assert!(code.is_some_and(|code| code != 0), "{said}");
     let (code, said) = end_of(&["watch", "-d", "0.1", "-p", &mute.pid(), "*pointer"]);
     assert!(said.contains("does not answer") || code == Some(0), "{said}");
-    mute.ends_unharmed();
+    ends_unharmed(mute);
 }
 
 /// Checks a program that maps, as code, a file of a file system that never answers a read, and that looks like the
@@ -107,9 +81,7 @@ fn a_pointer_that_does_not_answer() {
 fn a_mapped_file_that_does_not_answer() {
     const TEST: &str = "faults::mute::a_mapped_file_that_does_not_answer";
     let Some(program) = program(TEST) else { return };
-    if !ready(TEST, &[Need::Program("mount")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Program("mount")]) else { return };
     let place = program.folder.path().join("mounted");
     fs::create_dir(&place).expect("our own folder");
     let like = fs::metadata(&program.path).expect("the program");
@@ -124,7 +96,7 @@ fn a_mapped_file_that_does_not_answer() {
     let mut copy = Command::new("dd");
     copy.args(["if=/dev/zero", "bs=4096", "count=16", "status=none"]).uid(NOBODY).gid(NOBODY);
     assert!(copy.arg(format!("of={}", text(&file))).status().expect("dd").success());
-    let Some(mute) = Mute::start(TEST, &program, &["map", text(&file)]) else { return };
+    let Some(mute) = waiting(TEST, &program, &["map", text(&file)]) else { return };
     let library = program.text();
     for engine in ["inproc", "kernel", "auto"] {
         let place = format!("{library}:called");
@@ -132,7 +104,7 @@ fn a_mapped_file_that_does_not_answer() {
         assert!(!said.is_empty(), "{engine}");
     }
     faulty.abort();
-    mute.ends_unharmed();
+    ends_unharmed(mute);
 }
 
 /// Checks an output on a file system that stops to answer: a signal ends kymo, which says what it waits for and when it
@@ -140,9 +112,7 @@ fn a_mapped_file_that_does_not_answer() {
 #[test]
 fn an_output_that_does_not_answer() {
     const TEST: &str = "faults::mute::an_output_that_does_not_answer";
-    if !ready(TEST, &[Need::Root, Need::Program("mount")]) {
-        return;
-    }
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("mount")]) else { return };
     std::thread::scope(|scope| {
         for (way, by) in [("uring", Signal::TERM), ("pwrite", Signal::INT), ("pwrite", Signal::HUP)] {
             scope.spawn(move || ends_by(TEST, way, by));

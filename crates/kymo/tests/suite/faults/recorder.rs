@@ -15,11 +15,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid}
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{
-    BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, rounds, said_samples, samples, signal, text, words,
-    works_when_told,
+    BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, rounds, said_samples, samples, words, works_when_told,
 };
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run, skip};
+use crate::tools::{Need, kymo, ready, run, signal, skip, text};
 
 /// Starts a recording of a shell program that holds no pipe longer than it runs.
 fn start(path: &Path, options: &[&str], way: &str, program: &str) -> Child {
@@ -233,9 +232,8 @@ fn a_wall_clock_that_jumps() {
     let program = "i=0; while [ $i -lt 800000 ]; do i=$((i+1)); done";
     let options =
         ["record", "-F", "4000", "-o", text(&path), "--switch-output=30K", "--", "sh", "-c", program];
-    let said = run(kymo().command(options).env("LD_PRELOAD", &shim));
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
-    assert!(said.stderr.contains("lost 0 samples"), "{}", said.stderr);
+    let said = run(kymo().command(options).env("LD_PRELOAD", &shim)).ends(0);
+    said.says("lost 0 samples");
     let files = fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("a file").path());
     let files: Vec<_> = files.collect();
     assert!(files.len() > 1, "{}", said.stderr);

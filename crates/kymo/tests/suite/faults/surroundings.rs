@@ -3,15 +3,15 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::disks::onto;
 use super::fuse::Fault;
-use super::{BUSY, WAYS, ended, folder, said_samples, samples, text, words, works_when_told};
+use super::{BUSY, WAYS, ended, folder, said_samples, samples, words, works_when_told};
 use crate::copied::Program;
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run, skip};
+use crate::tools::{Need, Running, kymo, ready, require, run, skip, text};
 
 /// Checks an output where each write takes its time: all is written, the account is that of the file, and the status is 0.
 #[test]
@@ -100,16 +100,6 @@ fn a_frozen_disk() {
     }
 }
 
-/// A program that is killed at the end.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Checks tables on a terminal that changes its size all the time, down to nothing: no verb panics or hangs, each ends by Ctrl-C as it does
 /// otherwise, and what it looked at runs on.
 #[test]
@@ -119,9 +109,8 @@ fn a_terminal_that_changes_its_size() {
         return;
     }
     let program = Program::of("probed.c", &[]);
-    let running = Command::new(&program.path).args(["2000000000", "1"]).stdout(Stdio::null()).spawn();
-    let mut running = Running(running.expect("it starts"));
-    let pid = running.0.id().to_string();
+    let mut running = Running::start(Command::new(&program.path).args(["2000000000", "1"]));
+    let pid = running.pid();
     let (probe, record) = (format!("{}:probed_inner", program.text()), program.beside("perf.data"));
     let verbs: [&[&str]; 5] = [
         &["probe", "--engine", "kernel", "-p", &pid, &probe],
@@ -146,7 +135,7 @@ fn a_terminal_that_changes_its_size() {
         // Ctrl-C ends a recording by the same signal, as perf does.
         assert!(matches!(status, 0 | 1 | 130 | -2), "{verb:?}: {status}: {said}");
         assert!(
-            running.0.try_wait().expect("it is ours").is_none(),
+            running.child.try_wait().expect("it is ours").is_none(),
             "{verb:?}: the program has ended: {said}"
         );
     }
@@ -224,9 +213,7 @@ impl Drop for Unplugged {
 fn a_cpu_that_goes_away() {
     let test = "faults::surroundings::a_cpu_that_goes_away";
     let switch = PathBuf::from("/sys/devices/system/cpu/cpu1/online");
-    if !ready(test, &[Need::Root]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root]) else { return };
     if fs::read_to_string(&switch).map_or(true, |online| online.trim() != "1") {
         return skip(test, "CPU 1 cannot be taken away here");
     }
@@ -270,9 +257,7 @@ fn a_cpu_that_goes_away() {
 #[test]
 fn without_tracefs_or_cgroups() {
     let test = "faults::surroundings::without_tracefs_or_cgroups";
-    if !ready(test, &[Need::Root, Need::Tracepoints, Need::Program("unshare")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Tracepoints, Need::Program("unshare")]) else { return };
     let path = folder("without").join("perf.data");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     let without = |kind: &str, verb: &[&str]| {

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::{Dice, ended, folder, rounds, said_samples, samples, text, words};
+use super::{Dice, ended, folder, rounds, said_samples, samples, words};
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, skip};
+use crate::tools::{Need, kymo, require, skip, text};
 
 /// A recording of a running process, or of one of its threads.
 fn attach(path: &Path, options: &[&str]) -> Child {
     let mut arguments = vec!["record", "-F", "999", "-o", text(path)];
     arguments.extend(options);
-    kymo().command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kymo starts")
+    kymo().start(arguments)
 }
 
 /// Checks processes and threads that are gone before kymo comes: a sentence that names them, status 1, and no file.
@@ -192,9 +192,7 @@ impl Drop for Limited {
 #[test]
 fn a_fork_bomb_within_a_limit() {
     let test = "faults::targets::a_fork_bomb_within_a_limit";
-    if !ready(test, &[Need::Root, Need::Program("cc")]) {
-        return;
-    }
+    let Some(()) = require(test, &[Need::Root, Need::Program("cc")]) else { return };
     let name = format!("kymo-test-bomb-{}", std::process::id());
     let limited = match Limited::new(&name, 40) {
         Ok(limited) => limited,
@@ -209,12 +207,7 @@ fn a_fork_bomb_within_a_limit() {
         let mut arguments = vec!["record", "-o", text(&path)];
         arguments.extend(options);
         arguments.extend(["--", "sh", "-c", &program]);
-        let recorder = kymo()
-            .command(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
+        let recorder = kymo().start(arguments);
         let output = ended(test, recorder);
         let said = words(&output);
         assert_eq!(output.status.code(), Some(0), "{options:?}: {said}");

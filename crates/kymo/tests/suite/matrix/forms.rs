@@ -2,30 +2,20 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use kymo_testing::copy_program;
 
 use super::kinds::{Form, Kind};
 use crate::programs;
 use crate::scenario::{Recording, fresh_folder, record, run_beside_others};
-use crate::tools::{Tool, kymo, skip};
+use crate::tools::{Need, Running, Tool, kymo, require, skip, text};
 use crate::{probe_inside, watch};
 
 /// How long a recorder stays attached.
 const ATTACHED_SECONDS: &str = "0.3";
 /// What `watched.c` ends with.
 const WATCHED_STATUS: i32 = 3;
-
-/// A process that is recorded while it runs; it ends with this.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A cgroup of the second version; it is removed with this.
 struct Cgroup(PathBuf);
@@ -69,9 +59,8 @@ pub(super) fn recordings(
         }
         Form::Attached => {
             let (program, arguments) = (kind.target[0], &kind.target[1..]);
-            let running = Command::new(program).args(arguments).stdout(Stdio::null()).spawn();
-            let running = Running(running.map_err(|error| format!("{program}: {error}"))?);
-            let pid = running.0.id().to_string();
+            let running = Running::start(Command::new(program).args(arguments).stderr(Stdio::null()));
+            let pid = running.pid();
             let flags = [&flags[..], &["-p", &pid]].concat();
             one(record(tool, &name, &flags, &["sleep", ATTACHED_SECONDS]))
         }
@@ -88,8 +77,7 @@ pub(super) fn recordings(
         Form::Jitdump => {
             let made = record(tool, &name, &flags, kind.target);
             let path = made.path.with_file_name("injected.data");
-            let file = |path: &Path| path.to_str().expect("a plain name").to_owned();
-            let said = perf.run(["inject", "--jit", "-i", &file(&made.path), "-o", &file(&path)]);
+            let said = perf.run(["inject", "--jit", "-i", text(&made.path), "-o", text(&path)]);
             match said.code {
                 Some(0) => one(Recording { path, command: made.command }),
                 _ => Err(format!("{} failed: {}", said.command, said.stderr)),
@@ -120,29 +108,24 @@ pub(super) fn recordings(
         }
         Form::ProbeInside => {
             let test = format!("matrix::{suite}: {}", kind.name);
-            if !cfg!(target_arch = "x86_64") {
-                skip(&test, "programs are patched on x86-64 only");
-                return Ok(None);
-            }
+            let Some(()) = require(&test, &[Need::X86]) else { return Ok(None) };
             let path = fresh_folder(&format!("kymo-{name}")).join("perf.data");
             // A copy: other tests probe the same program, and both tools look for its names later.
             let program = path.with_file_name("probed");
             copy_program(&programs::build(kind.target[0], &[]), &program);
-            let file = path.to_str().expect("a plain name").to_owned();
-            let arguments = [&["probe", "--engine", "inproc", "-o", &file], &flags[..]].concat();
+            let arguments = [&["probe", "--engine", "inproc", "-o", text(&path)], &flags[..]].concat();
             let functions = flags.iter().filter(|flag| flag.starts_with("probed_")).count();
             probe_inside::record(&program, kind.target[1], functions, &arguments);
-            one(Recording { path, command: format!("kymo {}", arguments.join(" ")) })
+            let command = format!("kymo {}", arguments.join(" "));
+            one(Recording { path, command })
         }
     }
 }
 
 /// `kymo VERB -o FILE FLAGS -- TARGET`, where the target's first word is a source in `fixtures/programs`.
 fn verb(verb: &str, path: &Path, flags: &[&str], kind: &Kind) -> Command {
-    let program = programs::build(kind.target[0], &[]);
-    let file = path.to_str().expect("a plain name");
-    let program = program.to_str().expect("a plain name");
-    let arguments = [&[verb, "-o", file], flags, &["--", program], &kind.target[1..]].concat();
+    let program = programs::built(kind.target[0], &[]);
+    let arguments = [&[verb, "-o", text(path)], flags, &["--", program], &kind.target[1..]].concat();
     kymo().command(&arguments)
 }
 
