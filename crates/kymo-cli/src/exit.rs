@@ -12,10 +12,12 @@
 //! None of them depends on stderr: where it is closed or full, what would have been said there is missing (`stderr.rs`). Where
 //! memory runs out the status is 1, at once.
 
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use kymo_data::{Problem, Recording};
+use kymo_perf::workload::{Exit, die_by};
 use kymo_probe::error::UsageError;
 
 use crate::terminal;
@@ -33,6 +35,26 @@ pub fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a 
     let among_records = more.into_iter().any(|problem| problem.is_damage) && !recording.is_unfinished;
     let damaged = among_records || recording.problems.iter().any(|problem| problem.is_damage);
     if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
+}
+
+/// Says what is wrong with a verb's command line; the status for that.
+pub fn misused(verb: &str, sentence: impl Display) -> ExitCode {
+    eprintln!("kymo {verb}: {sentence}");
+    ExitCode::from(USAGE)
+}
+
+/// Ends as the command did: by its signal, or with its status.
+pub fn as_command(exit: Exit) -> ExitCode {
+    match exit {
+        Exit::Code(code) => ExitCode::from(code as u8),
+        Exit::Signal(signal) => by_signal(signal),
+    }
+}
+
+/// Ends this process by the signal, or at least as a shell shows such an end.
+pub fn by_signal(signal: i32) -> ExitCode {
+    die_by(signal);
+    ExitCode::from(128u8.wrapping_add(signal as u8))
 }
 
 /// Marks an error as one of the command line: clap took it, and it means nothing (a word that is no sort key, a CPU that is no number).

@@ -1,11 +1,28 @@
 //! Values of the command line: sizes, lists of CPUs, users, and the words of single options.
 
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::{self, Selected};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{CallGraph, Overload, RecordingClock, Scope};
 
 /// A list of CPUs, as one value of the command line.
 #[derive(Clone, Debug)]
 pub struct Cpus(pub Vec<u32>);
+
+/// The events of all these words, in their order.
+///
+/// # Errors
+/// What is wrong with the first word that names none.
+pub fn parse_events(texts: &[String], machine: &Machine) -> Result<Vec<Selected>, String> {
+    let mut events: Vec<Selected> = Vec::new();
+    for text in texts {
+        let groups = selector::parse(text).map_err(|error| error.to_string())?;
+        let found = selector::resolve(&groups, machine).map_err(|error| error.to_string())?;
+        let before = events.len();
+        events.extend(found.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
+    }
+    Ok(events)
+}
 
 /// Samples per second, or `max` as [`u64::MAX`].
 ///

@@ -4,7 +4,7 @@
 //! what this process may do ([`Caps`]). Libraries return the number; only the program's surface
 //! calls this module.
 
-use crate::caps::{Capability, Caps};
+use crate::caps::{self, Capability, Caps};
 use crate::evlist::{OpenError, Request, user_only_name};
 use crate::sys::{ANY, attr_bytes, perf_event_attr};
 use perf_event_open_sys::bindings;
@@ -172,6 +172,17 @@ fn lower_paranoid(explanation: Explanation, level: i32, caps: &Caps) -> Explanat
         format!(", or run kymo as root, or permit this program alone: `{}`", setcap_command(caps))
     };
     explanation.run(format!("sudo sysctl kernel.perf_event_paranoid={level}"), &others)
+}
+
+/// Why a list of events could not be opened, and what helps. `descriptors`: as many as it needs.
+#[must_use]
+pub fn explain_list(error: &OpenError, requests: &[Request], descriptors: Option<u64>) -> String {
+    let errno = error.source.raw_os_error().unwrap_or(0);
+    let attempt = Attempt::of(error, requests, descriptors);
+    attempt.map_or_else(
+        || error.to_string(),
+        |attempt| explain_open(errno, &attempt, &caps::probe()).to_string(),
+    )
 }
 
 /// Explains why `perf_event_open` answered with `errno`.

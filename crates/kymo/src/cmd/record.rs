@@ -1,6 +1,7 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use kymo_perf::explain::{self, Attempt};
+use kymo_perf::explain;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
@@ -28,10 +29,10 @@ use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
 
 mod end;
 
-use end::{finish, killed_by};
+use end::finish;
 use kymo_cli::parse::{
-    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_frequency, parse_overload, parse_ring,
-    parse_scope, parse_size, parse_user,
+    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_events, parse_frequency, parse_overload,
+    parse_ring, parse_scope, parse_size, parse_user,
 };
 use kymo_cli::signals::{self, Signals};
 
@@ -189,6 +190,7 @@ pub(crate) struct RecordArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
+    let misused = |sentence: &dyn Display| Ok(exit::misused("record", sentence));
     if args.command.is_empty()
         && args.pids.is_empty()
         && args.tids.is_empty()
@@ -196,18 +198,16 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         && args.cpus.is_none()
         && !args.all
     {
-        eprintln!(
-            "kymo record: nothing to record: name a command, or use -p, -t, -u, -C or -a; see `kymo record --help`"
+        return misused(
+            &"nothing to record: name a command, or use -p, -t, -u, -C or -a; see `kymo record --help`",
         );
-        return Ok(ExitCode::from(exit::USAGE));
     }
     let output = Output::parse(&args.output);
     let many = [("--switch-output", args.switch_output.is_some()), ("--snapshot", args.snapshot.is_some())];
     if let Some((option, _)) = many.iter().find(|(_, given)| *given)
         && !output.is_file()
     {
-        eprintln!("kymo record: {option} needs files: name one with -o FILE");
-        return Ok(ExitCode::from(exit::USAGE));
+        return misused(&format!("{option} needs files: name one with -o FILE"));
     }
     // Before a process is touched for a recording that has no place.
     if !args.dry_run {
@@ -218,20 +218,14 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
         Ok(channel) => channel.map(|channel| channel.on_answer(move |answer| words.answer(answer))),
-        Err(error) => {
-            eprintln!("kymo record: {error}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+        Err(error) => return misused(&error),
     };
     if args.delay == Some(-1) && channel.is_none() {
         words.say("-D -1 without --control: nothing will be sampled, because nothing can enable the events");
     }
     let ResolvedEvents { selected, guests, probes } = match events(&args, &words)? {
         Ok(events) => events,
-        Err(error) => {
-            eprintln!("kymo record: {error}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+        Err(error) => return misused(&error),
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
@@ -247,10 +241,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let mut plan = RecordingPlan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
         Ok(limits) => limits,
-        Err(wrong) => {
-            eprintln!("kymo record: {wrong}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+        Err(wrong) => return misused(&wrong),
     };
     // Commands may switch events one by one.
     plan.open.events.iter_mut().for_each(|event| event.alone = channel.is_some());
@@ -304,7 +295,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(error) if signals.last().is_some() => {
             words.say(&error.to_string());
             drop(probes);
-            return Ok(killed_by(signals.last().unwrap_or(0)));
+            return Ok(exit::by_signal(signals.last().unwrap_or(0)));
         }
         Err(error) => bail!("{error}"),
     };
@@ -354,13 +345,7 @@ fn explained(
     rings: usize,
 ) -> anyhow::Error {
     match error {
-        RecordError::Open(error) => {
-            let errno = error.source.raw_os_error().unwrap_or(0);
-            match Attempt::of(&error, requests, Some(descriptors)) {
-                Some(attempt) => anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
-                None => anyhow!("{error}"),
-            }
-        }
+        RecordError::Open(error) => anyhow!("{}", explain::explain_list(&error, requests, Some(descriptors))),
         RecordError::Ring(error) if !error.redirect => {
             let errno = error.source.raw_os_error().unwrap_or(0);
             let bytes = (error.pages * sys::page_size()) as u64;
@@ -438,14 +423,7 @@ fn select(texts: &[String], words: &Words) -> Result<Vec<Selected>, String> {
         }
         return Ok(vec![event]);
     }
-    let mut events: Vec<Selected> = Vec::new();
-    for text in texts {
-        let groups = selector::parse(text).map_err(|error| error.to_string())?;
-        let found = selector::resolve(&groups, &machine).map_err(|error| error.to_string())?;
-        let before = events.len();
-        events.extend(found.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
-    }
-    Ok(events)
+    parse_events(texts, &machine)
 }
 
 fn options(args: RecordArgs, events: Vec<Selected>) -> Options {

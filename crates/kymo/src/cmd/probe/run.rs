@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kymo_cli::signals::Signals;
 use kymo_perf::inject;
-use kymo_perf::workload::{Exit, Workload, die_by};
+use kymo_perf::workload::{Exit, Workload};
 use kymo_profile::text;
 use kymo_symbols::place::call::Part;
 use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
@@ -148,12 +148,8 @@ fn end(mut workload: Workload, signals: &Signals, args: &ProbeArgs) -> anyhow::R
         workload.signal(signals.last().unwrap_or(kymo_cli::signals::SIGTERM));
     }
     Ok(match workload.wait().context("failed to wait for the command")? {
-        Exit::Code(code) => ExitCode::from(code as u8),
         Exit::Signal(_) if signals.last().is_some() || args.duration.is_some() => ExitCode::SUCCESS,
-        Exit::Signal(signal) => {
-            die_by(signal);
-            ExitCode::from(128u8.wrapping_add(signal as u8))
-        }
+        ended => exit::as_command(ended),
     })
 }
 
@@ -343,10 +339,7 @@ impl<'a> Session<'a> {
             let waits =
                 [end.map(|end| end - now), live.then(|| next_draw.saturating_duration_since(now)), looks];
             let wait = waits.into_iter().flatten().min();
-            let wait = wait.map(|time| Timespec {
-                tv_sec: time.as_secs() as i64,
-                tv_nsec: i64::from(time.subsec_nanos()),
-            });
+            let wait = wait.map(Timespec::try_from).transpose().context("failed to wait")?;
             match poll(&mut polled, wait.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("failed to wait"),

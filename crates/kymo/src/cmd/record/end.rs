@@ -4,7 +4,8 @@ use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use kymo_perf::workload::{Exit, die_by};
+use kymo_cli::exit;
+use kymo_perf::workload::Exit;
 use kymo_record::{LossAccount, Output, Summary};
 
 use super::Words;
@@ -53,7 +54,7 @@ pub(super) fn finish(
         coverage,
         unwound,
         pauses,
-        exit,
+        exit: ended,
         write_error,
         unfollowed,
         removed,
@@ -100,11 +101,11 @@ pub(super) fn finish(
         if error.source.kind() == ErrorKind::BrokenPipe {
             // As any program whose reader has gone, but with a word about it.
             words.say("whoever read the recording has gone; it ended there");
-            return Ok(killed_by(kymo_cli::signals::SIGPIPE));
+            return Ok(exit::by_signal(kymo_cli::signals::SIGPIPE));
         }
         if error.source.kind() == ErrorKind::TimedOut && signalled != 0 {
             words.say(&format!("{name}: {}; the recording ended there", error.source));
-            return Ok(killed_by(signalled));
+            return Ok(exit::by_signal(signalled));
         }
         let advice = error.advice();
         bail!("failed to write {name} {error}; what came before is complete; {advice}");
@@ -118,9 +119,9 @@ pub(super) fn finish(
         Some(_) => {}
     }
     // As perf: the signal that ended the command goes first, then the one that ended us, then the command's status.
-    Ok(match exit {
-        Some(Exit::Signal(signal)) => killed_by(signal),
-        _ if signalled != 0 => killed_by(signalled),
+    Ok(match ended {
+        Some(Exit::Signal(signal)) => exit::by_signal(signal),
+        _ if signalled != 0 => exit::by_signal(signalled),
         Some(Exit::Code(code)) => ExitCode::from(code as u8),
         None => ExitCode::SUCCESS,
     })
@@ -132,12 +133,6 @@ fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
     account.lost() as f64 * 100.0 > percent * all as f64
         || account.damaged_bytes() > 0
         || account.unwritten_bytes > 0
-}
-
-/// Ends this process by the signal, or at least as a shell shows such an end.
-pub(super) fn killed_by(signal: i32) -> ExitCode {
-    die_by(signal);
-    ExitCode::from(128u8.wrapping_add(signal as u8))
 }
 
 #[cfg(test)]

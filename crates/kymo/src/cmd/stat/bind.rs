@@ -1,4 +1,4 @@
-//! RecordingTarget to count, and the counters that are opened for it.
+//! What to count, and the counters that are opened for it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,17 +8,17 @@ use kymo_perf::count::aggregate::{self, By, CountRow, Topology};
 use kymo_perf::count::cgroup_counters::{self, CgroupCounters};
 use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::count::{Binding, Cell, EventCounters};
-use kymo_perf::evlist::{Note, OpenError, Request, Targets};
-use kymo_perf::explain::{self, Attempt};
+use kymo_perf::evlist::{Note, Request, Targets};
+use kymo_perf::explain;
+use kymo_perf::proc;
 use kymo_perf::sys::attr_zeroed;
-use kymo_perf::{caps, proc};
 
+use super::counting::Counting;
 use super::events::Event;
-use super::run::Counting;
 use super::say;
 
 /// `chosen`: the events that are opened together, by index; a leader is among them.
-pub(super) fn request(event: &Event, index: usize, chosen: &[usize], single: bool) -> Request {
+fn request(event: &Event, index: usize, chosen: &[usize], single: bool) -> Request {
     let selected = &event.selected;
     let mut attr = selected.attr.to_raw();
     if attr.config3 == 0 {
@@ -132,7 +132,7 @@ impl Open {
 }
 
 impl Counting<'_> {
-    pub(super) fn tasks(&self) -> anyhow::Result<Vec<i32>> {
+    fn tasks(&self) -> anyhow::Result<Vec<i32>> {
         let mut tasks = Vec::new();
         for &pid in &self.args.pids {
             let found = proc::tasks(pid);
@@ -199,7 +199,7 @@ impl Counting<'_> {
     }
 
     /// A command: in a cgroup of its own where that is permitted, because then its threads and children cost nothing; else by inheritance.
-    pub(super) fn of_command(&self, child: i32, follow: bool) -> anyhow::Result<Open> {
+    fn of_command(&self, child: i32, follow: bool) -> anyhow::Result<Open> {
         let args = self.args;
         let by_cpu = !matches!(args.by(), By::All);
         let asked = args.scope.as_deref();
@@ -225,7 +225,7 @@ impl Counting<'_> {
         Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Nobody })
     }
 
-    pub(super) fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
+    fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
         let cgroup = OwnCgroup::create()?;
         cgroup.account_pressure(self.args.pressure);
         let delayed = self.args.delay.unwrap_or(0) != 0;
@@ -242,7 +242,7 @@ impl Counting<'_> {
     }
 
     /// Counting that costs nothing at a switch, for those events that permit it, where the kernel does.
-    pub(super) fn free(&self, cgroup: &OwnCgroup, child: i32) -> Option<Free> {
+    fn free(&self, cgroup: &OwnCgroup, child: i32) -> Option<Free> {
         let args = self.args;
         let delayed = args.delay.unwrap_or(0) != 0;
         if args.source == "perf" || delayed || args.control.is_some() || !matches!(args.by(), By::All) {
@@ -269,12 +269,12 @@ impl Counting<'_> {
     }
 
     /// The indices of all events.
-    pub(super) fn every(&self) -> Vec<usize> {
+    fn every(&self) -> Vec<usize> {
         (0..self.events.len()).collect()
     }
 
     /// Opens the chosen events, those of the same cgroup together; `bind` says where to those of a cgroup.
-    pub(super) fn parts(
+    fn parts(
         &self,
         chosen: &[usize],
         mut bind: impl FnMut(Option<&str>) -> anyhow::Result<(Targets, Binding)>,
@@ -288,7 +288,8 @@ impl Counting<'_> {
             let (targets, binding) = bind(name)?;
             let descriptors = requests.len() * targets.cpus.len() * targets.tasks.len();
             let opened = EventCounters::open(&self.kernel, requests.clone(), targets, binding);
-            let counters = opened.map_err(|error| refused(&error, &requests, descriptors))?;
+            let explained = |error| explain::explain_list(&error, &requests, Some(descriptors as u64));
+            let counters = opened.map_err(|error| anyhow::anyhow!("{}", explained(error)))?;
             for (at, &index) in chosen.iter().enumerate() {
                 if let Some(request) = counters.request(at) {
                     self.names.borrow_mut()[index].clone_from(&request.name);
@@ -337,14 +338,5 @@ impl Counting<'_> {
                 say(&format!("{} is not supported here", self.events[index].selected.name));
             }
         }
-    }
-}
-
-/// Why an event that exists cannot be counted.
-pub(super) fn refused(error: &OpenError, requests: &[Request], descriptors: usize) -> anyhow::Error {
-    let errno = error.source.raw_os_error().unwrap_or(0);
-    match Attempt::of(error, requests, Some(descriptors as u64)) {
-        Some(attempt) => anyhow::anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
-        None => anyhow::anyhow!("{error}"),
     }
 }

@@ -16,12 +16,7 @@ pub(super) fn line(line: &Line, separator: &str, repeated: bool) -> String {
         CountPlace::Thread(task) => fields.push(format!("{}-{task}", line.comm)),
         _ => fields.extend([super::json::place_name(&line.place), line.cpus.to_string()]),
     }
-    fields.push(match line.value {
-        Value::NotSupported => "<not supported>".to_owned(),
-        Value::NotCounted => "<not counted>".to_owned(),
-        Value::Number(value) if line.fraction => format!("{value:.2}"),
-        Value::Number(value) => format!("{value:.0}"),
-    });
+    fields.push(line.number());
     fields.extend([line.unit.clone(), line.event.clone()]);
     fields.extend(line.cgroup.clone());
     if repeated {

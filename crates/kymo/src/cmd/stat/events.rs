@@ -1,7 +1,8 @@
 //! Which events to count: those that were asked for, or perf's default set.
 
+use kymo_cli::parse::parse_events;
 use kymo_perf::machine::Machine;
-use kymo_perf::selector::{self, Selected};
+use kymo_perf::selector::Selected;
 
 use super::StatArgs;
 
@@ -52,14 +53,7 @@ pub(super) fn select(args: &StatArgs) -> Result<Vec<Event>, String> {
     }
     let machine = Machine::here();
     let texts = if args.events.is_empty() { defaults(args, &machine) } else { args.events.clone() };
-    let mut found: Vec<Selected> = Vec::new();
-    for text in &texts {
-        let groups = selector::parse(text).map_err(|error| error.to_string())?;
-        let events = selector::resolve(&groups, &machine).map_err(|error| error.to_string())?;
-        let before = found.len();
-        found.extend(events.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
-    }
-    cgroups(args, found)
+    cgroups(args, parse_events(&texts, &machine)?)
 }
 
 fn cgroups(args: &StatArgs, events: Vec<Selected>) -> Result<Vec<Event>, String> {

@@ -54,6 +54,16 @@ impl Line {
         if self.enabled_ns > 0.0 { 100.0 * self.running_ns / self.enabled_ns } else { 100.0 }
     }
 
+    /// The number, or the words in its place, as in the table and in CSV.
+    pub(super) fn number(&self) -> String {
+        match self.value {
+            Value::NotSupported => "<not supported>".to_owned(),
+            Value::NotCounted => "<not counted>".to_owned(),
+            Value::Number(value) if self.fraction => format!("{value:.2}"),
+            Value::Number(value) => format!("{value:.0}"),
+        }
+    }
+
     /// The thread as perf writes it: name and id.
     pub(super) fn named(mut self) -> Line {
         if let CountPlace::Thread(task) = self.place {

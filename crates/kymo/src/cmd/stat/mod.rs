@@ -9,6 +9,7 @@
 
 mod accounts;
 mod bind;
+mod counting;
 mod csv;
 mod derived;
 mod events;
@@ -30,12 +31,14 @@ use std::time::Duration;
 
 use clap::Args;
 use kymo_perf::count::aggregate::By;
-use kymo_perf::workload::{Exit, die_by};
+use kymo_perf::explain;
 use kymo_record::ControlSpec;
 
 use kymo_cli::exit;
 use kymo_probe::kernel_events;
 use kymo_probe::memory_events::{self, RecordingTarget};
+
+use counting::End;
 
 /// Count what happens while a command runs, or in what runs already.
 #[derive(Debug, Args)]
@@ -201,9 +204,9 @@ impl StatArgs {
     }
 
     /// What makes no sense together.
-    fn contradiction(&self) -> Option<String> {
+    fn contradiction(&self) -> Option<&'static str> {
         let tasks = !self.pids.is_empty() || !self.tids.is_empty();
-        let sentence = match self {
+        Some(match self {
             _ if tasks && self.repeat != 1 && self.command.is_empty() => {
                 "-r repeats a command, and there is none: -p and -t count in what runs already"
             }
@@ -225,8 +228,7 @@ impl StatArgs {
             }
             _ if self.separator.as_deref() == Some("") => "-x needs a separator",
             _ => return None,
-        };
-        Some(sentence.to_owned())
+        })
     }
 }
 
@@ -241,15 +243,11 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
         return tasks::run(&args);
     }
     if let Some(contradiction) = args.contradiction() {
-        say(&contradiction);
-        return Ok(ExitCode::from(exit::USAGE));
+        return Ok(exit::misused("stat", contradiction));
     }
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
         Ok(channel) => channel,
-        Err(error) => {
-            say(&error.to_string());
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+        Err(error) => return Ok(exit::misused("stat", error)),
     };
     let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
     let named = memory_events::find(&args.events, &whom, &say)?;
@@ -265,28 +263,19 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
                 .for_each(|probes| probes.rename(events.iter_mut().map(|event| &mut event.selected)));
             events
         }
-        Err(error) => {
-            say(&error);
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+        Err(error) => return Ok(exit::misused("stat", error)),
     };
     let mut output = output::Output::open(&args)?;
     let end = run::all(&args, &events, &mut output, channel);
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
     match end? {
-        run::End::Command(Exit::Code(code)) => Ok(ExitCode::from(code as u8)),
-        run::End::Command(Exit::Signal(signal)) | run::End::Signal(signal) => {
-            die_by(signal);
-            Ok(ExitCode::from(128u8.wrapping_add(signal as u8)))
-        }
-        run::End::NotStarted { command, source } => {
-            eprintln!(
-                "kymo stat: failed to execute {command}: {source}{}",
-                kymo_perf::explain::exec_advice(&source)
-            );
+        End::Command(ended) => Ok(exit::as_command(ended)),
+        End::Signal(signal) => Ok(exit::by_signal(signal)),
+        End::NotStarted { command, source } => {
+            say(&format!("failed to execute {command}: {source}{}", explain::exec_advice(&source)));
             Ok(ExitCode::from(exit::NOT_STARTED))
         }
-        run::End::Done => Ok(ExitCode::SUCCESS),
+        End::Done => Ok(ExitCode::SUCCESS),
     }
 }

@@ -4,13 +4,13 @@ use kymo_perf::count::Count;
 use kymo_perf::count::kernel_stats::KernelStats;
 
 use super::accounts;
+use super::counting::{Counting, Run};
 use super::events::Event;
 use super::line::Line;
 use super::output::{Form, Output};
 use super::repeat::Series;
-use super::run::{Counting, Run};
 
-pub(super) fn is_clock(event: &Event) -> bool {
+fn is_clock(event: &Event) -> bool {
     super::derived::Role::of(&event.selected.attr) == super::derived::Role::Clock
 }
 
@@ -24,7 +24,7 @@ pub(super) fn unit(event: &Event) -> &str {
 }
 
 /// By what a count is multiplied to be in that unit.
-pub(super) fn scale(event: &Event) -> f64 {
+fn scale(event: &Event) -> f64 {
     if is_clock(event) { 1e-6 } else { event.selected.unit.as_ref().map_or(1.0, |unit| unit.scale) }
 }
 
@@ -86,7 +86,7 @@ impl Counting<'_> {
         output.text(&text)
     }
 
-    pub(super) fn subject(&self) -> String {
+    fn subject(&self) -> String {
         let args = self.args;
         let list = |ids: &[i32]| ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
         if !args.pids.is_empty() {
@@ -104,12 +104,12 @@ impl Counting<'_> {
         }
     }
 
-    pub(super) fn times(&self, runs: usize) -> String {
+    fn times(&self, runs: usize) -> String {
         if self.args.repeat == 1 { String::new() } else { format!(" ({runs} runs)") }
     }
 
     /// What the mean does not tell of several runs.
-    pub(super) fn spread(&self, runs: &[Run], elapsed: &Series) -> String {
+    fn spread(&self, runs: &[Run], elapsed: &Series) -> String {
         let mut series: Vec<(String, Series, usize)> = Vec::new();
         for (index, event) in self.events.iter().enumerate() {
             let of_run = |run: &Run| {
@@ -134,6 +134,6 @@ impl Counting<'_> {
 }
 
 /// Means of several runs would hide the largest peak: sizes are the largest, the rest is of the last run.
-pub(super) fn mean_later(earlier: &KernelStats, later: &KernelStats) -> KernelStats {
+fn mean_later(earlier: &KernelStats, later: &KernelStats) -> KernelStats {
     KernelStats { peak_bytes: earlier.peak_bytes.max(later.peak_bytes), ..*later }
 }

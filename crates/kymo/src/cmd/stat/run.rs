@@ -12,51 +12,18 @@ use kymo_cli::signals::Signals;
 use kymo_perf::count::aggregate::{CountPlace, CountRow, Topology};
 use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::machine::Machine;
-use kymo_perf::sys::{self, Kernel, PriorityBoost, Real};
-use kymo_perf::workload::{Exit, Usage, Workload};
+use kymo_perf::sys::{self, PriorityBoost, Real};
+use kymo_perf::workload::{Usage, Workload};
 use kymo_record::{ControlChannel, ControlCommand};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bind::{Open, Whose};
+use super::counting::{Counting, End, Run};
 use super::events::Event;
 use super::output::Output;
 use super::print::unit;
 use super::watched::Watched;
 use super::{StatArgs, say};
-
-/// How it all ended.
-pub(super) enum End {
-    /// The command did.
-    Command(Exit),
-    /// A signal to us.
-    Signal(i32),
-    /// The command could not be executed.
-    NotStarted { command: String, source: io::Error },
-    /// What was counted ended, or its time was over.
-    Done,
-}
-
-/// What one run gave.
-pub(super) struct Run {
-    /// By event: rows, or `None` if the machine does not have it.
-    pub(super) rows: Vec<Option<Vec<CountRow>>>,
-    pub(super) elapsed_ns: u64,
-    pub(super) usage: Option<Usage>,
-    pub(super) accounts: KernelStats,
-    end: End,
-}
-
-/// What stays the same over all runs.
-pub(super) struct Counting<'a> {
-    pub(super) args: &'a StatArgs,
-    pub(super) events: &'a [Event],
-    pub(super) kernel: Arc<dyn Kernel>,
-    pub(super) cpus: Vec<u32>,
-    pub(super) topology: Topology,
-    signals: Signals,
-    /// The events' names, as they were opened: an ordinary user gets user mode only.
-    pub(super) names: RefCell<Vec<String>>,
-}
 
 /// Runs everything and prints it.
 pub(super) fn all(
@@ -82,7 +49,6 @@ pub(super) fn all(
     let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, signals, names };
     output.unit_width = events.iter().map(|event| unit(event).len()).max().unwrap_or(0).max(4);
     let mut runs = Vec::new();
-    let mut last = End::Done;
     while args.repeat == 0 || (runs.len() as u32) < args.repeat {
         if let Some(command) = &args.pre {
             aside("--pre", command)?;
@@ -95,7 +61,7 @@ pub(super) fn all(
             aside("--post", command)?;
         }
         // The signal of a terminal ends the command, too: that run ends by the command, and is the last one all the same.
-        let stop = matches!(run.end, End::Signal(_)) || counting.signal().is_some();
+        let stop = matches!(run.end, End::Signal(_)) || counting.signals.last().is_some();
         runs.push(run);
         if stop {
             break;
@@ -104,10 +70,7 @@ pub(super) fn all(
     if args.interval.is_none() || args.summary {
         counting.print(&runs, output)?;
     }
-    if let Some(run) = runs.pop() {
-        last = run.end;
-    }
-    Ok(last)
+    Ok(runs.pop().map_or(End::Done, |run| run.end))
 }
 
 /// Runs a shell command beside the counting.
@@ -121,12 +84,8 @@ fn aside(option: &str, command: &std::ffi::OsStr) -> anyhow::Result<()> {
 }
 
 impl Counting<'_> {
-    fn signal(&self) -> Option<i32> {
-        self.signals.last()
-    }
-
     /// One run.
-    fn once(&self, output: &mut Output, mut channel: Option<&mut ControlChannel>) -> anyhow::Result<Run> {
+    fn once(&self, output: &mut Output, channel: Option<&mut ControlChannel>) -> anyhow::Result<Run> {
         let args = self.args;
         let mut workload = match args.command.is_empty() {
             true => None,
@@ -159,74 +118,20 @@ impl Counting<'_> {
             return Ok(Run { rows: Vec::new(), elapsed_ns: 0, usage: None, accounts: before, end });
         }
         open.begun();
-        let mut pending = u64::try_from(delay).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
         if delay != 0 {
             say("Events disabled");
         }
-        let watched = Watched::new(args.pids.iter().chain(&args.tids).copied());
-        let timeout = args.timeout.map(Duration::from_millis);
-        let interval = args.interval();
-        let started = begin;
-        let mut next = interval.map(|interval| started + interval);
-        let mut state = Intervals::default();
-        let mut end = None;
-        let mut ended_by = None;
-        while end.is_none() {
-            let now = Instant::now();
-            let deadlines =
-                [pending.map(|delay| started + delay), next, timeout.map(|timeout| started + timeout)];
-            let soonest = deadlines.iter().flatten().min().map(|at| at.saturating_duration_since(now));
-            self.wait(workload.as_ref(), &watched, channel.as_deref(), soonest)?;
-            let now = Instant::now();
-            if let Some(channel) = channel.as_deref_mut()
-                && obey(channel, &mut open)?
-            {
-                ended_by = Some(End::Done);
-            }
-            if pending.is_some_and(|delay| now >= started + delay) {
-                (pending, begin) = (None, Instant::now());
-                open.enable()?;
-                say("Events enabled");
-            }
-            if next.is_some_and(|next| now >= next) && pending.is_none() {
-                self.tick(&open, &mut state, begin.elapsed(), output)?;
-                next = interval.map(|interval| now + interval);
-                if args.interval_count.is_some_and(|count| state.printed >= count) {
-                    ended_by = Some(End::Done);
-                }
-            }
-            if let Some(exit) =
-                workload.as_mut().map(Workload::try_wait).transpose().context("failed to wait")?.flatten()
-            {
-                end = Some(ended_by.take().unwrap_or(End::Command(exit)));
-                break;
-            }
-            if workload.is_none() && watched.gone() {
-                end = Some(End::Done);
-            }
-            if timeout.is_some_and(|timeout| now >= started + timeout) {
-                ended_by = Some(End::Done);
-            }
-            if let Some(signal) = self.signal() {
-                ended_by = Some(End::Signal(signal));
-            }
-            if let Some(by) = ended_by.take() {
-                let asked_by_signal =
-                    matches!(by, End::Signal(signal) if signal == kymo_cli::signals::SIGINT);
-                if let Some(workload) = &mut workload {
-                    end_command(workload, asked_by_signal)?;
-                }
-                end = Some(by);
-            }
-        }
-        let elapsed = begin.elapsed();
+        let pending = u64::try_from(delay).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
+        let mut progress = Progress { begin, pending, intervals: Intervals::default() };
+        let end = self.until_end(&mut open, &mut workload, &mut progress, channel, output)?;
+        let elapsed = progress.begin.elapsed();
         open.disable()?;
-        let elapsed = if ends_by_itself { elapsed } else { begin.elapsed() };
+        let elapsed = if ends_by_itself { elapsed } else { progress.begin.elapsed() };
         if let Some(accounted) = open.free.as_ref().and_then(|free| free.accounted.as_ref()) {
             accounted.settle(&self.cpus);
         }
-        if interval.is_some() && pending.is_none() {
-            self.tick(&open, &mut state, elapsed, output)?;
+        if args.interval.is_some() && progress.pending.is_none() {
+            self.tick(&open, &mut progress.intervals, elapsed, output)?;
         }
         let rows = open.rows(self.events.len(), args.by(), &self.topology)?;
         // A command that only says how long to count is not what is counted.
@@ -237,8 +142,66 @@ impl Counting<'_> {
         {
             say(&error.to_string());
         }
-        let end = end.unwrap_or(End::Done);
         Ok(Run { rows, elapsed_ns: elapsed.as_nanos() as u64, usage, accounts, end })
+    }
+
+    /// Lets a run go on to its end, and does what comes meanwhile: delay, intervals, commands.
+    fn until_end(
+        &self,
+        open: &mut Open,
+        workload: &mut Option<Workload>,
+        progress: &mut Progress,
+        mut channel: Option<&mut ControlChannel>,
+        output: &mut Output,
+    ) -> anyhow::Result<End> {
+        let args = self.args;
+        let watched = Watched::new(args.pids.iter().chain(&args.tids).copied());
+        let started = progress.begin;
+        let timeout = args.timeout.map(|ms| started + Duration::from_millis(ms));
+        let mut next = args.interval().map(|interval| started + interval);
+        loop {
+            let enable = progress.pending.map(|delay| started + delay);
+            let soonest = [enable, next, timeout].into_iter().flatten().min();
+            let at_most = soonest.map(|at| at.saturating_duration_since(Instant::now()));
+            self.wait(workload.as_ref(), &watched, channel.as_deref(), at_most)?;
+            let now = Instant::now();
+            let mut ended_by = None;
+            if let Some(channel) = channel.as_deref_mut()
+                && obey(channel, open)?
+            {
+                ended_by = Some(End::Done);
+            }
+            if enable.is_some_and(|at| now >= at) {
+                (progress.pending, progress.begin) = (None, Instant::now());
+                open.enable()?;
+                say("Events enabled");
+            }
+            if next.is_some_and(|next| now >= next) && progress.pending.is_none() {
+                self.tick(open, &mut progress.intervals, progress.begin.elapsed(), output)?;
+                next = args.interval().map(|interval| now + interval);
+                if args.interval_count.is_some_and(|count| progress.intervals.printed >= count) {
+                    ended_by = Some(End::Done);
+                }
+            }
+            let exit = workload.as_mut().map(Workload::try_wait).transpose().context("failed to wait")?;
+            if let Some(exit) = exit.flatten() {
+                return Ok(ended_by.unwrap_or(End::Command(exit)));
+            }
+            let gone = workload.is_none() && watched.gone();
+            if gone || timeout.is_some_and(|at| now >= at) {
+                ended_by = Some(End::Done);
+            }
+            if let Some(signal) = self.signals.last() {
+                ended_by = Some(End::Signal(signal));
+            }
+            if let Some(by) = ended_by {
+                let interrupted = matches!(by, End::Signal(signal) if signal == kymo_cli::signals::SIGINT);
+                if let Some(workload) = workload {
+                    end_command(workload, interrupted)?;
+                }
+                return Ok(by);
+            }
+        }
     }
 
     /// Waits until something happens, or so long.
@@ -259,8 +222,7 @@ impl Counting<'_> {
         // Threads cannot be polled on all kernels: they are looked after now and then.
         let often = (workload.is_none() && watched.needs_looks()).then_some(Duration::from_millis(100));
         let at_most = at_most.into_iter().chain(often).min();
-        let at_most = at_most
-            .map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
+        let at_most = at_most.map(Timespec::try_from).transpose().context("failed to wait")?;
         match poll(&mut polled, at_most.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("failed to wait"),
@@ -307,6 +269,15 @@ fn with_usage(accounts: KernelStats, usage: Option<&Usage>) -> KernelStats {
         written_bytes: accounts.written_bytes.or(Some(usage.written_bytes)),
         ..accounts
     }
+}
+
+/// What changes while a run goes on.
+struct Progress {
+    /// When counting began: at the start, or when the delay was over.
+    begin: Instant,
+    /// So long after the start the events are to be enabled.
+    pending: Option<Duration>,
+    intervals: Intervals,
 }
 
 /// What was printed so far.
@@ -378,7 +349,7 @@ fn end_command(workload: &mut Workload, interrupted: bool) -> anyhow::Result<()>
                 break;
             }
             let fd = workload.ended_fd();
-            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let time = Timespec::try_from(left).context("failed to wait")?;
             let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time));
         }
     }

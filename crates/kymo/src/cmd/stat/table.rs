@@ -22,13 +22,8 @@ pub(super) fn heading(by: By, cgroups: bool) -> String {
         By::Cpu => "CPU                    ",
         By::Core => "core            cpus             ",
         By::Die => "die          cpus             ",
-        By::Socket | By::Node => {
-            if by == By::Node {
-                "node   cpus             "
-            } else {
-                "socket cpus             "
-            }
-        }
+        By::Socket => "socket cpus             ",
+        By::Node => "node   cpus             ",
         By::Thread => "            comm-pid                  ",
     };
     let behind = if cgroups { "                           cgroup" } else { "" };
@@ -42,12 +37,7 @@ pub(super) fn line(line: &Line, unit_width: usize) -> String {
         out += &format!("{:>6}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
     }
     out += &place(line);
-    let number = match line.value {
-        Value::NotSupported => "<not supported>".to_owned(),
-        Value::NotCounted => "<not counted>".to_owned(),
-        Value::Number(value) if line.fraction => format!("{value:.2}"),
-        Value::Number(value) => format!("{value:.0}"),
-    };
+    let number = line.number();
     // Infallible: a String takes everything.
     let _ = write!(out, "{number:>18} {:unit_width$} {:NAME$}", line.unit, line.event);
     if let Some(cgroup) = &line.cgroup {

@@ -1,10 +1,10 @@
 //! Why nothing is watched, in one sentence each.
 
 use anyhow::anyhow;
-use kymo_perf::explain::{self, Attempt};
+use kymo_perf::caps;
+use kymo_perf::explain;
 use kymo_perf::sys;
 use kymo_perf::watch::{ScheduleError, WatchError, holders};
-use kymo_perf::{caps, evlist};
 use rustix::io::Errno;
 
 use kymo_probe::watch::place::Place;
@@ -52,7 +52,7 @@ pub(super) fn refused(error: &WatchError, places: &[Place], pids: &[i32]) -> any
         }
     }
     match error {
-        WatchError::Open(open, requests) => words_of(open, requests),
+        WatchError::Open(open, requests) => anyhow!("{}", explain::explain_list(open, requests, None)),
         WatchError::Ring(ring) => {
             let bytes = (ring.pages * sys::page_size()) as u64;
             let cpus = sys::online_cpus().len() as u64;
@@ -60,13 +60,5 @@ pub(super) fn refused(error: &WatchError, places: &[Place], pids: &[i32]) -> any
             anyhow!("{}", explain::explain_map(errno, &ring.event, bytes, cpus, &caps::probe()))
         }
         other => anyhow!("{other}"),
-    }
-}
-
-fn words_of(error: &evlist::OpenError, requests: &[evlist::Request]) -> anyhow::Error {
-    let errno = error.source.raw_os_error().unwrap_or(0);
-    match Attempt::of(error, requests, None) {
-        Some(attempt) => anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
-        None => anyhow!("{error}"),
     }
 }

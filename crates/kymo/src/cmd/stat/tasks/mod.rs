@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kymo_agent::table::{Frame, GroupRow, TaskRow};
-use kymo_perf::workload::die_by;
 use source::{Source, TaskTable};
 
 use super::StatArgs;
@@ -154,8 +153,7 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
         }
     }
     if let Some(signal) = status.signal() {
-        die_by(signal);
-        return Ok(ExitCode::from(128u8.wrapping_add(signal as u8)));
+        return Ok(exit::by_signal(signal));
     }
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
 }
