@@ -1,11 +1,69 @@
-//! Filters that several verbs take: lists of CPUs, spans of time.
+//! What several verbs that read recordings take: the recording, CPUs, tasks, spans of time.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::Args;
 use kymo_data::Recording;
 use kymo_profile::emptied;
 use kymo_profile::load::LoadOptions;
 
-use kymo_cli::terminal;
+use kymo_cli::{open, terminal};
+
+/// The recording that is read.
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
+    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
+    input: PathBuf,
+
+    /// The recording, as a plain argument
+    #[arg(value_name = "FILE", conflicts_with = "input")]
+    file: Option<PathBuf>,
+}
+
+impl InputArgs {
+    pub(crate) fn path(&self) -> &Path {
+        self.file.as_ref().unwrap_or(&self.input)
+    }
+}
+
+/// The samples that are looked at.
+#[derive(Debug, Args)]
+pub(crate) struct FilterArgs {
+    /// Only samples of these CPUs, for example 0,4-7
+    #[arg(short = 'C', long, value_name = "LIST")]
+    cpu: Option<String>,
+
+    /// Only samples of these processes
+    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
+    pid: Vec<i32>,
+
+    /// Only samples of these threads
+    #[arg(long, value_name = "TIDS", value_delimiter = ',')]
+    tid: Vec<i32>,
+
+    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
+    #[arg(long, value_name = "FROM,TO")]
+    time: Option<String>,
+}
+
+impl FilterArgs {
+    pub(crate) fn are_given(&self) -> bool {
+        !(self.cpu.is_none() && self.pid.is_empty() && self.tid.is_empty() && self.time.is_none())
+    }
+
+    /// The filters; all else is as usual.
+    pub(crate) fn load(&self) -> anyhow::Result<LoadOptions> {
+        Ok(LoadOptions {
+            cpus: self.cpu.as_deref().map(cpu_list).transpose()?,
+            pids: (!self.pid.is_empty()).then(|| self.pid.iter().copied().collect()),
+            tids: (!self.tid.is_empty()).then(|| self.tid.iter().copied().collect()),
+            time: self.time.as_deref().map(time_span).transpose()?,
+            ..LoadOptions::default()
+        })
+    }
+}
 
 /// Says why no sample was shown: which filter left none, or that the recording has none.
 pub(crate) fn say_why_empty(recording: &Recording, options: &LoadOptions) {
@@ -21,7 +79,7 @@ pub(crate) fn say_why_empty(recording: &Recording, options: &LoadOptions) {
 }
 
 /// `0,4-7` as a set of CPUs.
-pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
+fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
     let mut cpus = rustc_hash::FxHashSet::default();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -39,7 +97,7 @@ pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>>
 }
 
 /// `12.5,13` in seconds as a span in nanoseconds; either end may be empty.
-pub(crate) fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
+fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
     let (from, to) = text
         .split_once(',')
         .with_context(|| format!("--time {text}: write FROM,TO in seconds, for example 12.5,13"))?;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -264,24 +265,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let until = signals.as_fd();
     signals.end_when_silent("record", &name)?;
     let started = Session::start_with(plan, guests, Some(until)).and_then(|session| {
-        let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
-        notes.for_each(|note| words.say(&note.to_string()));
-        session.plan().late_notes.iter().for_each(|note| words.say(note));
         let session = if let Some(channel) = channel { session.control(channel) } else { session };
-        let session = session.limit(limits);
-        let session = match switches {
-            // Scripts look for this line of perf's.
-            Some(wanted) => session.on_switch(wanted.into(), move |file, coverage| {
-                if !words.quiet {
-                    eprintln!("[ kymo record: Dump {} ]", file.display());
-                    if let Some(coverage) = coverage {
-                        eprintln!("[ kymo record: {coverage} ]");
-                    }
-                }
-            }),
-            None => session,
-        };
-        session.run(Some(until))
+        words.follow(session.limit(limits), switches).run(Some(until))
     });
     let summary = match started {
         Ok(summary) => summary,
@@ -381,6 +366,23 @@ impl Words {
         if !self.quiet {
             eprintln!("kymo record: {text}");
         }
+    }
+
+    /// Says what a session has to say, now and whenever a file is done.
+    fn follow(self, session: Session, switches: Option<UnixStream>) -> Session {
+        let notes = session.notes().iter().filter(|note| note.is_notable() || self.verbose);
+        notes.for_each(|note| self.say(&note.to_string()));
+        session.plan().late_notes.iter().for_each(|note| self.say(note));
+        let Some(wanted) = switches else { return session };
+        session.on_switch(wanted.into(), move |file, coverage| {
+            if !self.quiet {
+                // Scripts look for this line of perf's.
+                eprintln!("[ kymo record: Dump {} ]", file.display());
+                if let Some(coverage) = coverage {
+                    eprintln!("[ kymo record: {coverage} ]");
+                }
+            }
+        })
     }
 
     /// What the control channel says.

@@ -16,7 +16,7 @@ use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{Column, GraphOptions, TableOptions, shown, write_table};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 
-use super::filter;
+use super::filter::{self, FilterArgs, InputArgs};
 use kymo_cli::terminal::{self, ReadProgress, say};
 use kymo_cli::{exit, open};
 use kymo_profile::export;
@@ -24,13 +24,8 @@ use kymo_profile::export;
 /// Show where the time went: a table, call graphs, JSON, a flame graph or a page.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
-    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
-    input: PathBuf,
-
-    /// The recording, as a plain argument
-    #[arg(value_name = "FILE", conflicts_with = "input")]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
 
     /// Print text (the default; accepted for scripts written for perf)
     #[arg(long)]
@@ -80,21 +75,8 @@ pub(crate) struct ReportArgs {
     #[arg(short = 'S', long, value_name = "NAMES", value_delimiter = ',')]
     symbols: Vec<String>,
 
-    /// Only samples of these CPUs, for example 0,4-7
-    #[arg(short = 'C', long, value_name = "LIST")]
-    cpu: Option<String>,
-
-    /// Only samples of these processes
-    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
-    pid: Vec<i32>,
-
-    /// Only samples of these threads
-    #[arg(long, value_name = "TIDS", value_delimiter = ',')]
-    tid: Vec<i32>,
-
-    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
-    #[arg(long, value_name = "FROM,TO")]
-    time: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
 
     /// Leave out rows below this percentage
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = filter::percent)]
@@ -209,12 +191,8 @@ impl SymbolArgs {
 impl ReportArgs {
     /// Whether only a part of the recording is asked for.
     fn is_part(&self) -> bool {
-        let words = [&self.comms, &self.dsos, &self.symbols];
-        let tasks = [&self.pid, &self.tid];
-        words.iter().any(|list| !list.is_empty())
-            || tasks.iter().any(|list| !list.is_empty())
-            || self.cpu.is_some()
-            || self.time.is_some()
+        let rows = [&self.comms, &self.dsos, &self.symbols];
+        self.filter.are_given() || rows.iter().any(|list| !list.is_empty())
     }
 }
 
@@ -227,8 +205,8 @@ struct Plan {
 
 /// Reads a recording and prints or writes what was asked for.
 pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
-    let input = args.file.clone().unwrap_or_else(|| args.input.clone());
-    let recording = open::recording(&input)?;
+    let input = args.input.path();
+    let recording = open::recording(input)?;
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     if args.header || args.header_only || args.loss.is_some() {
         if args.loss.is_some() && args.is_part() {
@@ -236,12 +214,12 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
                 "--loss is about the whole recording: -C, --pid, --tid, --time, -c, -d and -S choose parts of it"
             )));
         }
-        let loss = super::loss::scan(&recording, &input, args.jobs, args.quiet)?;
+        let loss = super::loss::scan(&recording, input, args.jobs, args.quiet)?;
         if args.header || args.header_only {
-            super::header::write(&mut out, &recording, &input, &loss)?;
+            super::header::write(&mut out, &recording, input, &loss)?;
         }
         if let Some(output) = &args.loss {
-            return super::loss::write(&mut out, &recording, &loss, &input, output, args.json, args.quiet);
+            return super::loss::write(&mut out, &recording, &loss, input, output, args.json, args.quiet);
         }
         if args.header_only {
             out.flush()?;
@@ -262,7 +240,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     if args.stats {
         super::header::write_stats(&mut out, &recording, &profile)?;
     } else if args.json || args.folded || args.flamegraph.is_some() || args.html.is_some() {
-        write_exports(&args, &mut out, &recording, &profile, &input)?;
+        write_exports(&args, &mut out, &recording, &profile, input)?;
     } else {
         let bare = write_tables(&mut out, &recording, &profile, &plan)?;
         if bare && !args.quiet {
@@ -461,12 +439,9 @@ fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
     let load = LoadOptions {
         dims: hist.dims(),
         callchains: chains && (children || drawn || exports),
-        cpus: args.cpu.as_deref().map(filter::cpu_list).transpose()?,
-        pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
-        tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
-        time: args.time.as_deref().map(filter::time_span).transpose()?,
         samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
         workers: args.jobs,
+        ..args.filter.load()?
     };
     let table = TableOptions {
         columns,

@@ -1,7 +1,6 @@
 //! `kymo script`: samples one by one.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,20 +8,15 @@ use clap::Args;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::script::{Field, ScriptOptions};
 
-use super::filter;
+use super::filter::{self, FilterArgs, InputArgs};
 use super::report::SymbolArgs;
 use kymo_cli::{exit, open, terminal};
 
 /// Print the samples one by one, in order of time, as `perf script` does.
 #[derive(Debug, Args)]
 pub(crate) struct ScriptArgs {
-    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
-    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
-    input: PathBuf,
-
-    /// The recording, as a plain argument
-    #[arg(value_name = "FILE", conflicts_with = "input")]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
 
     /// What to print: comm, pid, tid, cpu, time, period, event, trace, addr, ip, sym, symoff, dso
     #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
@@ -40,21 +34,8 @@ pub(crate) struct ScriptArgs {
     #[arg(long, value_name = "N", default_value_t = 127)]
     max_stack: usize,
 
-    /// Only samples of these CPUs, for example 0,4-7
-    #[arg(short = 'C', long, value_name = "LIST")]
-    cpu: Option<String>,
-
-    /// Only samples of these processes
-    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
-    pid: Vec<i32>,
-
-    /// Only samples of these threads
-    #[arg(long, value_name = "TIDS", value_delimiter = ',')]
-    tid: Vec<i32>,
-
-    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
-    #[arg(long, value_name = "FROM,TO")]
-    time: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
 
     #[command(flatten)]
     symbols_from: SymbolArgs,
@@ -63,7 +44,7 @@ pub(crate) struct ScriptArgs {
 /// Prints the samples of a recording.
 pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     let options = options(&args).map_err(exit::usage)?;
-    let input = args.file.as_ref().unwrap_or(&args.input);
+    let input = args.input.path();
     let recording = open::recording(input)?;
     for problem in &recording.problems {
         terminal::say(&problem.to_string());
@@ -85,14 +66,15 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
 
 fn options(args: &ScriptArgs) -> anyhow::Result<ScriptOptions> {
     let fields = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Field>, _>>()?;
+    let LoadOptions { cpus, pids, tids, time, .. } = args.filter.load()?;
     Ok(ScriptOptions {
         fields: (!fields.is_empty()).then_some(fields),
         callchains: !args.hide_call_graph,
         inline: !args.no_inline,
         max_stack: args.max_stack,
-        cpus: args.cpu.as_deref().map(filter::cpu_list).transpose()?,
-        pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
-        tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
-        time: args.time.as_deref().map(filter::time_span).transpose()?,
+        cpus,
+        pids,
+        tids,
+        time,
     })
 }

@@ -5,6 +5,11 @@ use std::process::Command;
 
 use crate::programs::build;
 
+/// A built program as an argument, for good; tests share it.
+pub(crate) fn built(name: &str, flags: &[&str]) -> &'static str {
+    build(name, flags).into_os_string().into_string().expect("a path of text").leak()
+}
+
 /// A copy of a built program in a folder of its own: the kernel's probes of other tests are in every process of one file.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,

@@ -93,11 +93,8 @@ fn refused(said: &Said, words: &[&str]) {
     let lower = said.stderr.to_lowercase();
     assert!(!lower.contains("panicked"), "{}", said.stderr);
     assert!(words.iter().any(|word| lower.contains(word)), "none of {words:?} in: {}", said.stderr);
-    assert!(
-        said.stderr.contains("perf.data") || said.stderr.contains("damaged"),
-        "no file name in: {}",
-        said.stderr
-    );
+    let names_it = ["perf.data", "damaged"].iter().any(|name| said.stderr.contains(name));
+    assert!(names_it, "no file name in: {}", said.stderr);
 }
 
 /// Readable, with this many samples; returns what was said on stderr.
@@ -109,12 +106,14 @@ fn readable(said: &Said, samples: u64) -> &str {
 fn shows(said: &Said, status: i32, samples: u64) -> &str {
     assert_eq!(said.code, Some(status), "{}: {}", said.command, said.stderr);
     assert!(!said.stderr.contains("panicked"), "{}", said.stderr);
-    let counted: u64 = crate::table::sections(&said.stdout)
-        .iter()
-        .flat_map(|section| &section.rows)
-        .map(|row| row[0].parse::<u64>().expect("a count"))
-        .sum();
-    assert_eq!(counted, samples, "{}\n{}\n{}", said.command, said.stdout, said.stderr);
+    assert_eq!(
+        crate::table::samples(&said.stdout),
+        samples,
+        "{}\n{}\n{}",
+        said.command,
+        said.stdout,
+        said.stderr
+    );
     said.stderr.trim()
 }
 
@@ -125,41 +124,25 @@ fn a_sound_file_is_read_silently() {
     assert_eq!(readable(&said, bytes::SAMPLES), "");
 }
 
-/// Checks that an empty file is called empty.
+/// Checks what is no recording: each is refused in words of its own, and one that is not there with what to do.
 #[test]
-fn an_empty_file() {
-    refused(&report("empty", b""), &["empty"]);
-}
-
-/// Checks that a folder which is no `--threads` recording is called a folder.
-#[test]
-fn a_folder() {
+fn no_recordings() {
+    let (mut big_endian, mut no_events) = (bytes::recording(), bytes::recording());
+    big_endian[..8].reverse();
+    no_events[32..40].fill(0);
+    let text = b"# PERF 1.0: this is the text of perf script, not a recording\n".repeat(9);
+    let cases: [(&str, &[u8], &[&str]); 5] = [
+        ("empty", b"", &["empty"]),
+        ("text", &text, &["not a perf.data", "not a recording"]),
+        ("cut-header", &bytes::recording()[..50], &["cut", "truncated", "ends", "short"]),
+        ("big-endian", &big_endian, &["big-endian", "byte order"]),
+        ("no-events", &no_events, &["event", "attr"]),
+    ];
+    for (name, bytes, words) in cases {
+        refused(&report(name, bytes), words);
+    }
     refused(&report_file(&folder("folder")), &["directory", "folder"]);
-}
-
-/// Checks that a text file is said not to be a recording.
-#[test]
-fn a_text_file() {
-    refused(
-        &report(
-            "text",
-            b"# PERF 1.0: this is the text of perf script, not a recording\n".repeat(9).as_slice(),
-        ),
-        &["not a perf.data", "not a recording"],
-    );
-}
-
-/// Checks that a file which is not there is said not to be there, with what to do.
-#[test]
-fn a_missing_file() {
-    let said = report_file(&folder("missing").join("perf.data.that-is-not-there"));
-    refused(&said, &["no such file"]);
-}
-
-/// Checks that a file which ends inside its header is called cut off.
-#[test]
-fn a_cut_header() {
-    refused(&report("cut-header", &bytes::recording()[..50]), &["cut", "truncated", "ends", "short"]);
+    refused(&report_file(&folder("missing").join("perf.data.that-is-not-there")), &["no such file"]);
 }
 
 /// Checks that a file which ends inside a sample shows all whole samples, says where it ends, and ends with a status of its own, in
@@ -215,22 +198,6 @@ fn a_newer_attribute() {
     file[40..48].copy_from_slice(&data.to_le_bytes());
     let said = report("newer-attr", &file);
     readable(&said, bytes::SAMPLES);
-}
-
-/// Checks that a recording of a big-endian machine is called that.
-#[test]
-fn a_big_endian_file() {
-    let mut file = bytes::recording();
-    file[..8].reverse();
-    refused(&report("big-endian", &file), &["big-endian", "byte order"]);
-}
-
-/// Checks that a file without any event is refused with words, not with an empty table.
-#[test]
-fn no_events() {
-    let mut file = bytes::recording();
-    file[32..40].fill(0);
-    refused(&report("no-events", &file), &["event", "attr"]);
 }
 
 /// Checks that no cut of a recording makes kymo panic or hang, and that every failure has words.

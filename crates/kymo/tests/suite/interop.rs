@@ -361,7 +361,7 @@ fn raw_stacks_by_kymo() {
     if !ready("interop::raw_stacks_by_kymo", &[Need::Perf, Need::Program("python3")]) {
         return;
     }
-    let flags = &["-F", "199", "--call-graph", "dwarf,4096", "--raw-stacks", "-e", "cpu-clock:u"];
+    let flags = "-F 199 --call-graph dwarf,4096 --raw-stacks -e cpu-clock:u";
     let recording = Scenario { name: "raw_stacks", flags, ..*Scenario::named("dwarf") }.record(&kymo());
     assert!(uses_unwinder(&recording));
     judge_as_kymos(&recording);

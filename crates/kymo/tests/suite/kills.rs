@@ -153,15 +153,13 @@ fn runs(pid: u32, what: &str) {
 #[test]
 fn killed_at_any_moment_of_any_life() {
     const TEST: &str = "kills::killed_at_any_moment_of_any_life";
-    let Some(folder) = Many::folder(TEST) else { return };
+    let Some((program, folder)) = Many::copy(TEST) else { return };
     if !ready(TEST, &[Need::Tracepoints, Need::Program("chrt"), Need::Program("python3")]) {
         return;
     }
     // Others' watchpoints would take the registers away.
     let Some(_alone) = watch::alone(TEST) else { return };
     let path = folder.path().canonicalize().expect("a path");
-    let program = path.join("many");
-    kymo_testing::copy_program(&build("many.c", &[]), &program);
     let mut many = Many::run(Command::new(&program).args(["threads", "2"]), &program, folder);
     let mut watched = self::watched();
     let plain = many.call(100);

@@ -129,7 +129,7 @@ fn recordings_without_losses() {
 fn how_unwinding_went_is_in_the_recording() {
     let test = "losses::how_unwinding_went_is_in_the_recording";
     let Some(()) = require(test, &[Need::Program("cc")]) else { return };
-    let program = crate::programs::built("deep.c", &["-fomit-frame-pointer"]);
+    let program = crate::copied::built("deep.c", &["-fomit-frame-pointer"]);
     let folder = tempfile::tempdir().expect("a folder");
     // So few bytes of stack that some walks end early.
     for (name, options) in

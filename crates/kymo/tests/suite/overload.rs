@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::programs::built;
+use crate::copied::built;
 use crate::tools::{Need, Running, kymo, require, run, text};
 
 /// Pages that a program touches, each of which is a sample with 8 KiB of stack, and the recorder's memory: a fifth of that, and where nothing may

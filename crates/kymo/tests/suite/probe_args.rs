@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::copied::Program;
-use crate::programs::built;
+use crate::copied::{Program, built};
 use crate::tools::{Need, Running, kymo, perf, ready, require, signal};
 
 fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {
@@ -37,18 +36,8 @@ fn values_of_c() {
     for flags in [&[][..], &["-O0"]] {
         let Some(program) = program("probe_args::values_of_c", "called.c", flags) else { return };
         let pointers = "called_pointers(n->value, n->next->label, n->next->next->label, n->mid, n->high, n->real, *d, n->table[2], text)";
-        let words = [
-            "probe",
-            "-q",
-            "--args",
-            "--ret",
-            "called_plain",
-            "called_records",
-            pointers,
-            "--",
-            program.text(),
-        ];
-        let said = kymo().succeed(words).stdout;
+        let probes = ["called_plain", "called_records", pointers, "--", program.text()];
+        let said = kymo().succeed(["probe", "-q", "--args", "--ret"].iter().chain(&probes)).stdout;
         let (expected, printed) = both(&said);
         let expected: Vec<&str> =
             expected.into_iter().filter(|line| !line.starts_with("called_text")).collect();

@@ -25,10 +25,16 @@ pub(crate) struct Many {
 impl Many {
     /// `None`, loudly, where nothing can be compiled or entered.
     pub(crate) fn start(test: &str) -> Option<Many> {
+        let (program, folder) = Many::copy(test)?;
+        Some(Many::run(&mut Command::new(&program), &program, folder))
+    }
+
+    /// The program in a folder of its own.
+    pub(crate) fn copy(test: &str) -> Option<(PathBuf, tempfile::TempDir)> {
         let folder = Many::folder(test)?;
         let program = folder.path().canonicalize().expect("a path").join("many");
         kymo_testing::copy_program(&build("many.c", &[]), &program);
-        Some(Many::run(&mut Command::new(&program), &program, folder))
+        Some((program, folder))
     }
 
     pub(crate) fn folder(test: &str) -> Option<tempfile::TempDir> {
@@ -248,9 +254,7 @@ fn ended() {
 #[test]
 fn killed_at_any_moment() {
     const TEST: &str = "probe_lifetimes::killed_at_any_moment";
-    let Some(folder) = Many::folder(TEST) else { return };
-    let program = folder.path().canonicalize().expect("a path").join("many");
-    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let Some((program, folder)) = Many::copy(TEST) else { return };
     let mut many = Many::run(Command::new(&program).args(["threads", "2"]), &program, folder);
     let plain = many.call(100);
     let kills = std::env::var("KYMO_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(25);

@@ -5,8 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::probe::KERNEL;
 use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
-use crate::programs::build;
-use crate::tools::{find, kymo, require, skip};
+use crate::tools::{Need, kymo, require, run, skip};
 
 /// Asserts that kymo does not enter, says so with these words and with a way out, and that the program is what it was.
 fn refused(many: &Many, words: &str) {
@@ -29,6 +28,13 @@ fn by_the_kernel(many: &mut Many, words: &str, times: u64, work: impl FnOnce(&mu
     let (found, said) = probing.end();
     assert_eq!(hits_of_all(&found), (times, "kernel".to_owned()), "{said}");
     assert!(said.contains("not inside the program, but by the kernel") && said.contains(words), "{said}");
+}
+
+/// Asserts that it is probed from inside now, as any other program.
+fn entered(many: &mut Many, plain: &str) {
+    let probing = Probing::start(many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
 }
 
 fn both(many: &mut Many, words: &str) {
@@ -110,10 +116,8 @@ fn in_a_container_of_musl() {
 #[test]
 fn under_strict_seccomp() {
     const TEST: &str = "probe_refusals::under_strict_seccomp";
-    let Some(folder) = Many::folder(TEST) else { return };
+    let Some((program, folder)) = Many::copy(TEST) else { return };
     let Some(()) = require(TEST, KERNEL) else { return };
-    let program = folder.path().canonicalize().expect("a path").join("many");
-    kymo_testing::copy_program(&build("many.c", &[]), &program);
     let mut many = Many::run(Command::new(&program).arg("strict"), &program, folder);
     assert_eq!(many.line(), "here\n");
     assert_eq!(many.call(1), "done\n");
@@ -146,9 +150,7 @@ fn stopped() {
         signal(rustix::process::Signal::CONT);
         assert_eq!(many.call(100), plain);
     });
-    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
-    assert_eq!(many.call(100), plain);
-    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+    entered(&mut many, &plain);
 }
 
 /// Checks a program that a debugger holds: the debugger keeps it.
@@ -156,10 +158,7 @@ fn stopped() {
 fn traced() {
     const TEST: &str = "probe_refusals::traced";
     let Some(mut many) = Many::start(TEST) else { return };
-    let Some(()) = require(TEST, KERNEL) else { return };
-    if find("strace").is_none() {
-        return skip(TEST, "no strace here");
-    }
+    let Some(()) = require(TEST, &[KERNEL, &[Need::Program("strace")]].concat()) else { return };
     let plain = many.call(100);
     let mut tracer = Command::new("strace")
         .args(["-qq", "-e", "trace=none", "-o", "/dev/null", "-p", &many.pid()])
@@ -175,9 +174,7 @@ fn traced() {
     by_the_kernel(&mut many, &words, 100, |many| assert_eq!(many.call(100), plain));
     tracer.kill().expect("it runs");
     tracer.wait().expect("its end");
-    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
-    assert_eq!(many.call(100), plain);
-    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+    entered(&mut many, &plain);
 }
 
 /// Checks that an ordinary user is refused another user's program, and one that is his own but runs as root, with what would help.
@@ -185,10 +182,8 @@ fn traced() {
 fn of_others() {
     const TEST: &str = "probe_refusals::of_others";
     let Some(mut own) = Many::start(TEST) else { return };
-    let Some(folder) = Many::folder(TEST) else { return };
+    let Some((program, folder)) = Many::copy(TEST) else { return };
     let plain = own.call(100);
-    let program = folder.path().canonicalize().expect("a path").join("many");
-    kymo_testing::copy_program(&build("many.c", &[]), &program);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     std::fs::set_permissions(&program, mode).expect("our file");
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
@@ -202,18 +197,9 @@ fn of_others() {
     kymo_testing::copy_program(kymo().path(), &copy);
     for many in [&mut own, &mut raised] {
         for engine in ["inproc", "auto", "kernel"] {
-            let said = Command::new("setpriv")
-                .args(nobody)
-                .arg(&copy)
-                .args(["probe", "--engine", engine, "-p", &many.pid(), "many_00"])
-                .output()
-                .expect("setpriv runs");
-            let words = String::from_utf8_lossy(&said.stderr);
-            assert_eq!(said.status.code(), Some(1), "{words}");
-            assert!(
-                words.contains("belongs to another user") && words.contains("run kymo as root"),
-                "{words}"
-            );
+            let words = ["probe", "--engine", engine, "-p", &many.pid(), "many_00"];
+            let said = run(Command::new("setpriv").args(nobody).arg(&copy).args(words)).ends(1);
+            said.says("belongs to another user").says("run kymo as root");
         }
         assert!(many.is_untouched("/many"));
         assert_eq!(many.call(100), plain);
@@ -233,13 +219,8 @@ fn no_program() {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
     });
     // The kernel's first thread, where it is to be seen.
-    let threads: &[u32] =
-        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
-            &[2]
-        } else {
-            &[]
-        };
-    for pid in [pid].iter().chain(threads) {
+    let is_seen = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+    for pid in [pid].into_iter().chain(is_seen.then_some(2)) {
         for engine in ["inproc", "auto"] {
             let said = kymo().run(["probe", "--engine", engine, "-p", &pid.to_string(), "main"]).ends(1);
             said.says("it is the kernel's or has ended");
@@ -252,9 +233,7 @@ fn no_program() {
 #[test]
 fn the_first_process() {
     const TEST: &str = "probe_refusals::the_first_process";
-    let Some(folder) = Many::folder(TEST) else { return };
-    let program = folder.path().canonicalize().expect("a path").join("many");
-    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let Some((program, folder)) = Many::copy(TEST) else { return };
     let mut container = Command::new("unshare");
     container.args(["--pid", "--fork", "--kill-child"]).arg(&program).stderr(Stdio::null());
     let many = Many::run(&mut container, &program, folder);
@@ -262,9 +241,7 @@ fn the_first_process() {
     let Some(pid) = inside(&outer) else { return skip(TEST, "no namespaces here") };
     let mut many = many.of(pid);
     let plain = many.call(100);
-    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
-    assert_eq!(many.call(100), plain);
-    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+    entered(&mut many, &plain);
     assert!(many.is_untouched("/many"));
 }
 

@@ -48,11 +48,6 @@ pub(crate) fn build(name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// The same as an argument, for good.
-pub(crate) fn built(name: &str, flags: &[&str]) -> &'static str {
-    build(name, flags).into_os_string().into_string().expect("a path of text").leak()
-}
-
 fn compiler(name: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(flags);

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::programs::{built, sources};
+use crate::copied::built;
+use crate::programs::sources;
 use crate::tools::{Need, Said, kymo, ready, require, run, skip, text};
 
 /// Rounds of each case in the long form.

@@ -13,10 +13,19 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// What the machine must have, beside perf.
     pub(crate) needs: &'static [Need],
-    /// Flags of `record`.
-    pub(crate) flags: &'static [&'static str],
+    /// Flags of `record`, divided by spaces.
+    pub(crate) flags: &'static str,
     /// The program and its arguments.
     pub(crate) target: &'static [&'static str],
+}
+
+const fn scenario(
+    name: &'static str,
+    needs: &'static [Need],
+    flags: &'static str,
+    target: &'static [&'static str],
+) -> Scenario {
+    Scenario { name, needs, flags, target }
 }
 
 /// A shell that starts many short programs: forks, execs and exits.
@@ -68,112 +77,30 @@ call(address + 64)()
 ",
 ];
 
+const PYTHON: &[Need] = &[Need::Program("python3")];
+const SCHEDULER: &[Need] = &[Need::Root, Need::Tracepoints];
+
 /// Every recording that both tools must make alike and read alike.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "threads", needs: &[], flags: &["-F", "999", "-g", "-e", "cpu-clock"], target: THREADS },
-    Scenario { name: "fork_exec", needs: &[], flags: &["-F", "999", "-g", "-e", "cpu-clock"], target: FORKS },
-    Scenario {
-        name: "dlopen",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-g", "-e", "cpu-clock"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "tracepoint_raw",
-        needs: &[Need::Root, Need::Tracepoints],
-        flags: &["-c", "1", "-g", "-R", "-e", "sched:sched_switch", "-e", "sched:sched_wakeup"],
-        target: SWITCHES,
-    },
-    Scenario {
-        name: "dwarf",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "199", "--call-graph", "dwarf,4096", "-e", "cpu-clock:u"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "group",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-e", "{cpu-clock,page-faults,context-switches}:S"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "several_events",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-g", "-e", "cpu-clock", "-e", "page-faults", "-e", "context-switches"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "compressed",
-        needs: &[],
-        flags: &["-F", "999", "-g", "-z", "-e", "cpu-clock"],
-        target: FORKS,
-    },
-    Scenario {
-        name: "compressed_dwarf",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "199", "--call-graph", "dwarf", "-z", "-e", "cpu-clock:u"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "system_wide",
-        needs: &[Need::Root],
-        flags: &["-a", "-F", "999", "-g", "-e", "cpu-clock"],
-        target: THREADS,
-    },
-    Scenario {
-        name: "system_wide_switches",
-        needs: &[Need::Root, Need::Tracepoints],
-        flags: &["-a", "-c", "1", "-g", "-e", "sched:sched_switch"],
-        target: SWITCHES,
-    },
-    Scenario {
-        name: "user_only",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-g", "-e", "cpu-clock:u"],
-        target: COMPUTE,
-    },
-    Scenario {
-        name: "no_call_chains",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-e", "cpu-clock"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "data_addresses",
-        needs: &[Need::Program("python3")],
-        flags: &["-c", "1", "-d", "-g", "-e", "page-faults"],
-        target: DLOPEN,
-    },
-    Scenario {
-        name: "per_thread",
-        needs: &[Need::Program("python3")],
-        flags: &["--per-thread", "-F", "999", "-g", "-e", "cpu-clock"],
-        target: COMPUTE,
-    },
-    Scenario {
-        name: "not_inherited",
-        needs: &[],
-        flags: &["-i", "-F", "999", "-g", "-e", "cpu-clock"],
-        target: FORKS,
-    },
-    Scenario {
-        name: "switch_events",
-        needs: &[Need::Root],
-        flags: &["--switch-events", "-F", "999", "-g", "-e", "cpu-clock"],
-        target: THREADS,
-    },
-    Scenario {
-        name: "monotonic_clock",
-        needs: &[],
-        flags: &["-k", "CLOCK_MONOTONIC", "-F", "999", "-g", "-e", "cpu-clock"],
-        target: FORKS,
-    },
-    Scenario {
-        name: "perf_map",
-        needs: &[Need::Program("python3")],
-        flags: &["-F", "999", "-g", "-e", "cpu-clock"],
-        target: JIT,
-    },
+    scenario("threads", &[], "-F 999 -g -e cpu-clock", THREADS),
+    scenario("fork_exec", &[], "-F 999 -g -e cpu-clock", FORKS),
+    scenario("dlopen", PYTHON, "-F 999 -g -e cpu-clock", DLOPEN),
+    scenario("tracepoint_raw", SCHEDULER, "-c 1 -g -R -e sched:sched_switch -e sched:sched_wakeup", SWITCHES),
+    scenario("dwarf", PYTHON, "-F 199 --call-graph dwarf,4096 -e cpu-clock:u", DLOPEN),
+    scenario("group", PYTHON, "-F 999 -e {cpu-clock,page-faults,context-switches}:S", DLOPEN),
+    scenario("several_events", PYTHON, "-F 999 -g -e cpu-clock -e page-faults -e context-switches", DLOPEN),
+    scenario("compressed", &[], "-F 999 -g -z -e cpu-clock", FORKS),
+    scenario("compressed_dwarf", PYTHON, "-F 199 --call-graph dwarf -z -e cpu-clock:u", DLOPEN),
+    scenario("system_wide", &[Need::Root], "-a -F 999 -g -e cpu-clock", THREADS),
+    scenario("system_wide_switches", SCHEDULER, "-a -c 1 -g -e sched:sched_switch", SWITCHES),
+    scenario("user_only", PYTHON, "-F 999 -g -e cpu-clock:u", COMPUTE),
+    scenario("no_call_chains", PYTHON, "-F 999 -e cpu-clock", DLOPEN),
+    scenario("data_addresses", PYTHON, "-c 1 -d -g -e page-faults", DLOPEN),
+    scenario("per_thread", PYTHON, "--per-thread -F 999 -g -e cpu-clock", COMPUTE),
+    scenario("not_inherited", &[], "-i -F 999 -g -e cpu-clock", FORKS),
+    scenario("switch_events", &[Need::Root], "--switch-events -F 999 -g -e cpu-clock", THREADS),
+    scenario("monotonic_clock", &[], "-k CLOCK_MONOTONIC -F 999 -g -e cpu-clock", FORKS),
+    scenario("perf_map", PYTHON, "-F 999 -g -e cpu-clock", JIT),
 ];
 
 /// Held while recording, so that a recording of the whole machine does not see the compilers of other tests: what they run
@@ -211,9 +138,13 @@ impl Scenario {
         SCENARIOS.iter().find(|scenario| scenario.name == name).expect("a scenario has this name")
     }
 
+    fn flags(&self) -> Vec<&'static str> {
+        self.flags.split(' ').collect()
+    }
+
     /// Records with `tool` into the tests' own folder, where a failed test leaves the file to be looked at.
     pub(crate) fn record(&self, tool: &Tool) -> Recording {
-        record(tool, self.name, self.flags, self.target)
+        record(tool, self.name, &self.flags(), self.target)
     }
 
     /// Records in pipe mode (`-o -`) into a file.
@@ -221,7 +152,7 @@ impl Scenario {
         let path = folder(tool, &format!("{}-pipe", self.name)).join("perf.data");
         // The target's own output must not land in the stream.
         let quiet = ["sh", "-c", "exec \"$@\" >/dev/null", "sh"];
-        let arguments = [&["record", "-o", "-"], self.flags, &["--"], &quiet, self.target].concat();
+        let arguments = [&["record", "-o", "-"], &self.flags()[..], &["--"], &quiet, self.target].concat();
         let mut command = tool.command(&arguments);
         command.stdout(Stdio::from(File::create(&path).expect("the recording can be created")));
         let said = run_beside_others(&mut command).ends(0);

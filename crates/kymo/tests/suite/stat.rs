@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::programs::{build, built};
+use crate::copied::built;
+use crate::programs::build;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Running, Said, Tool, kymo, perf, ready, require, signal, skip, text};
 
@@ -138,8 +139,7 @@ fn intervals() {
         let mut options = vec!["-x,", "-I", "50", "-e", "page-faults,task-clock"];
         options.extend(more);
         options.extend(["sh", "-c", shell]);
-        let said = stat(tool, &options).ends(0);
-        said
+        stat(tool, &options).ends(0)
     };
     for tool in [perf(), kymo()] {
         let said = of(&tool, &[]);

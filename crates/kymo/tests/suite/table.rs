@@ -283,6 +283,10 @@ mod tests {
              4  b           a.out              [.] f(int, char)
 ";
 
+    fn table(rows: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
+        rows.iter().map(|&(name, value)| (name.to_owned(), vec![value.to_owned()])).collect()
+    }
+
     /// Checks that cells are cut by the dotted line, that trees are left out, and that equal names add up.
     #[test]
     fn a_table_is_read_back() {
@@ -309,9 +313,6 @@ mod tests {
     /// others.
     #[test]
     fn threads_without_a_name_are_named() {
-        let table = |rows: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
-            rows.iter().map(|&(name, count)| (name.to_owned(), vec![count.to_owned()])).collect()
-        };
         let kymo = table(&[("e | ls | libc | [.] f", "5"), ("e | ls | libc | [.] g", "2")]);
         let mut perf = table(&[
             ("e | ls | libc | [.] f", "3"),
@@ -330,9 +331,6 @@ mod tests {
     /// Checks that parameters are left out where kymo has the name without them, and nowhere else.
     #[test]
     fn names_without_parameters() {
-        let table = |rows: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
-            rows.iter().map(|&(name, count)| (name.to_owned(), vec![count.to_owned()])).collect()
-        };
         let kymo = table(&[("[.] A::f", "3"), ("[.] A::operator()", "2")]);
         let mut perf = table(&[
             ("[.] A::f(int (*)(char)) const", "1"),

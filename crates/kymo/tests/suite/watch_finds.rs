@@ -78,7 +78,7 @@ fn a_write_after_free_is_found() {
 fn a_write_onto_a_neighbour_is_found() {
     const TEST: &str = "a_write_onto_a_neighbour_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let program = programs::built("neighbour.c", &[]);
+    let program = crate::copied::built("neighbour.c", &[]);
     let said = kymo().succeed(["watch", "--json", "channels[3].limit", "--", program]);
     let objects = objects(&said);
     if !lossless(&objects, TEST) {
@@ -98,7 +98,7 @@ fn a_write_onto_a_neighbour_is_found() {
 fn the_write_that_closes_the_shop_is_found() {
     const TEST: &str = "the_write_that_closes_the_shop_is_found";
     let Some(_alone) = alone(TEST) else { return };
-    let shop = programs::built("shop.c", &["-O1", "-fno-omit-frame-pointer"]);
+    let shop = crate::copied::built("shop.c", &["-O1", "-fno-omit-frame-pointer"]);
     let said = kymo().succeed(["watch", "--json", "settings.open", "--", shop, "1"]);
     let objects = objects(&said);
     if !lossless(&objects, TEST) {

@@ -13,29 +13,23 @@ mod stacks;
 mod tables;
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use elf::{COMPRESSED, Content, PROGBITS, STRTAB, SYMTAB, Section};
-use kymo_testing::skip;
 
-use crate::tools::{Said, find, kymo, run};
+use crate::tools::{Need, Said, kymo, require, run};
 
 const MOST_BYTES: u64 = 512 << 20;
 /// What the honest file's function is called.
 const HONEST: &str = "honest_function";
 
-/// Runs kymo within the limits; nothing where the machine cannot set them.
-fn limited(arguments: &[&str]) -> Option<Said> {
-    let prlimit = find("prlimit")?;
-    let mut command = std::process::Command::new(prlimit);
-    command
-        .arg(format!("--data={MOST_BYTES}"))
-        .arg("--cpu=300")
-        .arg(kymo().path())
-        .args(arguments)
-        .env("HOME", "/nonexistent")
-        .env("LC_ALL", "C")
-        .stdin(std::process::Stdio::null());
-    Some(run(&mut command))
+/// Runs kymo within the limits; nothing, loudly, where the machine cannot set them.
+fn limited(test: &str, arguments: &[&str]) -> Option<Said> {
+    // Debian: util-linux.
+    require(test, &[Need::Program("prlimit")])?;
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--data={MOST_BYTES}")).arg("--cpu=300").arg(kymo().path()).args(arguments);
+    Some(run(command.env("HOME", "/nonexistent").env("LC_ALL", "C").stdin(Stdio::null())))
 }
 
 /// An ordinary file beside the bombs.
@@ -55,12 +49,8 @@ fn report(test: &str, folder: &Path, files: &[&Path], more: &[&str]) -> Option<S
     recording::write(&data, &recording::records(&all, &[0x1000, 0x1800, 0x1ff0]));
     let mut arguments = vec!["report", "-f", "--stdio", "-i", data.to_str().expect("a plain name")];
     arguments.extend(more);
-    let Some(said) = limited(&arguments) else {
-        skip(test, "prlimit is not installed (Debian: util-linux)");
-        return None;
-    };
-    assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
-    assert!(said.stdout.contains(HONEST), "{}\n{}", said.stdout, said.stderr);
+    let said = limited(test, &arguments)?.ends(0);
+    said.prints(HONEST);
     Some(said)
 }
 
@@ -118,8 +108,7 @@ fn compressed_sections_cost_what_is_stored() {
     let files = [&zlib[0], &zlib[1], &zlib[2], &zstd].map(PathBuf::as_path);
     let test = "compressed_sections_cost_what_is_stored";
     let Some(said) = report(test, folder.path(), &files, &["--inline"]) else { return };
-    said.prints("bombed");
-    said.says("unpack");
+    said.prints("bombed").says("unpack");
 }
 
 /// Checks that many small bombs together have no more room than one.
@@ -139,10 +128,8 @@ fn many_small_bombs_share_one_account() {
         })
         .collect();
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    let Some(said) = report("many_small_bombs_share_one_account", folder.path(), &files, &["--inline"])
-    else {
-        return;
-    };
+    let test = "many_small_bombs_share_one_account";
+    let Some(said) = report(test, folder.path(), &files, &["--inline"]) else { return };
     said.prints("bombed");
 }
 
@@ -167,7 +154,7 @@ fn endless_debug_information_is_left_unread() {
         // What functions are called with, and which lines they have, is asked of the same.
         let path = file.to_str().expect("a plain name");
         for selector in ["bombed", "a.c:7"] {
-            let said = limited(&["list", "--probes", path, "-v", selector]).expect("as before");
+            let said = limited(test, &["list", "--probes", path, "-v", selector]).expect("as before");
             assert!(
                 said.code.is_some_and(|code| code < 128),
                 "{name} {selector}: {:?} {}",
@@ -200,20 +187,14 @@ fn perf_maps_without_bytes_are_not_waited_for() {
     let data = folder.path().join("data");
     recording::write(&data, &records);
     let (data, root) = (data.to_str().expect("a name"), root.to_str().expect("a name"));
-    let look = || limited(&["report", "-f", "--stdio", "-i", data, "--symfs", root]);
+    let look = || limited(test, &["report", "-f", "--stdio", "-i", data, "--symfs", root]);
 
     let file = std::fs::File::create(&map).expect("a map");
     std::os::unix::fs::FileExt::write_all_at(&file, b"70000000 1000 generated_function\n", 0)
         .expect("written");
     file.set_len(100 << 30).expect("a hole");
-    let Some(said) = look() else { return skip(test, "prlimit is not installed (Debian: util-linux)") };
-    assert!(
-        said.code == Some(0) && said.stdout.contains("generated_function"),
-        "{}{}",
-        said.stdout,
-        said.stderr
-    );
-    said.says("holes");
+    let Some(said) = look() else { return };
+    said.ends(0).prints("generated_function").says("holes");
 
     std::fs::remove_file(&map).expect("removed");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -247,10 +228,8 @@ fn debug_links_to_pipes_are_not_waited_for() {
         .map(|(number, name)| bomb(folder.path(), &format!("link{number}"), link(name)))
         .collect();
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    let Some(said) = report("debug_links_to_pipes_are_not_waited_for", folder.path(), &files, &["--inline"])
-    else {
-        return;
-    };
+    let test = "debug_links_to_pipes_are_not_waited_for";
+    let Some(said) = report(test, folder.path(), &files, &["--inline"]) else { return };
     said.prints("bombed");
 }
 
@@ -269,11 +248,7 @@ fn compressed_records_unpack_within_measure() {
     }
     recording::write(&data, &records);
     let name = data.to_str().expect("a plain name");
-    let Some(said) = limited(&["report", "-f", "--stdio", "-i", name]) else {
-        return skip(test, "prlimit is not installed (Debian: util-linux)");
-    };
+    let Some(said) = limited(test, &["report", "-f", "--stdio", "-i", name]) else { return };
     // A recording that was not read to its end is no success.
-    assert_eq!(said.code, Some(2), "{}", said.stderr);
-    said.prints(HONEST);
-    said.says("unpack to more than 1000 times");
+    said.ends(2).prints(HONEST).says("unpack to more than 1000 times");
 }

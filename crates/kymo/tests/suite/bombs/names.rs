@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::{bomb, elf, limited, recording, report};
-use kymo_testing::skip;
 
 /// A file whose functions have these names, 0x100 bytes each.
 fn with_names(folder: &Path, names: &[Vec<u8>]) -> std::path::PathBuf {
@@ -37,13 +36,13 @@ fn names_of_65536_bytes_are_shortened() {
         &["report", "-f", "--json", "-i", data],
         &["script", "-f", "-i", data],
     ] {
-        let Some(said) = limited(arguments) else { return skip(test, "prlimit is not installed") };
-        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let Some(said) = limited(test, arguments) else { return };
+        let said = said.ends(0);
         let cut = said.stdout.matches("nnnn...[65536 bytes or more, ").count();
         assert!(cut >= 2, "{}: {cut}", said.command);
         said.prints(&"k".repeat(9000));
     }
-    let said = limited(&["report", "-f", "--folded", "-i", data]).expect("as before");
+    let said = limited(test, &["report", "-f", "--folded", "-i", data]).expect("as before");
     let lines: std::collections::HashSet<&str> =
         said.stdout.lines().filter(|line| line.contains("[65536 bytes")).collect();
     assert_eq!(lines.len(), 3, "two functions are one");
@@ -83,8 +82,8 @@ fn names_that_act_are_written_out_everywhere() {
         &["report", "-f", "--html", page, "-i", data],
         &["script", "-f", "-i", data],
     ] {
-        let Some(said) = limited(arguments) else { return skip(test, "prlimit is not installed") };
-        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let Some(said) = limited(test, arguments) else { return };
+        let said = said.ends(0);
         let mut text = said.stdout;
         if arguments.contains(&picture) {
             text = std::fs::read_to_string(picture).expect("a picture");

@@ -5,14 +5,16 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::fuse::{Fault, Faulty};
-use super::{BUSY, Dice, ENDLESS, WAYS, ended, folder, is_published, rounds, said_samples, samples, words};
-use crate::tools::{Need, kymo, ready, require, run, skip, text};
+use super::{
+    BUSY, Dice, ENDLESS, WAYS, ended, folder, is_published, recorder, rounds, said_samples, samples, words,
+};
+use crate::tools::{Need, kymo, require, run, skip, text};
 
 /// Checks full disks of several sizes: the offset, the reason and what to do are said, the status is 1, and the file holds as many samples
 /// as the recorder says.
@@ -29,20 +31,15 @@ fn full_disks() {
             return skip(test, "a tmpfs cannot be mounted here");
         }
         let path = folder.join("perf.data");
-        let arguments = ["record", "-F", "6000", "-o", text(&path), "--", "sh", "-c", ENDLESS];
-        let said = run(kymo().command(arguments).env("KYMO_IO", way));
+        let said = run(&mut recorder(way, &["-F", "6000"], &path, ENDLESS));
         let copy = folder.with_extension("data");
         fs::copy(&path, &copy).expect("the file is there");
         Command::new("umount").arg(text(&folder)).status().expect("umount runs");
-        assert_eq!(said.code, Some(1), "{}", said.stderr);
-        for words in [
-            "perf.data at offset ",
-            ": No space left on device",
-            "what came before is complete; free some space",
-        ] {
-            assert!(said.stderr.contains(words), "{words}: {}", said.stderr);
-        }
-        assert!(said.stderr.contains(" not written"), "the account tells: {}", said.stderr);
+        let said = said.ends(1);
+        said.says("perf.data at offset ").says(": No space left on device");
+        said.says("what came before is complete; free some space");
+        // The account tells, too.
+        said.says(" not written");
         assert_eq!(samples(test, &copy), said_samples(&said.stderr), "{way} {kib}: {}", said.stderr);
     }
 }
@@ -112,28 +109,14 @@ fn a_recording_in_several_files() {
 fn a_limited_size() {
     let test = "faults::a_limited_size";
     let path = folder("max-size").join("perf.data");
-    let said = kymo().run([
-        "record",
-        "-F",
-        "6000",
-        "--max-size",
-        "60K",
-        "-o",
-        text(&path),
-        "--",
-        "sh",
-        "-c",
-        ENDLESS,
-    ]);
+    let said = run(&mut recorder("uring", &["-F", "6000", "--max-size", "60K"], &path, ENDLESS));
     said.says("the size limit of 60 KiB was reached");
     assert_eq!(samples(test, &path), said_samples(&said.stderr));
 }
 
 /// A recording onto a file system with this fault: what kymo says, and the file as it is left; `None`, said, where none can be mounted.
 pub(super) fn onto(test: &str, fault: Fault, way: &str, options: &[&str], program: &str) -> Option<Onto> {
-    if !ready(test, &[Need::Root, Need::Program("mount")]) {
-        return None;
-    }
+    require(test, &[Need::Root, Need::Program("mount")])?;
     let folder = folder(&format!("fuse-{}-{way}", test.rsplit("::").next().unwrap_or_default()));
     let (place, copy) = (folder.join("mounted"), folder.join("copy.data"));
     fs::create_dir(&place).expect("the folder is ours");
@@ -145,17 +128,8 @@ pub(super) fn onto(test: &str, fault: Fault, way: &str, options: &[&str], progra
         }
     };
     let path = place.join("perf.data");
-    let mut arguments = vec!["record", "-F", "6000", "-o", text(&path)];
-    arguments.extend(options);
-    arguments.extend(["--", "sh", "-c", program]);
-    let recorder = kymo()
-        .command(arguments)
-        .env("KYMO_IO", way)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo starts");
-    let output = ended(test, recorder);
+    let mut recorder = recorder(way, &[&["-F", "6000"], options].concat(), &path, program);
+    let output = ended(test, recorder.spawn().expect("kymo starts"));
     let file = faulty.bytes("perf.data").map(|bytes| {
         fs::write(&copy, bytes).expect("the folder is ours");
         copy

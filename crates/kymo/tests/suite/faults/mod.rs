@@ -24,7 +24,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,14 +82,20 @@ impl Dice {
     }
 }
 
+/// `kymo record` of a shell program, with one of both ways of writing.
+fn recorder(way: &str, options: &[&str], path: &Path, program: &str) -> Command {
+    let arguments = [&["record"], options, &["-o", text(path), "--", "sh", "-c", program]].concat();
+    let mut command = kymo().command(arguments);
+    command.env("KYMO_IO", way).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// A recording of a program that has said "started", computes when it is sent a line, says "done", and computes once
 /// more after another line.
 fn works_when_told(options: &[&str], path: &Path, way: &str) -> (Child, ChildStdin, ChildStdout) {
     let program = format!("echo started; read x; {BUSY}; echo done; read x; {BUSY}");
-    let arguments = [&["record"], options, &["-o", text(path), "--", "sh", "-c", &program]].concat();
-    let mut command = kymo().command(arguments);
-    command.env("KYMO_IO", way).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("kymo starts");
+    let mut child =
+        recorder(way, options, path, &program).stdin(Stdio::piped()).spawn().expect("kymo starts");
     let (to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
     let mut line = [0; 8];
     from.read_exact(&mut line).expect("the program starts");

@@ -15,23 +15,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid}
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{
-    BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, rounds, said_samples, samples, words, works_when_told,
+    BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, recorder, rounds, said_samples, samples, words,
+    works_when_told,
 };
 use crate::programs::build;
 use crate::tools::{Need, kymo, ready, run, signal, skip, text};
 
 /// Starts a recording of a shell program that holds no pipe longer than it runs.
 fn start(path: &Path, options: &[&str], way: &str, program: &str) -> Child {
-    let mut arguments = vec!["record", "-F", "4000", "-o", text(path)];
-    arguments.extend(options);
-    arguments.extend(["--", "sh", "-c", program]);
-    kymo()
-        .command(arguments)
-        .env("KYMO_IO", way)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("kymo starts")
+    recorder(way, &[&["-F", "4000"], options].concat(), path, program).spawn().expect("kymo starts")
 }
 
 /// Waits so long, or until the child has ended; true if it has.
@@ -172,16 +164,8 @@ fn moved_between_cpus() {
         }
         let path = folder(&format!("moved-{}", options.len())).join("perf.data");
         let program = format!("echo $$; read go; exec {} 4 60", text(&program));
-        let mut arguments = vec!["record", "-o", text(&path)];
-        arguments.extend(options);
-        arguments.extend(["--", "sh", "-c", &program]);
-        let mut child = kymo()
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
+        let mut child =
+            recorder("uring", options, &path, &program).stdin(Stdio::piped()).spawn().expect("kymo");
         let (mut to, from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         let mut from = std::io::BufReader::new(from);
         let mut line = String::new();

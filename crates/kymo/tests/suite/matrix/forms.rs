@@ -124,7 +124,7 @@ pub(super) fn recordings(
 
 /// `kymo VERB -o FILE FLAGS -- TARGET`, where the target's first word is a source in `fixtures/programs`.
 fn verb(verb: &str, path: &Path, flags: &[&str], kind: &Kind) -> Command {
-    let program = programs::built(kind.target[0], &[]);
+    let program = crate::copied::built(kind.target[0], &[]);
     let arguments = [&[verb, "-o", text(path)], flags, &["--", program], &kind.target[1..]].concat();
     kymo().command(&arguments)
 }
