@@ -101,20 +101,12 @@ pub const PERF_RECORD_SCHEDSTAT_DOMAIN: u32 = 86;
 // Bits of a record header's `misc`.
 /// The low bits: where the instruction pointer was.
 pub const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
-/// Unknown place.
-pub const PERF_RECORD_MISC_CPUMODE_UNKNOWN: u16 = 0;
 /// In the kernel.
 pub const PERF_RECORD_MISC_KERNEL: u16 = 1;
 /// In user space.
 pub const PERF_RECORD_MISC_USER: u16 = 2;
-/// In the hypervisor.
-pub const PERF_RECORD_MISC_HYPERVISOR: u16 = 3;
 /// In a guest's kernel.
 pub const PERF_RECORD_MISC_GUEST_KERNEL: u16 = 4;
-/// In a guest's user space.
-pub const PERF_RECORD_MISC_GUEST_USER: u16 = 5;
-/// Reading /proc/PID/maps took too long and was cut.
-pub const PERF_RECORD_MISC_PROC_MAP_PARSE_TIMEOUT: u16 = 1 << 12;
 /// MMAP: not executable.
 pub const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
 /// COMM: because of an exec.
@@ -123,8 +115,6 @@ pub const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
 pub const PERF_RECORD_MISC_FORK_EXEC: u16 = 1 << 13;
 /// SWITCH: away from the task.
 pub const PERF_RECORD_MISC_SWITCH_OUT: u16 = 1 << 13;
-/// SAMPLE: the instruction pointer is exact.
-pub const PERF_RECORD_MISC_EXACT_IP: u16 = 1 << 14;
 /// SWITCH: the task was preempted.
 pub const PERF_RECORD_MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 /// MMAP2: carries a build ID instead of the file's device and inode.
@@ -201,78 +191,16 @@ pub const PERF_FORMAT_LOST: u64 = 1 << 4;
 pub const ATTR_FLAG_DISABLED: u64 = 1 << 0;
 /// The attr's `inherit` bit.
 pub const ATTR_FLAG_INHERIT: u64 = 1 << 1;
-/// The attr's `pinned` bit.
-pub const ATTR_FLAG_PINNED: u64 = 1 << 2;
-/// The attr's `exclusive` bit.
-pub const ATTR_FLAG_EXCLUSIVE: u64 = 1 << 3;
-/// The attr's `exclude_user` bit.
-pub const ATTR_FLAG_EXCLUDE_USER: u64 = 1 << 4;
 /// The attr's `exclude_kernel` bit.
 pub const ATTR_FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
-/// The attr's `exclude_hv` bit.
-pub const ATTR_FLAG_EXCLUDE_HV: u64 = 1 << 6;
-/// The attr's `exclude_idle` bit.
-pub const ATTR_FLAG_EXCLUDE_IDLE: u64 = 1 << 7;
-/// The attr's `mmap` bit.
-pub const ATTR_FLAG_MMAP: u64 = 1 << 8;
-/// The attr's `comm` bit.
-pub const ATTR_FLAG_COMM: u64 = 1 << 9;
 /// The attr's `freq` bit.
 pub const ATTR_FLAG_FREQ: u64 = 1 << 10;
-/// The attr's `inherit_stat` bit.
-pub const ATTR_FLAG_INHERIT_STAT: u64 = 1 << 11;
-/// The attr's `enable_on_exec` bit.
-pub const ATTR_FLAG_ENABLE_ON_EXEC: u64 = 1 << 12;
 /// The attr's `task` bit.
 pub const ATTR_FLAG_TASK: u64 = 1 << 13;
-/// The attr's `watermark` bit.
-pub const ATTR_FLAG_WATERMARK: u64 = 1 << 14;
-/// The attr's `mmap_data` bit.
-pub const ATTR_FLAG_MMAP_DATA: u64 = 1 << 17;
 /// The attr's `sample_id_all` bit.
 pub const ATTR_FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
-/// The attr's `exclude_host` bit.
-pub const ATTR_FLAG_EXCLUDE_HOST: u64 = 1 << 19;
-/// The attr's `exclude_guest` bit.
-pub const ATTR_FLAG_EXCLUDE_GUEST: u64 = 1 << 20;
-/// The attr's `exclude_callchain_kernel` bit.
-pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 /// The attr's `exclude_callchain_user` bit.
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
-/// The attr's `mmap2` bit.
-pub const ATTR_FLAG_MMAP2: u64 = 1 << 23;
-/// The attr's `comm_exec` bit.
-pub const ATTR_FLAG_COMM_EXEC: u64 = 1 << 24;
-/// The attr's `use_clockid` bit.
-pub const ATTR_FLAG_USE_CLOCKID: u64 = 1 << 25;
-/// The attr's `context_switch` bit.
-pub const ATTR_FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
-/// The attr's `write_backward` bit.
-pub const ATTR_FLAG_WRITE_BACKWARD: u64 = 1 << 27;
-/// The attr's `namespaces` bit.
-pub const ATTR_FLAG_NAMESPACES: u64 = 1 << 28;
-/// The attr's `ksymbol` bit.
-pub const ATTR_FLAG_KSYMBOL: u64 = 1 << 29;
-/// The attr's `bpf_event` bit.
-pub const ATTR_FLAG_BPF_EVENT: u64 = 1 << 30;
-/// The attr's `aux_output` bit.
-pub const ATTR_FLAG_AUX_OUTPUT: u64 = 1 << 31;
-/// The attr's `cgroup` bit.
-pub const ATTR_FLAG_CGROUP: u64 = 1 << 32;
-/// The attr's `text_poke` bit.
-pub const ATTR_FLAG_TEXT_POKE: u64 = 1 << 33;
-/// The attr's `build_id` bit.
-pub const ATTR_FLAG_BUILD_ID: u64 = 1 << 34;
-/// The attr's `inherit_thread` bit.
-pub const ATTR_FLAG_INHERIT_THREAD: u64 = 1 << 35;
-/// The attr's `remove_on_exec` bit.
-pub const ATTR_FLAG_REMOVE_ON_EXEC: u64 = 1 << 36;
-/// The attr's `sigtrap` bit.
-pub const ATTR_FLAG_SIGTRAP: u64 = 1 << 37;
-/// The attr's `defer_callchain` bit.
-pub const ATTR_FLAG_DEFER_CALLCHAIN: u64 = 1 << 38;
-/// The attr's `defer_output` bit.
-pub const ATTR_FLAG_DEFER_OUTPUT: u64 = 1 << 39;
 
 // The two-bit `precise_ip` field of `Attr::flags`.
 /// Where the field starts.
@@ -285,79 +213,18 @@ pub const PERF_TYPE_HARDWARE: u32 = 0;
 pub const PERF_TYPE_SOFTWARE: u32 = 1;
 /// Tracepoints.
 pub const PERF_TYPE_TRACEPOINT: u32 = 2;
-/// Cache events.
-pub const PERF_TYPE_HW_CACHE: u32 = 3;
 /// Raw hardware events.
 pub const PERF_TYPE_RAW: u32 = 4;
 /// Hardware breakpoints.
 pub const PERF_TYPE_BREAKPOINT: u32 = 5;
 
 // Software events (`Attr::config` of type software).
-/// `cpu_clock`.
-pub const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
-/// `task_clock`.
-pub const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
-/// `page_faults`.
-pub const PERF_COUNT_SW_PAGE_FAULTS: u64 = 2;
-/// `context_switches`.
-pub const PERF_COUNT_SW_CONTEXT_SWITCHES: u64 = 3;
-/// `cpu_migrations`.
-pub const PERF_COUNT_SW_CPU_MIGRATIONS: u64 = 4;
-/// `page_faults_min`.
-pub const PERF_COUNT_SW_PAGE_FAULTS_MIN: u64 = 5;
-/// `page_faults_maj`.
-pub const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
-/// `alignment_faults`.
-pub const PERF_COUNT_SW_ALIGNMENT_FAULTS: u64 = 7;
-/// `emulation_faults`.
-pub const PERF_COUNT_SW_EMULATION_FAULTS: u64 = 8;
 /// `dummy`.
 pub const PERF_COUNT_SW_DUMMY: u64 = 9;
-/// `bpf_output`.
-pub const PERF_COUNT_SW_BPF_OUTPUT: u64 = 10;
-/// `cgroup_switches`.
-pub const PERF_COUNT_SW_CGROUP_SWITCHES: u64 = 11;
 
-// Generic hardware events (`Attr::config` of type hardware, low 32 bits).
-/// `cpu_cycles`.
-pub const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
-/// `instructions`.
-pub const PERF_COUNT_HW_INSTRUCTIONS: u64 = 1;
-/// `cache_references`.
-pub const PERF_COUNT_HW_CACHE_REFERENCES: u64 = 2;
-/// `cache_misses`.
-pub const PERF_COUNT_HW_CACHE_MISSES: u64 = 3;
-/// `branch_instructions`.
-pub const PERF_COUNT_HW_BRANCH_INSTRUCTIONS: u64 = 4;
-/// `branch_misses`.
-pub const PERF_COUNT_HW_BRANCH_MISSES: u64 = 5;
-/// `bus_cycles`.
-pub const PERF_COUNT_HW_BUS_CYCLES: u64 = 6;
-/// `stalled_cycles_frontend`.
-pub const PERF_COUNT_HW_STALLED_CYCLES_FRONTEND: u64 = 7;
-/// `stalled_cycles_backend`.
-pub const PERF_COUNT_HW_STALLED_CYCLES_BACKEND: u64 = 8;
-/// `ref_cpu_cycles`.
-pub const PERF_COUNT_HW_REF_CPU_CYCLES: u64 = 9;
-
-// Marks within a callchain: the following addresses belong to this place. A value from
-// PERF_CONTEXT_MAX up is a mark.
-/// Hypervisor.
-pub const PERF_CONTEXT_HV: u64 = 32u64.wrapping_neg();
-/// Kernel.
-pub const PERF_CONTEXT_KERNEL: u64 = 128u64.wrapping_neg();
+// Marks within a callchain: the following addresses belong to this place.
 /// User space.
 pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
-/// A cookie follows; the user part comes later.
-pub const PERF_CONTEXT_USER_DEFERRED: u64 = 640u64.wrapping_neg();
-/// Guest.
-pub const PERF_CONTEXT_GUEST: u64 = 2048u64.wrapping_neg();
-/// Guest kernel.
-pub const PERF_CONTEXT_GUEST_KERNEL: u64 = 2176u64.wrapping_neg();
-/// Guest user space.
-pub const PERF_CONTEXT_GUEST_USER: u64 = 2560u64.wrapping_neg();
-/// The lowest mark.
-pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();
 
 // Branch sample bits that change a sample's layout.
 /// The branch stack starts with a hardware index.
@@ -368,10 +235,6 @@ pub const PERF_SAMPLE_BRANCH_COUNTERS: u64 = 1 << 19;
 // Kinds of register sets.
 /// No registers: a kernel thread.
 pub const PERF_SAMPLE_REGS_ABI_NONE: u64 = 0;
-/// 32-bit registers.
-pub const PERF_SAMPLE_REGS_ABI_32: u64 = 1;
-/// 64-bit registers.
-pub const PERF_SAMPLE_REGS_ABI_64: u64 = 2;
 
 // Flags of a KSYMBOL record.
 /// The symbol vanished.
@@ -436,8 +299,6 @@ pub const HEADER_COMPRESSED: u32 = 27;
 pub const HEADER_CPU_PMU_CAPS: u32 = 28;
 /// Feature 29.
 pub const HEADER_CLOCK_DATA: u32 = 29;
-/// Feature 30.
-pub const HEADER_HYBRID_TOPOLOGY: u32 = 30;
 /// Feature 31.
 pub const HEADER_PMU_CAPS: u32 = 31;
 

@@ -55,23 +55,19 @@ pub fn sample_id(attr: &Attr, id: &SampleId) -> Vec<u8> {
 struct Body(Vec<u8>);
 
 impl Body {
-    fn i32s(mut self, values: &[i32]) -> Body {
-        for value in values {
-            self.0.extend_from_slice(&value.to_le_bytes());
-        }
+    /// Little-endian integers.
+    fn words<const N: usize>(mut self, words: impl IntoIterator<Item = [u8; N]>) -> Body {
+        self.0.extend(words.into_iter().flatten());
         self
     }
-    fn u32s(mut self, values: &[u32]) -> Body {
-        for value in values {
-            self.0.extend_from_slice(&value.to_le_bytes());
-        }
-        self
+    fn i32s(self, values: &[i32]) -> Body {
+        self.words(values.iter().map(|value| value.to_le_bytes()))
     }
-    fn u64s(mut self, values: &[u64]) -> Body {
-        for value in values {
-            self.0.extend_from_slice(&value.to_le_bytes());
-        }
-        self
+    fn u32s(self, values: &[u32]) -> Body {
+        self.words(values.iter().map(|value| value.to_le_bytes()))
+    }
+    fn u64s(self, values: &[u64]) -> Body {
+        self.words(values.iter().map(|value| value.to_le_bytes()))
     }
     fn bytes(mut self, bytes: &[u8]) -> Body {
         self.0.extend_from_slice(bytes);

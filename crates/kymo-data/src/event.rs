@@ -165,39 +165,18 @@ impl EventSet {
 /// A name for an event that the recording does not name, spelled as perf spells it where perf has a
 /// word.
 fn made_up_name(attr: &Attr) -> String {
-    const SOFTWARE: [&str; 12] = [
-        "cpu-clock",
-        "task-clock",
-        "page-faults",
-        "context-switches",
-        "cpu-migrations",
-        "minor-faults",
-        "major-faults",
-        "alignment-faults",
-        "emulation-faults",
-        "dummy",
-        "bpf-output",
-        "cgroup-switches",
-    ];
-    const HARDWARE: [&str; 10] = [
-        "cycles",
-        "instructions",
-        "cache-references",
-        "cache-misses",
-        "branches",
-        "branch-misses",
-        "bus-cycles",
-        "stalled-cycles-frontend",
-        "stalled-cycles-backend",
-        "ref-cycles",
-    ];
+    const SOFTWARE: &str = "cpu-clock task-clock page-faults context-switches cpu-migrations minor-faults \
+                            major-faults alignment-faults emulation-faults dummy bpf-output cgroup-switches";
+    const HARDWARE: &str = "cycles instructions cache-references cache-misses branches branch-misses \
+                            bus-cycles stalled-cycles-frontend stalled-cycles-backend ref-cycles";
+    let nth = |names: &'static str, config: u64| names.split(' ').nth(usize::try_from(config).ok()?);
     let known = match attr.kind {
-        abi::PERF_TYPE_SOFTWARE => usize::try_from(attr.config).ok().and_then(|c| SOFTWARE.get(c)),
-        abi::PERF_TYPE_HARDWARE => HARDWARE.get((attr.config & 0xffff_ffff) as usize),
+        abi::PERF_TYPE_SOFTWARE => nth(SOFTWARE, attr.config),
+        abi::PERF_TYPE_HARDWARE => nth(HARDWARE, attr.config & 0xffff_ffff),
         _ => None,
     };
     match (known, attr.kind) {
-        (Some(name), _) => (*name).to_owned(),
+        (Some(name), _) => name.to_owned(),
         (None, abi::PERF_TYPE_TRACEPOINT) => format!("tracepoint:{}", attr.config),
         (None, abi::PERF_TYPE_RAW) => format!("r{:x}", attr.config),
         (None, abi::PERF_TYPE_BREAKPOINT) => format!("mem:{:#x}", attr.config1),

@@ -1,4 +1,4 @@
-//! perf.data, jitdump and perf maps: bytes in, structs out.
+//! perf.data and jitdump: bytes in, structs out.
 //!
 //! *You give it* bytes that can be read at any offset ([`ReadAt`]: a file, a vector); *it gives
 //! you* a [`Recording`]: its [`EventSet`], what it tells about the machine ([`Features`]), and its
@@ -46,7 +46,7 @@
 //!
 //! # Modules
 //! - [`abi`]: the kernel's constants by their names. [`build`]: records made up by a recorder.
-//! - [`tracing_data`]: fields of tracepoints. [`perf_map`], [`jitdump`]: names of generated code.
+//! - [`tracing_data`]: fields of tracepoints. [`jitdump`]: names of generated code.
 //! - Everything else is at the top: [`Recording`], [`RawRecord`] and [`Record`], [`SampleLayout`]
 //!   and [`Sample`], [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`]. [`RecordCursor`]
 //!   walks over records that are in memory already.
@@ -113,7 +113,6 @@ mod index;
 pub mod jitdump;
 mod mark;
 mod pass;
-pub mod perf_map;
 mod pipe;
 pub mod print_format;
 mod problem;
@@ -141,8 +140,8 @@ pub use mark::{Mark, UnwindCounts};
 pub use pass::ReadSummary;
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{
-    BpfEvent, BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord,
-    Record, RecordHeader, SwitchRecord, TaskRecord, Throttle,
+    BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord, Record,
+    RecordHeader, TaskRecord, Throttle,
 };
 pub use recording::{RecordReader, Recording};
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};

@@ -171,17 +171,6 @@ pub struct Throttle {
     pub stream_id: u64,
 }
 
-/// A context switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchRecord {
-    /// Away from the task (otherwise to it).
-    pub out: bool,
-    /// It was preempted, still runnable. Only meaningful with `out`.
-    pub preempt: bool,
-    /// CPU-wide form: process and thread of the next (with `out`) or the previous task.
-    pub other: Option<(i32, i32)>,
-}
-
 /// A kernel symbol that appeared or vanished: BPF programs, trampolines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ksymbol<'a> {
@@ -195,19 +184,6 @@ pub struct Ksymbol<'a> {
     pub unregister: bool,
     /// Its name.
     pub name: &'a [u8],
-}
-
-/// A BPF program was loaded (1) or unloaded (2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BpfEvent<'a> {
-    /// What happened.
-    pub kind: u16,
-    /// Flags.
-    pub flags: u16,
-    /// The program's id.
-    pub id: u32,
-    /// The program's tag, 8 bytes.
-    pub tag: &'a [u8],
 }
 
 /// The build ID of a file.
@@ -251,75 +227,16 @@ pub enum Record<'a> {
     Throttle(Throttle),
     /// UNTHROTTLE.
     Unthrottle(Throttle),
-    /// READ: counter values of a task that ended.
-    Read {
-        /// Process.
-        pid: i32,
-        /// Thread.
-        tid: i32,
-        /// Values in the event's read format, followed by the trailer.
-        values: &'a [u8],
-    },
     /// A sample: parse it with the event's [`SampleLayout`](crate::SampleLayout).
     Sample,
-    /// AUX: new data in the AUX area.
-    Aux {
-        /// Where it starts.
-        offset: u64,
-        /// How many bytes.
-        size: u64,
-        /// 1 truncated, 2 overwrite, 4 partial, 8 collision.
-        flags: u64,
-    },
-    /// ITRACE_START.
-    ItraceStart {
-        /// Process.
-        pid: i32,
-        /// Thread.
-        tid: i32,
-    },
-    /// SWITCH or SWITCH_CPU_WIDE.
-    Switch(SwitchRecord),
-    /// NAMESPACES: (device, inode) pairs in the order net, uts, ipc, pid, user, mnt, cgroup.
-    Namespaces {
-        /// Process.
-        pid: i32,
-        /// Thread.
-        tid: i32,
-        /// Device and inode, alternating.
-        links: Words<'a>,
-    },
     /// KSYMBOL.
     Ksymbol(Ksymbol<'a>),
-    /// BPF_EVENT.
-    BpfEvent(BpfEvent<'a>),
     /// CGROUP.
     Cgroup {
         /// The cgroup's id, as in samples.
         id: u64,
         /// Its path.
         path: &'a [u8],
-    },
-    /// TEXT_POKE: kernel text changed.
-    TextPoke {
-        /// Where.
-        addr: u64,
-        /// Bytes before.
-        old: &'a [u8],
-        /// Bytes after.
-        new: &'a [u8],
-    },
-    /// AUX_OUTPUT_HW_ID.
-    AuxOutputHwId {
-        /// The hardware's id.
-        hw_id: u64,
-    },
-    /// CALLCHAIN_DEFERRED: the user part of the chains that carry `cookie`.
-    CallchainDeferred {
-        /// Which samples it completes.
-        cookie: u64,
-        /// The addresses.
-        chain: Words<'a>,
     },
     /// HEADER_ATTR of a pipe recording.
     HeaderAttr {
@@ -341,21 +258,6 @@ pub enum Record<'a> {
         /// The entries, 4 words each.
         entries: Words<'a>,
     },
-    /// AUXTRACE: this many bytes of AUX data followed the record; the reader has passed over them.
-    Auxtrace {
-        /// Payload bytes.
-        size: u64,
-        /// Offset within the AUX area.
-        offset: u64,
-        /// Reference, a timestamp for some PMUs.
-        reference: u64,
-        /// Which AUX buffer.
-        idx: u32,
-        /// Thread, or -1.
-        tid: i32,
-        /// CPU, or -1.
-        cpu: i32,
-    },
     /// EVENT_UPDATE: later knowledge about an event.
     EventUpdate {
         /// What: 0 unit, 1 scale, 2 name, 3 CPUs.
@@ -365,15 +267,6 @@ pub enum Record<'a> {
         /// The new value.
         data: &'a [u8],
     },
-    /// TIME_CONV: how the recording's clock relates to the TSC.
-    TimeConv {
-        /// Shift.
-        shift: u64,
-        /// Multiplier.
-        mult: u64,
-        /// Zero.
-        zero: u64,
-    },
     /// HEADER_FEATURE of a pipe recording.
     Feature {
         /// Feature bit.
@@ -381,7 +274,7 @@ pub enum Record<'a> {
         /// The section.
         data: &'a [u8],
     },
-    /// A type without a parser here: known to perf but not needed, or newer than this library.
+    /// A type without a parser here: known to perf but not needed by kymo, or newer than this library.
     Other,
 }
 
@@ -465,29 +358,7 @@ impl<'a> RawRecord<'a> {
                     Record::Unthrottle(throttle)
                 }
             }
-            PERF_RECORD_READ => {
-                Record::Read { pid: f.i32("pid")?, tid: f.i32("tid")?, values: f.cursor.rest() }
-            }
             PERF_RECORD_SAMPLE => Record::Sample,
-            PERF_RECORD_AUX => {
-                Record::Aux { offset: f.u64("offset")?, size: f.u64("size")?, flags: f.u64("flags")? }
-            }
-            PERF_RECORD_ITRACE_START => Record::ItraceStart { pid: f.i32("pid")?, tid: f.i32("tid")? },
-            PERF_RECORD_SWITCH | PERF_RECORD_SWITCH_CPU_WIDE => Record::Switch(SwitchRecord {
-                out: misc & PERF_RECORD_MISC_SWITCH_OUT != 0,
-                preempt: misc & PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0,
-                other: match self.header.kind {
-                    PERF_RECORD_SWITCH => None,
-                    _ => Some((f.i32("next or previous pid")?, f.i32("next or previous tid")?)),
-                },
-            }),
-            PERF_RECORD_NAMESPACES => {
-                let (pid, tid) = (f.i32("pid")?, f.i32("tid")?);
-                let nr = f.u64("number of namespaces")?;
-                let bytes = usize::try_from(nr).ok().and_then(|n| n.checked_mul(16));
-                let links = Words::new(f.take(bytes.unwrap_or(usize::MAX), "namespace links")?);
-                Record::Namespaces { pid, tid, links }
-            }
             PERF_RECORD_KSYMBOL => Record::Ksymbol(Ksymbol {
                 addr: f.u64("addr")?,
                 len: f.u32("len")?,
@@ -495,29 +366,7 @@ impl<'a> RawRecord<'a> {
                 unregister: f.u16("flags")? & PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER != 0,
                 name: f.name(),
             }),
-            PERF_RECORD_BPF_EVENT => Record::BpfEvent(BpfEvent {
-                kind: f.u16("type")?,
-                flags: f.u16("flags")?,
-                id: f.u32("id")?,
-                tag: f.take(8, "tag")?,
-            }),
             PERF_RECORD_CGROUP => Record::Cgroup { id: f.u64("id")?, path: f.name() },
-            PERF_RECORD_TEXT_POKE => {
-                let addr = f.u64("addr")?;
-                let (old_len, new_len) = (f.u16("old_len")?, f.u16("new_len")?);
-                let old = f.take(old_len.into(), "old bytes")?;
-                Record::TextPoke { addr, old, new: f.take(new_len.into(), "new bytes")? }
-            }
-            PERF_RECORD_AUX_OUTPUT_HW_ID => Record::AuxOutputHwId { hw_id: f.u64("hw_id")? },
-            PERF_RECORD_CALLCHAIN_DEFERRED => {
-                let cookie = f.u64("cookie")?;
-                let nr = f.u64("number of addresses")?;
-                let bytes = usize::try_from(nr).ok().and_then(|n| n.checked_mul(8));
-                Record::CallchainDeferred {
-                    cookie,
-                    chain: Words::new(f.take(bytes.unwrap_or(usize::MAX), "addresses")?),
-                }
-            }
             _ => self.parse_user(&mut f)?,
         })
     }
@@ -540,22 +389,9 @@ impl<'a> RawRecord<'a> {
             PERF_RECORD_ID_INDEX => {
                 Record::IdIndex { nr: f.u64("nr")?, entries: Words::new(f.cursor.rest()) }
             }
-            PERF_RECORD_AUXTRACE => Record::Auxtrace {
-                size: f.u64("size")?,
-                offset: f.u64("offset")?,
-                reference: f.u64("reference")?,
-                idx: f.u32("idx")?,
-                tid: f.i32("tid")?,
-                cpu: f.i32("cpu")?,
-            },
             PERF_RECORD_EVENT_UPDATE => {
                 Record::EventUpdate { what: f.u64("type")?, id: f.u64("id")?, data: f.cursor.rest() }
             }
-            PERF_RECORD_TIME_CONV => Record::TimeConv {
-                shift: f.u64("time_shift")?,
-                mult: f.u64("time_mult")?,
-                zero: f.u64("time_zero")?,
-            },
             PERF_RECORD_HEADER_FEATURE => {
                 Record::Feature { bit: f.u64("feature bit")?, data: f.cursor.rest() }
             }

@@ -33,7 +33,7 @@ impl Regs<'_> {
     }
 }
 
-/// The counter values in a sample or a READ record.
+/// The counter values in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadValues<'a> {
     /// Layout: `PERF_FORMAT_*`.
@@ -57,13 +57,13 @@ impl<'a> ReadValues<'a> {
     /// Reads as many words as `format` needs from the start of `bytes`; `None` when they are not
     /// there.
     pub fn parse(format: u64, bytes: &'a [u8]) -> Option<ReadValues<'a>> {
-        let times = (format & (PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING)).count_ones();
+        let times = times(format);
         let entry = 1 + (format & (PERF_FORMAT_ID | PERF_FORMAT_LOST)).count_ones() as usize;
         let count = if format & PERF_FORMAT_GROUP != 0 {
             let nr = usize::try_from(u64_at(bytes, 0)?).ok()?;
-            nr.checked_mul(entry)?.checked_add(1 + times as usize)?
+            nr.checked_mul(entry)?.checked_add(1 + times)?
         } else {
-            times as usize + entry
+            times + entry
         };
         let words = Words::new(bytes.get(..count.checked_mul(8)?)?);
         Some(ReadValues { format, words })
@@ -73,24 +73,11 @@ impl<'a> ReadValues<'a> {
         self.format & bit != 0
     }
 
-    /// Time in ns that the event was enabled.
-    pub fn time_enabled(&self) -> Option<u64> {
-        // Both forms have it in the second word: after the count of entries or after the value.
-        if self.has(PERF_FORMAT_TOTAL_TIME_ENABLED) { self.words.get(1) } else { None }
-    }
-
-    /// Time in ns that the event really ran.
-    pub fn time_running(&self) -> Option<u64> {
-        let at = if self.has(PERF_FORMAT_TOTAL_TIME_ENABLED) { 2 } else { 1 };
-        if self.has(PERF_FORMAT_TOTAL_TIME_RUNNING) { self.words.get(at) } else { None }
-    }
-
     /// The counters: one, or all of the group with its leader first.
     pub fn counters(&self) -> impl Iterator<Item = CounterValue> + 'a {
         let words = self.words;
         let (with_id, with_lost) = (self.has(PERF_FORMAT_ID), self.has(PERF_FORMAT_LOST));
-        let times = usize::from(self.has(PERF_FORMAT_TOTAL_TIME_ENABLED))
-            + usize::from(self.has(PERF_FORMAT_TOTAL_TIME_RUNNING));
+        let times = times(self.format);
         let step = 1 + usize::from(with_id) + usize::from(with_lost);
         let group = self.has(PERF_FORMAT_GROUP);
         // The words were counted when this was built, so `len` bounds the walk.
@@ -109,6 +96,11 @@ impl<'a> ReadValues<'a> {
             })
         })
     }
+}
+
+/// How many times (enabled, running) counter values of this format have.
+fn times(format: u64) -> usize {
+    (format & (PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING)).count_ones() as usize
 }
 
 /// The last branches before a sample.

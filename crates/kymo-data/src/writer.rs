@@ -72,14 +72,9 @@ pub fn groups(leaders: &[usize]) -> Vec<GroupDesc> {
 pub struct FileWriter<W: WriteAt> {
     out: W,
     data_offset: u64,
-    fixed: FixedHeader,
-    state: Mutex<WriteState>,
-}
-
-/// What of the header does not change.
-struct FixedHeader {
     attrs_offset: u64,
     attrs_size: u64,
+    state: Mutex<WriteState>,
 }
 
 #[derive(Default)]
@@ -138,7 +133,7 @@ impl<W: WriteAt> FileWriter<W> {
             bytes.extend_from_slice(&offset.to_le_bytes());
             bytes.extend_from_slice(&size.to_le_bytes());
         }
-        let fixed = FixedHeader { attrs_offset, attrs_size: bytes.len() as u64 - attrs_offset };
+        let attrs_size = bytes.len() as u64 - attrs_offset;
         let mut sections = Vec::new();
         for bit in early.bits() {
             let payload = early.section(bit).unwrap_or_default();
@@ -162,7 +157,7 @@ impl<W: WriteAt> FileWriter<W> {
             state.contiguous = state.next;
             bytes.extend_from_slice(&table);
         }
-        let writer = FileWriter { out, data_offset, fixed, state: Mutex::new(state) };
+        let writer = FileWriter { out, data_offset, attrs_offset, attrs_size, state: Mutex::new(state) };
         if let Some(start) = bytes.get_mut(..FILE_HEADER_BYTES as usize) {
             start.copy_from_slice(&writer.header(0, &bits));
         }
@@ -200,8 +195,8 @@ impl<W: WriteAt> FileWriter<W> {
             u64::from_le_bytes(*MAGIC),
             FILE_HEADER_BYTES,
             u64::from(ATTR_SIZE_WRITTEN) + 16,
-            self.fixed.attrs_offset,
-            self.fixed.attrs_size,
+            self.attrs_offset,
+            self.attrs_size,
             self.data_offset,
             data_size,
         ];

@@ -4,13 +4,11 @@
 //! this treats both alike.
 use crate::timeline::{ModuleKind, Timeline};
 use kymo_data::Sample;
+use kymo_data::abi::PERF_CONTEXT_USER;
 use kymo_symbols::unwind::{
     AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
 use std::sync::OnceLock;
-
-/// `PERF_CONTEXT_USER`: user addresses follow.
-const CONTEXT_USER: u64 = -512_i64 as u64;
 
 /// What all threads that unwind share: modules, and the address space of each version once it is needed.
 #[derive(Debug)]
@@ -68,7 +66,7 @@ impl ThreadUnwinder<'_> {
         };
         self.frames.clear();
         self.unwinder.unwind(self.shared.space(maps), &regs, stack, MAX_FRAMES, &mut self.frames);
-        out.extend_from_slice(&CONTEXT_USER.to_le_bytes());
+        out.extend_from_slice(&PERF_CONTEXT_USER.to_le_bytes());
         for frame in &self.frames {
             out.extend_from_slice(&frame.to_le_bytes());
         }

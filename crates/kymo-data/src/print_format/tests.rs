@@ -259,51 +259,15 @@ fn formats_of_this_kernel() {
 
 /// Formats that look like formats.
 fn any_format() -> impl Strategy<Value = String> {
-    static WORDS: [&str; 39] = [
-        "REC->a",
-        "REC->data",
-        "REC->text",
-        "(",
-        ")",
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
-        "?",
-        ":",
-        "+",
-        "-",
-        "*",
-        "/",
-        "%",
-        "<<",
-        ">>",
-        "~",
-        "!",
-        "&&",
-        "1",
-        "0xffffffffffffffff",
-        "\"x\"",
-        "\"|\"",
-        "__print_flags(",
-        "__print_symbolic(",
-        "__print_array(",
-        "__print_hex(",
-        "__get_str(data)",
-        "__get_dynamic_array(data)",
-        "__get_dynamic_array_len(data)",
-        "__get_bitmask(data)",
-        "sizeof(",
-        "(u8)",
-        "(unsigned long)",
-        "data",
-        "NAME",
-    ];
-    static CONVERSIONS: [&str; 13] =
-        ["%d", "%s", "%-8.*s", "%*d", "%p", "%pS", "%pISpc", "%pI6c", "%pM", "%pUb", "%*pbl", "%c", "%lo"];
-    let text = proptest::collection::vec(proptest::sample::select(&CONVERSIONS[..]), 0..4);
-    let rest = proptest::collection::vec(proptest::sample::select(&WORDS[..]), 0..40);
+    const WORDS: &str = "REC->a REC->data REC->text ( ) [ ] { } , ? : + - * / % << >> ~ ! && 1 0xffffffffffffffff \
+                         \"x\" \"|\" __print_flags( __print_symbolic( __print_array( __print_hex( \
+                         __get_str(data) __get_dynamic_array(data) __get_dynamic_array_len(data) \
+                         __get_bitmask(data) sizeof( (u8) data NAME";
+    const CONVERSIONS: &str = "%d %s %-8.*s %*d %p %pS %pISpc %pI6c %pM %pUb %*pbl %c %lo";
+    let words: Vec<&str> = WORDS.split(' ').chain(["(unsigned long)"]).collect();
+    let conversions: Vec<&str> = CONVERSIONS.split(' ').collect();
+    let text = proptest::collection::vec(proptest::sample::select(conversions), 0..4);
+    let rest = proptest::collection::vec(proptest::sample::select(words), 0..40);
     (text, rest).prop_map(|(text, rest)| format!("\"{}\", {}", text.join(" "), rest.join(" ")))
 }
 

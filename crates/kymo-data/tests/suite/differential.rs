@@ -1,6 +1,7 @@
 //! A second opinion: the linux-perf-data crate reads the same recordings.
 
 use crate::fixtures::{FILES, bytes, open, read};
+use kymo_data::Sample;
 use kymo_data::abi::PERF_RECORD_SAMPLE;
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
@@ -8,22 +9,16 @@ use std::io::Cursor;
 
 fn events_by_the_other(name: &str) -> Vec<(u32, u16, Vec<u8>)> {
     let mut out = Vec::new();
-    let mut take = |record: PerfFileRecord<'_>| {
+    let file = Cursor::new(bytes(name));
+    let reader = if name.starts_with("pipe") {
+        PerfFileReader::parse_pipe(file)
+    } else {
+        PerfFileReader::parse_file(file)
+    };
+    let PerfFileReader { mut perf_file, mut record_iter } = reader.expect("parses");
+    while let Some(record) = record_iter.next_record(&mut perf_file).expect("reads") {
         if let PerfFileRecord::EventRecord { record, .. } = record {
             out.push((record.record_type.0, record.misc, record.data.as_slice().into_owned()));
-        }
-    };
-    if name.starts_with("pipe") {
-        let PerfFileReader { mut perf_file, mut record_iter } =
-            PerfFileReader::parse_pipe(Cursor::new(bytes(name))).expect("parses");
-        while let Some(record) = record_iter.next_record(&mut perf_file).expect("reads") {
-            take(record);
-        }
-    } else {
-        let PerfFileReader { mut perf_file, mut record_iter } =
-            PerfFileReader::parse_file(Cursor::new(bytes(name))).expect("parses");
-        while let Some(record) = record_iter.next_record(&mut perf_file).expect("reads") {
-            take(record);
         }
     }
     out.sort();
@@ -59,49 +54,23 @@ fn same_samples() {
             assert_eq!(record.record_type.0, PERF_RECORD_SAMPLE);
             let body = record.data.as_slice();
             let ours = recording.events.list[attr_index].layout.parse(record.misc, &body).expect("parses");
-            assert_eq!(
-                (
-                    ours.ip,
-                    ours.pid,
-                    ours.tid,
-                    ours.time,
-                    ours.addr,
-                    ours.id,
-                    ours.stream_id,
-                    ours.cpu,
-                    ours.period
-                ),
-                (
-                    theirs.ip,
-                    theirs.pid,
-                    theirs.tid,
-                    theirs.timestamp,
-                    theirs.addr,
-                    theirs.id,
-                    theirs.stream_id,
-                    theirs.cpu,
-                    theirs.period
-                ),
-                "{name}"
-            );
+            let Sample { ip, pid, tid, time, addr, id, stream_id, cpu, period, .. } = ours;
+            let common = (theirs.ip, theirs.pid, theirs.tid, theirs.timestamp, theirs.addr);
+            assert_eq!((ip, pid, tid, time, addr), common, "{name}");
+            let common = (theirs.id, theirs.stream_id, theirs.cpu, theirs.period);
+            assert_eq!((id, stream_id, cpu, period), common, "{name}");
             let their_chain =
                 theirs.callchain.map(|c| (0..c.len()).filter_map(|i| c.get(i)).collect::<Vec<_>>());
             assert_eq!(ours.callchain.map(|chain| chain.iter().collect()), their_chain, "{name}");
-            assert_eq!(
-                ours.raw.map(<[u8]>::to_vec),
-                theirs.raw.map(|raw| raw.as_slice().into_owned()),
-                "{name}"
-            );
+            let their_raw = theirs.raw.map(|raw| raw.as_slice().into_owned());
+            assert_eq!(ours.raw.map(<[u8]>::to_vec), their_raw, "{name}");
             if let (Some(ours), Some((theirs, dynamic))) = (ours.user_stack, theirs.user_stack) {
                 assert_eq!(ours, &theirs.as_slice()[..dynamic as usize], "{name}");
             }
             if let (Some(ours), Some(theirs)) = (ours.user_regs, theirs.user_regs) {
                 for register in 0..24 {
-                    assert_eq!(
-                        ours.get(register),
-                        theirs.get(register.into()),
-                        "{name}, register {register}"
-                    );
+                    let their_value = theirs.get(register.into());
+                    assert_eq!(ours.get(register), their_value, "{name}, register {register}");
                 }
             }
             compared += 1;

@@ -2,7 +2,7 @@
 //! and the fuzz target.
 
 use kymo_data::print_format::{NoKernelNames, PrintFormat};
-use kymo_data::{Recording, jitdump, perf_map, tracing_data};
+use kymo_data::{Recording, jitdump, tracing_data};
 use std::sync::Arc;
 
 /// Reads `bytes` as every format that there is.
@@ -30,8 +30,6 @@ pub(crate) fn all_formats(bytes: &[u8]) {
         let _ = records.count();
     }
     print_format(bytes);
-    let map = perf_map::PerfMap::parse(bytes);
-    let _ = map.lookup(0x1000);
     if let Ok(data) = tracing_data::parse(bytes) {
         for format in &data.formats {
             let _ = format.print_fields(bytes);
@@ -60,8 +58,7 @@ pub(crate) fn exhaust(recording: &Recording) {
         if let Some(event) = recording.events.event_of(&record).and_then(|at| recording.events.list.get(at))
             && let Ok(sample) = event.layout.parse_record(&record)
         {
-            let _ =
-                sample.read.map(|read| (read.counters().count(), read.time_enabled(), read.time_running()));
+            let _ = sample.read.map(|read| read.counters().count());
             let _ = sample.user_regs.map(|regs| (0..64).filter_map(|n| regs.get(n)).count());
         }
     }

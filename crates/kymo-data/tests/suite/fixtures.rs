@@ -1,6 +1,6 @@
 //! The recordings under fixtures/recordings, and what perf needs to read them on any machine.
 
-use kymo_data::{Chunk, OpenError, ReadAt, ReadSummary, Recording};
+use kymo_data::{Attr, Chunk, OpenError, Problem, RawRecord, ReadAt, ReadSummary, Recording, build};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,8 +47,39 @@ pub(crate) fn open(name: &str) -> Recording {
     Recording::open(Arc::new(bytes("threads.dir/data")), parts.into()).expect("the directory opens")
 }
 
+/// The start of a pipe recording with one event, whose samples have this type.
+pub(crate) fn pipe_of(sample_type: u64) -> Vec<u8> {
+    let attr = Attr { sample_type, ..Attr::default() };
+    [b"PERFILE2".as_slice(), &16u64.to_le_bytes(), &build::header_attr(&attr, &[])].concat()
+}
+
+/// The word at a place of a file, as an offset or a size.
+pub(crate) fn word(file: &[u8], at: usize) -> usize {
+    u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize
+}
+
 /// A record as a test compares it.
 pub(crate) type Owned = (u32, u16, Vec<u8>);
+
+fn owned(record: &RawRecord<'_>) -> (u64, Owned) {
+    (record.position, (record.header.kind, record.header.misc, record.body.to_vec()))
+}
+
+/// Calls `each` with every record, one by one; returns the damage that was found.
+pub(crate) fn each_record(recording: &Recording, mut each: impl FnMut(&RawRecord<'_>)) -> Vec<Problem> {
+    let mut reader = recording.records();
+    while let Some(record) = reader.next_record().expect("memory can be read") {
+        each(&record);
+    }
+    reader.problems().to_vec()
+}
+
+/// All records, one by one, and the damage that was found.
+pub(crate) fn one_by_one(recording: &Recording) -> (Vec<(u64, Owned)>, Vec<Problem>) {
+    let mut records = Vec::new();
+    let problems = each_record(recording, |record| records.push(owned(record)));
+    (records, problems)
+}
 
 /// All records by `read_parallel`, ordered by position.
 pub(crate) fn read(recording: &Recording, threads: usize) -> (Vec<(u64, Owned)>, ReadSummary) {
@@ -57,11 +88,7 @@ pub(crate) fn read(recording: &Recording, threads: usize) -> (Vec<(u64, Owned)>,
             threads,
             Vec::new,
             |out: &mut Vec<(u64, Owned)>, chunk: &Chunk| {
-                for record in chunk.records() {
-                    let record = record.expect("chunks hold whole records");
-                    let header = record.header;
-                    out.push((record.position, (header.kind, header.misc, record.body.to_vec())));
-                }
+                out.extend(chunk.records().map(|record| owned(&record.expect("chunks hold whole records"))));
             },
             &|_, _| {},
         )

@@ -1,6 +1,6 @@
 //! What opening says to things that are no recordings, or not readable ones.
 
-use crate::fixtures::{bytes, open, open_bytes};
+use crate::fixtures::{bytes, open, open_bytes, word};
 use kymo_data::{OpenError, Recording};
 
 fn error(bytes: Vec<u8>) -> String {
@@ -15,33 +15,25 @@ fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 #[test]
 fn each_wrong_file_has_its_sentence() {
     let plain = bytes("plain.data");
-    let mut big_endian = plain.clone();
-    big_endian[..8].reverse();
-    let mut old = plain.clone();
-    old[..8].copy_from_slice(b"PERFFILE");
-    let mut odd_size = plain.clone();
-    put_u64(&mut odd_size, 8, 77);
-    let mut attrs_away = plain.clone();
-    put_u64(&mut attrs_away, 24, 1 << 40);
-    let mut no_events = plain.clone();
-    put_u64(&mut no_events, 32, 0);
-    let mut small_attr = plain.clone();
-    put_u64(&mut small_attr, 16, 40);
-    let mut data_away = plain.clone();
-    put_u64(&mut data_away, 40, u64::MAX - 3);
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut file = plain.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let with = |at: usize, value: u64| changed(at, &value.to_le_bytes());
     let cases = [
         (Vec::new(), "the file is empty"),
         (b"hello\nworld".to_vec(), "it looks like text that starts with \"hello\""),
         (b"\x7fELF\x02\x01\x01".to_vec(), "it looks like an ELF file"),
-        (big_endian, "big-endian"),
-        (old, "version 1"),
+        (changed(0, b"2ELIFREP"), "big-endian"),
+        (changed(0, b"PERFFILE"), "version 1"),
         (plain[..5].to_vec(), "cut off: the file has 5 bytes, the header needs 16"),
         (plain[..90].to_vec(), "cut off: the file has 90 bytes, the header needs 104"),
-        (odd_size, "says it is 77 bytes long"),
-        (attrs_away, "the attrs section"),
-        (no_events, "describes no event"),
-        (small_attr, "says it is 24 bytes long; the smallest ever is 64"),
-        (data_away, "the data section"),
+        (with(8, 77), "says it is 77 bytes long"),
+        (with(24, 1 << 40), "the attrs section"),
+        (with(32, 0), "describes no event"),
+        (with(16, 40), "says it is 24 bytes long; the smallest ever is 64"),
+        (with(40, u64::MAX - 3), "the data section"),
         (plain[..16].iter().copied().chain([0; 100]).collect(), "attrs"),
         (bytes("pipe.data")[..16].to_vec(), "no HEADER_ATTR"),
     ];
@@ -67,7 +59,7 @@ fn each_wrong_file_has_its_sentence() {
 #[test]
 fn attr_with_impossible_size() {
     let mut plain = bytes("plain.data");
-    let attrs = u64::from_le_bytes(plain[24..32].try_into().expect("8 bytes")) as usize;
+    let attrs = word(&plain, 24);
     plain[attrs + 4..attrs + 8].copy_from_slice(&20u32.to_le_bytes());
     let said = error(plain);
     assert!(said.contains(&format!("byte {:#x} says it is 20 bytes", attrs + 4)), "{said}");
@@ -78,8 +70,7 @@ fn attr_with_impossible_size() {
 #[test]
 fn newer_attrs_are_accepted() {
     let old = bytes("plain.data");
-    let word = |at: usize| u64::from_le_bytes(old[at..at + 8].try_into().expect("8 bytes")) as usize;
-    let (attr_size, attrs, count) = (word(16), word(24), word(32) / word(16));
+    let (attr_size, attrs, count) = (word(&old, 16), word(&old, 24), word(&old, 32) / word(&old, 16));
     let mut new = old.clone();
     let moved = new.len() as u64;
     for index in 0..count {

@@ -1,8 +1,8 @@
 //! Reading real recordings: the same records in every way of reading, and what they say.
 
-use crate::fixtures::{FILES, bytes, open, open_bytes, read};
+use crate::fixtures::{FILES, bytes, each_record, one_by_one, open, open_bytes, pipe_of, read, word};
 use kymo_data::abi::*;
-use kymo_data::{Record, tracing_data};
+use kymo_data::{Compressor, Record, build, tracing_data};
 
 /// Checks that one thread, several threads, a second reading and record by record deliver the same,
 /// with positions that are unique and without problems.
@@ -11,13 +11,8 @@ fn all_ways_of_reading_agree() {
     for name in FILES.into_iter().chain(["threads.dir"]) {
         let recording = open(name);
         assert!(recording.problems.is_empty(), "{name}: {:?}", recording.problems);
-        let mut one_by_one = Vec::new();
-        let mut reader = recording.records();
-        while let Some(record) = reader.next_record().expect("memory can be read") {
-            let header = record.header;
-            one_by_one.push((record.position, (header.kind, header.misc, record.body.to_vec())));
-        }
-        assert!(reader.problems().is_empty());
+        let (one_by_one, problems) = one_by_one(&recording);
+        assert!(problems.is_empty());
         assert!(one_by_one.len() > 5, "{name} has records");
         assert!(one_by_one.is_sorted_by(|a, b| a.0 < b.0), "{name}: positions increase");
         for threads in [3, 1, 2] {
@@ -37,22 +32,21 @@ fn everything_parses() {
     for name in FILES.into_iter().chain(["threads.dir"]) {
         let recording = open(name);
         let mut samples = 0;
-        let mut reader = recording.records();
-        while let Some(record) = reader.next_record().expect("memory can be read") {
+        each_record(&recording, |record| {
             let parsed = record.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
             if parsed == Record::Sample {
-                let event = recording.events.event_of(&record).expect("an event has the id");
-                let sample = recording.events.list[event].layout.parse_record(&record).expect("parses");
+                let event = recording.events.event_of(record).expect("an event has the id");
+                let sample = recording.events.list[event].layout.parse_record(record).expect("parses");
                 assert!(
                     sample.time.is_some() && sample.tid.is_some_and(|tid| tid >= 0),
                     "{name}: {sample:?}"
                 );
                 samples += 1;
             } else if !record.is_user_type() {
-                let id = recording.events.sample_id(&record);
+                let id = recording.events.sample_id(record);
                 assert!(id.time.is_some(), "{name}: {parsed:?} has a trailer");
             }
-        }
+        });
         assert!(samples > 1 || name == "threads.dir/data", "{name} has samples");
     }
 }
@@ -90,12 +84,11 @@ fn features_and_names() {
 fn features_round_trip() {
     for name in FILES.into_iter().filter(|name| !name.starts_with("pipe")) {
         let file = bytes(name);
-        let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
         let features = open(name).features;
-        let mut table = (word(40) + word(48)) as usize;
+        let mut table = word(&file, 40) + word(&file, 48);
         let mut compared = 0;
-        for bit in (0..256u32).filter(|bit| word(72 + *bit as usize / 64 * 8) >> (bit % 64) & 1 == 1) {
-            let (at, len) = (word(table) as usize, word(table + 8) as usize);
+        for bit in (0..256u32).filter(|bit| word(&file, 72 + *bit as usize / 64 * 8) >> (bit % 64) & 1 == 1) {
+            let (at, len) = (word(&file, table), word(&file, table + 8));
             table += 16;
             let section = features.section(bit);
             if len == 0 && section.is_none() {
@@ -116,18 +109,17 @@ fn tracepoints_have_fields() {
         let blob = recording.features.tracing_data.as_deref().expect("tracing data");
         let formats = tracing_data::parse(blob).expect("parses");
         let mut lines = Vec::new();
-        let mut reader = recording.records();
-        while let Some(record) = reader.next_record().expect("memory can be read") {
+        each_record(&recording, |record| {
             if record.header.kind != PERF_RECORD_SAMPLE {
-                continue;
+                return;
             }
-            let event = &recording.events.list[recording.events.event_of(&record).expect("known id")];
-            let sample = event.layout.parse_record(&record).expect("parses");
+            let event = &recording.events.list[recording.events.event_of(record).expect("known id")];
+            let sample = event.layout.parse_record(record).expect("parses");
             if let (Some(raw), Some(format)) = (sample.raw, formats.format(event.attr.config)) {
                 assert_eq!(event.name, format!("{}:{}", format.system, format.name));
                 lines.push(format!("{} {}", format.name, format.print_fields(raw)));
             }
-        }
+        });
         let exec = lines.iter().find(|line| line.starts_with("sched_process_exec")).expect("an exec");
         assert!(exec.contains("filename=") && exec.contains(" pid="), "{exec}");
         assert!(exec.contains("/spin") || exec.contains("/true"), "{exec}");
@@ -139,20 +131,19 @@ fn tracepoints_have_fields() {
 #[test]
 fn stacks_and_registers() {
     let recording = open("dwarf.data");
-    let mut reader = recording.records();
     let mut seen = 0;
-    while let Some(record) = reader.next_record().expect("memory can be read") {
-        let sample = match record.header.kind {
-            PERF_RECORD_SAMPLE => recording.events.list[0].layout.parse_record(&record).expect("parses"),
-            _ => continue,
-        };
-        let (Some(regs), Some(stack)) = (sample.user_regs, sample.user_stack) else { continue };
+    each_record(&recording, |record| {
+        if record.header.kind != PERF_RECORD_SAMPLE {
+            return;
+        }
+        let sample = recording.events.list[0].layout.parse_record(record).expect("parses");
+        let (Some(regs), Some(stack)) = (sample.user_regs, sample.user_stack) else { return };
         let (sp, ip) = (7, 8);
         assert!(regs.get(sp).is_some_and(|sp| sp > 0x7000_0000_0000), "the stack pointer on x86-64");
         assert!(regs.get(ip).is_some() && regs.get(63).is_none());
         assert!(!stack.is_empty() && stack.len() <= 1024);
         seen += 1;
-    }
+    });
     assert!(seen > 2);
 }
 
@@ -162,8 +153,6 @@ fn stacks_and_registers() {
 fn unfinished_recording() {
     let mut file = bytes("plain.data");
     let (whole, _) = read(&open("plain.data"), 1);
-    let word =
-        |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize;
     let end = word(&file, 40) + word(&file, 48);
     file.truncate(end);
     file[48..56].fill(0);
@@ -185,13 +174,12 @@ fn unfinished_recording() {
 #[test]
 fn finished_without_records() {
     let file = bytes("plain.data");
-    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize;
-    let (data, size) = (word(40), word(48));
+    let (data, size) = (word(&file, 40), word(&file, 48));
     let mut empty = file[..data].to_vec();
     let mut tail = file[data + size..].to_vec();
-    let bits: u32 = (72..104).step_by(8).map(|at| (word(at) as u64).count_ones()).sum();
+    let bits: u32 = (72..104).step_by(8).map(|at| word(&file, at).count_ones()).sum();
     for entry in tail[..16 * bits as usize].chunks_exact_mut(16) {
-        let at = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes")) - size as u64;
+        let at = word(entry, 0) - size;
         entry[..8].copy_from_slice(&at.to_le_bytes());
     }
     empty.extend_from_slice(&tail);
@@ -265,9 +253,7 @@ fn progress_reaches_the_total() {
 /// compressed records, damage, a cut.
 #[test]
 fn many_windows() {
-    use kymo_data::{Attr, Compressor, build};
-    let attr = build::header_attr(&Attr { sample_type: PERF_SAMPLE_IP, ..Attr::default() }, &[]);
-    let main = [b"PERFILE2".as_slice(), &16u64.to_le_bytes(), &attr].concat();
+    let main = pipe_of(PERF_SAMPLE_IP);
     let mut noise = 7u64;
     let mut below = |end: u64| {
         noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -324,14 +310,8 @@ fn many_windows() {
             kymo_data::Recording::open(std::sync::Arc::new(main.clone()), parts).expect("opens")
         };
         let recording = open();
-        let mut want = Vec::new();
-        let mut reader = recording.records();
-        while let Some(record) = reader.next_record().expect("memory can be read") {
-            let header = record.header;
-            want.push((record.position, (header.kind, header.misc, record.body.to_vec())));
-        }
+        let (want, problems) = one_by_one(&recording);
         assert!(want.len() > 2_000, "{case}");
-        let problems = reader.problems().to_vec();
         assert_eq!(problems.is_empty(), !["damage", "cut"].contains(&case), "{case}: {problems:?}");
         for threads in [1, 2, 5] {
             let recording = open();
@@ -393,14 +373,10 @@ fn tracing_data_is_built_as_perf_does() {
 /// compressed record.
 #[test]
 fn the_end_of_a_well_compressed_stream_is_delivered() {
-    use kymo_data::{Attr, Compressor, build};
-
-    let attr = Attr { sample_type: PERF_SAMPLE_IP, ..Attr::default() };
     let count = 127; // A little more than a chunk.
     for first in 1..20 {
         let record = build::record(PERF_RECORD_SAMPLE, 0, &[0; 8432]);
-        let mut file =
-            [b"PERFILE2".as_slice(), &16u64.to_le_bytes(), &build::header_attr(&attr, &[])].concat();
+        let mut file = pipe_of(PERF_SAMPLE_IP);
         let mut compressor = Compressor::new(1).expect("zstd works");
         for part in [first, count - first] {
             compressor.compress(&record.repeat(part), &mut file).expect("compresses");

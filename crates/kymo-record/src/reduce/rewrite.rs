@@ -6,8 +6,6 @@
 //! ```
 use kymo_data::{Attr, StackParts, abi};
 
-/// `PERF_CONTEXT_USER`: user addresses follow.
-const CONTEXT_USER: u64 = -512_i64 as u64;
 const HEADER_BYTES: usize = 8;
 
 /// The event as its reduced samples have it; `None` if its samples stay as they are.
@@ -56,7 +54,7 @@ pub(super) fn rewrite(
     let new_size = rest + (end - behind) - to;
     let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     if let Some(frames) = frames {
-        put(to + head, CONTEXT_USER);
+        put(to + head, abi::PERF_CONTEXT_USER);
         for (index, &frame) in frames.iter().enumerate() {
             put(to + head + 8 * (1 + index), frame);
         }
