@@ -2,6 +2,7 @@
 //!
 //! Values come from the kernel's user ABI header `perf_event.h` and, for record types from 64 on,
 //! from perf's file format. Names keep the kernel's spelling so that they can be searched for.
+#![expect(missing_docs, reason = "most names say what they stand for")]
 
 // Record types: below 64 the kernel's, from 64 on perf's.
 /// A memory mapping (old form).
@@ -20,7 +21,6 @@ pub const PERF_RECORD_UNTHROTTLE: u32 = 6;
 pub const PERF_RECORD_FORK: u32 = 7;
 /// Counter values of an ended task.
 pub const PERF_RECORD_READ: u32 = 8;
-/// A sample.
 pub const PERF_RECORD_SAMPLE: u32 = 9;
 /// A memory mapping with file identity and protection.
 pub const PERF_RECORD_MMAP2: u32 = 10;
@@ -101,11 +101,8 @@ pub const PERF_RECORD_SCHEDSTAT_DOMAIN: u32 = 86;
 // Bits of a record header's `misc`.
 /// The low bits: where the instruction pointer was.
 pub const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
-/// In the kernel.
 pub const PERF_RECORD_MISC_KERNEL: u16 = 1;
-/// In user space.
 pub const PERF_RECORD_MISC_USER: u16 = 2;
-/// In a guest's kernel.
 pub const PERF_RECORD_MISC_GUEST_KERNEL: u16 = 4;
 /// MMAP: not executable.
 pub const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
@@ -123,49 +120,33 @@ pub const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 pub const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
 
 // Bits of `Attr::sample_type`.
-/// The instruction pointer.
 pub const PERF_SAMPLE_IP: u64 = 1 << 0;
 /// Process and thread id.
 pub const PERF_SAMPLE_TID: u64 = 1 << 1;
-/// The time.
 pub const PERF_SAMPLE_TIME: u64 = 1 << 2;
-/// The data address.
 pub const PERF_SAMPLE_ADDR: u64 = 1 << 3;
-/// Counter values.
 pub const PERF_SAMPLE_READ: u64 = 1 << 4;
-/// The callchain.
 pub const PERF_SAMPLE_CALLCHAIN: u64 = 1 << 5;
-/// The event's id.
 pub const PERF_SAMPLE_ID: u64 = 1 << 6;
-/// The CPU.
 pub const PERF_SAMPLE_CPU: u64 = 1 << 7;
-/// The period.
 pub const PERF_SAMPLE_PERIOD: u64 = 1 << 8;
-/// The stream id.
 pub const PERF_SAMPLE_STREAM_ID: u64 = 1 << 9;
 /// Raw data of a tracepoint.
 pub const PERF_SAMPLE_RAW: u64 = 1 << 10;
-/// Branch records.
 pub const PERF_SAMPLE_BRANCH_STACK: u64 = 1 << 11;
-/// User registers.
 pub const PERF_SAMPLE_REGS_USER: u64 = 1 << 12;
 /// A copy of the user stack.
 pub const PERF_SAMPLE_STACK_USER: u64 = 1 << 13;
-/// A weight.
 pub const PERF_SAMPLE_WEIGHT: u64 = 1 << 14;
 /// Source of the data.
 pub const PERF_SAMPLE_DATA_SRC: u64 = 1 << 15;
 /// The event's id at a fixed place.
 pub const PERF_SAMPLE_IDENTIFIER: u64 = 1 << 16;
-/// Transaction flags.
 pub const PERF_SAMPLE_TRANSACTION: u64 = 1 << 17;
 /// Registers at the interrupt.
 pub const PERF_SAMPLE_REGS_INTR: u64 = 1 << 18;
-/// The physical address.
 pub const PERF_SAMPLE_PHYS_ADDR: u64 = 1 << 19;
-/// AUX bytes.
 pub const PERF_SAMPLE_AUX: u64 = 1 << 20;
-/// The cgroup's id.
 pub const PERF_SAMPLE_CGROUP: u64 = 1 << 21;
 /// Page size of the data address.
 pub const PERF_SAMPLE_DATA_PAGE_SIZE: u64 = 1 << 22;
@@ -179,27 +160,18 @@ pub const PERF_SAMPLE_WEIGHT_STRUCT: u64 = 1 << 24;
 pub const PERF_FORMAT_TOTAL_TIME_ENABLED: u64 = 1;
 /// The time that the event ran.
 pub const PERF_FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
-/// The id.
 pub const PERF_FORMAT_ID: u64 = 1 << 2;
 /// All values of the group.
 pub const PERF_FORMAT_GROUP: u64 = 1 << 3;
-/// Lost samples.
 pub const PERF_FORMAT_LOST: u64 = 1 << 4;
 
 // Bits of `Attr::flags`: the bit field of `perf_event_attr`.
-/// The attr's `disabled` bit.
 pub const ATTR_FLAG_DISABLED: u64 = 1 << 0;
-/// The attr's `inherit` bit.
 pub const ATTR_FLAG_INHERIT: u64 = 1 << 1;
-/// The attr's `exclude_kernel` bit.
 pub const ATTR_FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
-/// The attr's `freq` bit.
 pub const ATTR_FLAG_FREQ: u64 = 1 << 10;
-/// The attr's `task` bit.
 pub const ATTR_FLAG_TASK: u64 = 1 << 13;
-/// The attr's `sample_id_all` bit.
 pub const ATTR_FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
-/// The attr's `exclude_callchain_user` bit.
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 
 // The two-bit `precise_ip` field of `Attr::flags`.
@@ -207,23 +179,16 @@ pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 pub const ATTR_PRECISE_IP_SHIFT: u32 = 15;
 
 // Event types (`Attr::kind`).
-/// Generic hardware events.
 pub const PERF_TYPE_HARDWARE: u32 = 0;
-/// Software events.
 pub const PERF_TYPE_SOFTWARE: u32 = 1;
-/// Tracepoints.
 pub const PERF_TYPE_TRACEPOINT: u32 = 2;
-/// Raw hardware events.
 pub const PERF_TYPE_RAW: u32 = 4;
-/// Hardware breakpoints.
 pub const PERF_TYPE_BREAKPOINT: u32 = 5;
 
 // Software events (`Attr::config` of type software).
-/// `dummy`.
 pub const PERF_COUNT_SW_DUMMY: u64 = 9;
 
 // Marks within a callchain: the following addresses belong to this place.
-/// User space.
 pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
 
 // Branch sample bits that change a sample's layout.
@@ -241,65 +206,35 @@ pub const PERF_SAMPLE_REGS_ABI_NONE: u64 = 0;
 pub const PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER: u16 = 1;
 
 // Feature bits of the file header.
-/// Feature 1.
 pub const HEADER_TRACING_DATA: u32 = 1;
-/// Feature 2.
 pub const HEADER_BUILD_ID: u32 = 2;
-/// Feature 3.
 pub const HEADER_HOSTNAME: u32 = 3;
-/// Feature 4.
 pub const HEADER_OSRELEASE: u32 = 4;
-/// Feature 5.
 pub const HEADER_VERSION: u32 = 5;
-/// Feature 6.
 pub const HEADER_ARCH: u32 = 6;
-/// Feature 7.
 pub const HEADER_NRCPUS: u32 = 7;
-/// Feature 8.
 pub const HEADER_CPUDESC: u32 = 8;
-/// Feature 9.
 pub const HEADER_CPUID: u32 = 9;
-/// Feature 10.
 pub const HEADER_TOTAL_MEM: u32 = 10;
-/// Feature 11.
 pub const HEADER_CMDLINE: u32 = 11;
-/// Feature 12.
 pub const HEADER_EVENT_DESC: u32 = 12;
-/// Feature 13.
 pub const HEADER_CPU_TOPOLOGY: u32 = 13;
-/// Feature 14.
 pub const HEADER_NUMA_TOPOLOGY: u32 = 14;
-/// Feature 15.
 pub const HEADER_BRANCH_STACK: u32 = 15;
-/// Feature 16.
 pub const HEADER_PMU_MAPPINGS: u32 = 16;
-/// Feature 17.
 pub const HEADER_GROUP_DESC: u32 = 17;
-/// Feature 18.
 pub const HEADER_AUXTRACE: u32 = 18;
-/// Feature 19.
 pub const HEADER_STAT: u32 = 19;
-/// Feature 20.
 pub const HEADER_CACHE: u32 = 20;
-/// Feature 21.
 pub const HEADER_SAMPLE_TIME: u32 = 21;
-/// Feature 22.
 pub const HEADER_MEM_TOPOLOGY: u32 = 22;
-/// Feature 23.
 pub const HEADER_CLOCKID: u32 = 23;
-/// Feature 24.
 pub const HEADER_DIR_FORMAT: u32 = 24;
-/// Feature 25.
 pub const HEADER_BPF_PROG_INFO: u32 = 25;
-/// Feature 26.
 pub const HEADER_BPF_BTF: u32 = 26;
-/// Feature 27.
 pub const HEADER_COMPRESSED: u32 = 27;
-/// Feature 28.
 pub const HEADER_CPU_PMU_CAPS: u32 = 28;
-/// Feature 29.
 pub const HEADER_CLOCK_DATA: u32 = 29;
-/// Feature 31.
 pub const HEADER_PMU_CAPS: u32 = 31;
 
 /// The name of a record type as perf prints it without its prefix, or `"unknown"`.

@@ -106,30 +106,21 @@ pub fn exit(attr: &Attr, id: &SampleId, pid: i32, ppid: i32, tid: i32, ptid: i32
 
 /// A mapping for [`mmap2`] and [`mmap`].
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "the fields are those of `Mapping` and `MappedFile`")]
 pub struct MapSpec<'a> {
     /// Process; -1 for the kernel.
     pub pid: i32,
-    /// Thread.
     pub tid: i32,
-    /// First address.
     pub addr: u64,
-    /// Length in bytes.
     pub len: u64,
-    /// File offset in bytes.
     pub pgoff: u64,
-    /// Device.
     pub maj: u32,
-    /// Device.
     pub min: u32,
-    /// Inode.
     pub ino: u64,
-    /// Inode generation.
     pub ino_generation: u64,
     /// The build ID (up to 20 bytes) instead of device and inode.
     pub build_id: Option<&'a [u8]>,
-    /// Protection bits.
     pub prot: u32,
-    /// Mapping flags.
     pub flags: u32,
     /// `PERF_RECORD_MISC_USER` or `..._KERNEL`, and further bits.
     pub misc: u16,

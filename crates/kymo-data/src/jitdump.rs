@@ -31,6 +31,7 @@ pub struct JitHeader {
 /// Why a jitdump file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum JitError {
     /// It does not start like one.
     #[error("not a jitdump file: it does not start with its magic")]
@@ -40,20 +41,10 @@ pub enum JitError {
     BigEndian,
     /// It ends within its header, or its header size makes no sense.
     #[error("the jitdump header is cut off or says an impossible size ({size} bytes)")]
-    Header {
-        /// What it says.
-        size: u32,
-    },
+    Header { size: u32 },
     /// A record that does not fit.
     #[error("jitdump record of type {id} at byte {offset:#x} ({size} bytes) is damaged or cut off")]
-    Record {
-        /// Where.
-        offset: usize,
-        /// Its type.
-        id: u32,
-        /// Its size.
-        size: u32,
-    },
+    Record { offset: usize, id: u32, size: u32 },
 }
 
 /// One record of a jitdump file.
@@ -70,40 +61,22 @@ pub struct JitRecord<'a> {
 /// What a jitdump record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names of most fields say what they are")]
 pub enum JitEvent<'a> {
     /// A function was compiled.
     Load {
-        /// Process.
         pid: i32,
-        /// Thread.
         tid: i32,
-        /// Address of the code.
         code_addr: u64,
         /// The function's number in this file.
         index: u64,
-        /// Its name.
         name: &'a [u8],
-        /// The code.
         code: &'a [u8],
     },
     /// A function moved.
-    Move {
-        /// Process.
-        pid: i32,
-        /// Thread.
-        tid: i32,
-        /// Where it was.
-        old_addr: u64,
-        /// Where it is.
-        new_addr: u64,
-        /// How many bytes.
-        size: u64,
-        /// The function's number.
-        index: u64,
-    },
+    Move { pid: i32, tid: i32, old_addr: u64, new_addr: u64, size: u64, index: u64 },
     /// Line numbers of the function that the next Load has.
     DebugInfo {
-        /// Address of the code.
         code_addr: u64,
         /// The lines, ascending by address.
         lines: Vec<JitLine<'a>>,
@@ -120,10 +93,7 @@ pub enum JitEvent<'a> {
     /// The file is complete.
     Close,
     /// A type that is not known here.
-    Other {
-        /// The type.
-        id: u32,
-    },
+    Other { id: u32 },
 }
 
 /// One line number.

@@ -41,6 +41,7 @@ impl std::fmt::Display for Problem {
 /// Why a recording cannot be opened. The caller adds the file's name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum OpenError {
     /// Nothing in it.
     #[error("the file is empty: the recorder wrote nothing into it; record again")]
@@ -52,10 +53,7 @@ pub enum OpenError {
     DirectoryWithoutData,
     /// Something else than a recording.
     #[error("not a perf.data file: it looks like {looks_like}")]
-    NotPerfData {
-        /// What it looks like.
-        looks_like: String,
-    },
+    NotPerfData { looks_like: String },
     /// Recorded on a big-endian machine.
     #[error("a perf.data file from a big-endian machine: only little-endian recordings can be read")]
     BigEndian,
@@ -66,54 +64,24 @@ pub enum OpenError {
     Version1,
     /// It ends within its header.
     #[error("the perf.data header is cut off: the file has {len} bytes, the header needs {need}")]
-    TruncatedHeader {
-        /// Bytes in the file.
-        len: u64,
-        /// Bytes needed.
-        need: u64,
-    },
+    TruncatedHeader { len: u64, need: u64 },
     /// Neither the file form nor the pipe form.
     #[error("the perf.data header at byte 8 says it is {size} bytes long; a file has 104, a pipe has 16")]
-    HeaderSize {
-        /// What it says.
-        size: u64,
-    },
+    HeaderSize { size: u64 },
     /// An attr smaller than the first kernel's.
     #[error("the attr at byte {offset:#x} says it is {size} bytes long; the smallest ever is 64")]
-    AttrSize {
-        /// Where the size is.
-        offset: u64,
-        /// What it says.
-        size: u64,
-    },
+    AttrSize { offset: u64, size: u64 },
     /// A section that is not in the file.
     #[error(
         "the {section} section, {size} bytes at byte {offset:#x}, reaches beyond the end of the file ({len} bytes)"
     )]
-    SectionBeyondEnd {
-        /// Which.
-        section: &'static str,
-        /// Where it should start.
-        offset: u64,
-        /// How long it should be.
-        size: u64,
-        /// Bytes in the file.
-        len: u64,
-    },
+    SectionBeyondEnd { section: &'static str, offset: u64, size: u64, len: u64 },
     /// No event is described.
     #[error("the recording describes no event: {why}")]
-    NoEvents {
-        /// Where one was looked for.
-        why: &'static str,
-    },
+    NoEvents { why: &'static str },
     /// The operating system could not read.
     #[error("reading at byte {offset:#x} failed")]
-    Io {
-        /// Where.
-        offset: u64,
-        /// What it said.
-        source: io::Error,
-    },
+    Io { offset: u64, source: io::Error },
 }
 
 /// Why reading records ended early.

@@ -202,6 +202,7 @@ pub struct BuildId {
 /// What a record says, apart from samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names of most fields say what they are")]
 pub enum Record<'a> {
     /// MMAP or MMAP2.
     Mmap(Mapping<'a>),
@@ -212,17 +213,9 @@ pub enum Record<'a> {
     /// EXIT.
     Exit(TaskRecord),
     /// LOST: a ring was full. `id` is the event that wrote the record, not the one that lost.
-    Lost {
-        /// Event that reports the loss.
-        id: u64,
-        /// How many records are missing.
-        lost: u64,
-    },
+    Lost { id: u64, lost: u64 },
     /// LOST_SAMPLES: the event named by the trailer lost so many samples.
-    LostSamples {
-        /// How many.
-        lost: u64,
-    },
+    LostSamples { lost: u64 },
     /// THROTTLE.
     Throttle(Throttle),
     /// UNTHROTTLE.
@@ -232,48 +225,21 @@ pub enum Record<'a> {
     /// KSYMBOL.
     Ksymbol(Ksymbol<'a>),
     /// CGROUP.
-    Cgroup {
-        /// The cgroup's id, as in samples.
-        id: u64,
-        /// Its path.
-        path: &'a [u8],
-    },
+    Cgroup { id: u64, path: &'a [u8] },
     /// HEADER_ATTR of a pipe recording.
-    HeaderAttr {
-        /// The attr as stored.
-        attr: &'a [u8],
-        /// The event's ids.
-        ids: Words<'a>,
-    },
+    HeaderAttr { attr: &'a [u8], ids: Words<'a> },
     /// HEADER_BUILD_ID of a pipe recording.
     BuildId(BuildId),
     /// FINISHED_ROUND: everything older than the previous round's newest record has been delivered.
     FinishedRound,
     /// FINISHED_INIT: synthesized records end here.
     FinishedInit,
-    /// ID_INDEX: id, index, CPU and thread per entry, and a second list in newer files.
-    IdIndex {
-        /// Number of entries.
-        nr: u64,
-        /// The entries, 4 words each.
-        entries: Words<'a>,
-    },
-    /// EVENT_UPDATE: later knowledge about an event.
-    EventUpdate {
-        /// What: 0 unit, 1 scale, 2 name, 3 CPUs.
-        what: u64,
-        /// The event.
-        id: u64,
-        /// The new value.
-        data: &'a [u8],
-    },
+    /// ID_INDEX: id, index, CPU and thread per entry (a word each), and a second list in newer files.
+    IdIndex { nr: u64, entries: Words<'a> },
+    /// EVENT_UPDATE: later knowledge about an event; `what`: 0 unit, 1 scale, 2 name, 3 CPUs.
+    EventUpdate { what: u64, id: u64, data: &'a [u8] },
     /// HEADER_FEATURE of a pipe recording.
-    Feature {
-        /// Feature bit.
-        bit: u64,
-        /// The section.
-        data: &'a [u8],
-    },
+    Feature { bit: u64, data: &'a [u8] },
     /// A type without a parser here: known to perf but not needed by kymo, or newer than this library.
     Other,
 }

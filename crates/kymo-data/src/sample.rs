@@ -169,18 +169,14 @@ pub struct Sample<'a> {
 
 /// Who and when: the trailer of records other than samples (with `sample_id_all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the names of most fields say what they are")]
 pub struct SampleId {
-    /// Process.
     pub pid: Option<i32>,
-    /// Thread.
     pub tid: Option<i32>,
     /// When, in ns. Synthesized records have 0.
     pub time: Option<u64>,
-    /// The event's id.
     pub id: Option<u64>,
-    /// Stream id.
     pub stream_id: Option<u64>,
-    /// CPU.
     pub cpu: Option<u32>,
 }
 

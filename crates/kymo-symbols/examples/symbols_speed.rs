@@ -32,7 +32,7 @@ fn main() {
             at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             if !starts.is_empty() {
                 let address = starts[(at >> 33) as usize % starts.len()];
-                found += u64::from(table.find_index(address).is_some());
+                found += u64::from(table.find(address).is_some());
             }
         }
         let per_lookup = start.elapsed().as_nanos() as u64 / lookups;

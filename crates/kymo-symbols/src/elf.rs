@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 use super::budget::{self, Budget, Charge};
+use super::name::text_at;
 
 /// Why a file gave no symbols.
 #[derive(Debug, Error)]
@@ -20,26 +21,13 @@ use super::budget::{self, Budget, Charge};
 pub(crate) enum SymbolError {
     /// The file could not be opened or read.
     #[error("failed to read symbols of {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file is a directory, a device or something else that holds no code.
     #[error("{path} is not a regular file: no symbols")]
-    NotAFile {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The file is no little-endian ELF file, or its headers point outside of it.
     #[error("{path} holds no symbols: {why}")]
-    Elf {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Elf { path: PathBuf, why: String },
 }
 
 pub(crate) const SHT_SYMTAB: u32 = 2;
@@ -51,6 +39,11 @@ pub(crate) const SHF_ALLOC: u64 = 2;
 pub(crate) const SHF_COMPRESSED: u64 = 0x800;
 pub(crate) const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
+pub(crate) const EM_386: u16 = 3;
+pub(crate) const EM_ARM: u16 = 40;
+pub(crate) const EM_X86_64: u16 = 62;
+pub(crate) const EM_AARCH64: u16 = 183;
+pub(crate) const EM_RISCV: u16 = 243;
 
 /// Files larger than this many sections or segments are not believed.
 const MOST_HEADERS: u64 = 1 << 20;
@@ -340,9 +333,7 @@ impl ElfFile {
 
     /// A section's name.
     pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
-        let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
-        let rest = &rest[..rest.len().min(LONGEST_SECTION_NAME)];
-        &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+        text_at(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
     /// The first section with this name, and its number.
@@ -355,11 +346,24 @@ impl ElfFile {
         self.sections.iter().enumerate().skip(1).find(|(_, section)| is(section))
     }
 
+    /// Whether the file itself has bytes of a section of this name.
+    pub(crate) fn has_bytes(&self, name: &[u8]) -> bool {
+        self.section(name).is_some_and(|(_, section)| section.kind != SHT_NOBITS && section.size > 0)
+    }
+
     /// Whether a section of instructions was linked there, or there are no section headers.
-    pub(crate) fn is_code(&self, vaddr: u64) -> bool {
+    fn is_code(&self, vaddr: u64) -> bool {
         let after = self.code.partition_point(|range| range.start <= vaddr);
         self.sections.is_empty()
             || after.checked_sub(1).and_then(|at| self.code.get(at)).is_some_and(|range| vaddr < range.end)
+    }
+
+    /// Where code that was linked at an address is in the file: inside a section of instructions, or,
+    /// without section headers, inside a loaded segment.
+    pub(crate) fn code_offset(&self, vaddr: u64) -> Option<u64> {
+        let segment = self.segment_of(vaddr).filter(|_| self.is_code(vaddr))?;
+        let into = vaddr - segment.vaddr;
+        if into < segment.size_in_file { into.checked_add(segment.offset) } else { None }
     }
 
     /// The loaded segment that holds this linked address.
@@ -408,20 +412,28 @@ fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// The GNU build id among ELF notes.
-pub(crate) fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
-    const NT_GNU_BUILD_ID: u32 = 3;
-    while notes.len() >= 12 {
-        let header = Fields(notes);
-        let (name, desc, kind) = (header.u32(0) as usize, header.u32(4) as usize, header.u32(8));
+/// A note of a file: its type, its name and its content, as far as these lie inside of the notes.
+type ElfNote<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// The notes of a section or segment, up to the first one whose lengths make no sense.
+pub(crate) fn notes(mut bytes: &[u8]) -> impl Iterator<Item = ElfNote<'_>> {
+    std::iter::from_fn(move || {
+        let header = Fields(bytes.get(..12)?);
+        let (name, desc) = (header.u32(0) as usize, header.u32(4) as usize);
         let desc_at = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
         let end = desc_at.checked_add(desc.checked_next_multiple_of(4)?)?;
-        if kind == NT_GNU_BUILD_ID && notes.get(12..12 + name) == Some(b"GNU\0") {
-            return notes.get(desc_at..desc_at + desc).map(<[u8]>::to_vec);
-        }
-        notes = notes.get(end..)?;
-    }
-    None
+        let note = (header.u32(8), bytes.get(12..12 + name), bytes.get(desc_at..desc_at + desc));
+        // The last note may lack its padding.
+        bytes = bytes.get(end..).unwrap_or(&[]);
+        Some(note)
+    })
+}
+
+/// The GNU build id among ELF notes.
+pub(crate) fn build_id_of_notes(bytes: &[u8]) -> Option<Vec<u8>> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let (.., id) = notes(bytes).find(|&(kind, name, _)| kind == NT_GNU_BUILD_ID && name == Some(b"GNU\0"))?;
+    id.map(<[u8]>::to_vec)
 }
 
 /// Whether two build ids name the same file; a short one may have been stored with zeros behind it.

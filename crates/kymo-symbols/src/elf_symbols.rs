@@ -1,6 +1,7 @@
 //! Symbols of ELF files: which entries count as symbols, and at which file offset.
 
-use super::elf::{self, ElfFile, Fields, Section};
+use super::elf::{self, EM_AARCH64, EM_ARM, EM_RISCV, ElfFile, Fields, Section};
+use super::name::name_at;
 use super::table::{Binding, TableBuilder};
 
 pub(crate) const STT_NOTYPE: u8 = 0;
@@ -11,9 +12,6 @@ const STV_INTERNAL: u8 = 1;
 const STV_HIDDEN: u8 = 2;
 const SHN_UNDEF: u16 = 0;
 pub(crate) const SHN_ABS: u16 = 0xfff1;
-pub(super) const EM_ARM: u16 = 40;
-pub(super) const EM_AARCH64: u16 = 183;
-const EM_RISCV: u16 = 243;
 
 /// Where a symbol's address is counted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,14 +96,49 @@ impl Symbol {
     }
 }
 
+/// A symbol table that was read, with the names of its entries.
+pub(crate) struct SymbolEntries {
+    is_64: bool,
+    bytes: Vec<u8>,
+    pub(crate) strings: Vec<u8>,
+}
+
+impl SymbolEntries {
+    pub(crate) fn read(elf: &ElfFile, table: &Section) -> Option<SymbolEntries> {
+        let strings = elf.read_section(elf.sections.get(table.link as usize)?)?;
+        Some(SymbolEntries { is_64: elf.is_64, bytes: elf.read_section(table)?, strings })
+    }
+
+    fn chunks(&self) -> std::slice::ChunksExact<'_, u8> {
+        self.bytes.chunks_exact(if self.is_64 { 24 } else { 16 })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Symbol> {
+        self.chunks().map(|bytes| Symbol::parse(self.is_64, bytes))
+    }
+
+    /// The entry with this number.
+    pub(crate) fn get(&self, number: usize) -> Option<Symbol> {
+        self.chunks().nth(number).map(|bytes| Symbol::parse(self.is_64, bytes))
+    }
+
+    pub(crate) fn name(&self, symbol: Symbol) -> &[u8] {
+        name_at(&self.strings, symbol.name as usize)
+    }
+}
+
+/// Both symbol tables of a file, as far as it has them.
+pub(crate) fn tables(elf: &ElfFile) -> impl Iterator<Item = &Section> {
+    [symtab(elf), dynsym(elf).map(|(_, section)| section)].into_iter().flatten()
+}
+
 /// Adds the symbols of `elf`: of `.symtab` and then of `.dynsym`, each followed by the fixing of ends and aliases.
 /// `runtime` is the file that was loaded, where `elf` may be one that only holds debug information.
 ///
 /// A symbol of a section that is not there is passed over: post-link optimizers leave such ones. (perf 6.1 drops all
 /// symbols behind it.)
 pub(super) fn add_symbols(builder: &mut TableBuilder, elf: &ElfFile, runtime: &ElfFile, space: AddressSpace) {
-    let tables = [symtab(elf), dynsym(elf).map(|(_, s)| s)];
-    for table in tables.into_iter().flatten() {
+    for table in tables(elf) {
         if add_table(builder, elf, runtime, table, space).is_none() {
             elf.refuse(format!(
                 "{}: its section {} could not be read whole; its symbols are missing",
@@ -135,25 +168,21 @@ fn add_table(
         ));
         return None;
     };
-    let strings = elf.read_section(names)?;
-    let symbols = elf.read_section(table)?;
-    let base = builder.add_names(&strings)?;
+    let entries = SymbolEntries::read(elf, table)?;
+    let strings = &entries.strings;
+    let base = builder.add_names(strings)?;
     builder.keep(room);
-    let entry_size = if elf.is_64 { 24 } else { 16 };
     let count = table.size.checked_div(table.entry_size)?;
     let mut added = 0;
-    for bytes in symbols.chunks_exact(entry_size).take(count.try_into().unwrap_or(usize::MAX)) {
-        let symbol = Symbol::parse(elf.is_64, bytes);
+    for symbol in entries.iter().take(count.try_into().unwrap_or(usize::MAX)) {
         let is_label = symbol.is_label();
         if !is_label && !symbol.is_function_or_object() {
             continue;
         }
-        if symbol.name as usize >= strings.len()
-            || is_mapping_mark(elf.machine, &strings[symbol.name as usize..])
-        {
+        let Some(name) = strings.get(symbol.name as usize..).filter(|name| !name.is_empty()) else {
             continue;
-        }
-        if symbol.section == SHN_ABS {
+        };
+        if is_mapping_mark(elf.machine, name) || symbol.section == SHN_ABS {
             continue;
         }
         let mut owner = elf;
@@ -204,25 +233,16 @@ pub(super) struct FunctionSymbol<'a> {
 
 /// Tells of each function in both tables; what makes no sense is left out. Labels of assembly code are functions if they have a size.
 pub(super) fn for_each_function(elf: &ElfFile, mut tell: impl FnMut(FunctionSymbol<'_>)) {
-    /// Longer names are not believed: a hostile table can name one endless string a million times.
-    const LONGEST: usize = 64 << 10;
-    let tables = [symtab(elf), dynsym(elf).map(|(_, section)| section)];
-    for table in tables.into_iter().flatten() {
-        let strings = elf.sections.get(table.link as usize).and_then(|s| elf.read_section(s));
-        let (Some(strings), Some(symbols)) = (strings, elf.read_section(table)) else { continue };
-        let entry_size = if elf.is_64 { 24 } else { 16 };
-        let mut budget = strings.len().saturating_mul(4) + (1 << 20);
-        for bytes in symbols.chunks_exact(entry_size) {
-            let symbol = Symbol::parse(elf.is_64, bytes);
+    for entries in tables(elf).filter_map(|table| SymbolEntries::read(elf, table)) {
+        let mut budget = entries.strings.len().saturating_mul(4) + (1 << 20);
+        for symbol in entries.iter() {
             let is_function = matches!(symbol.kind(), STT_FUNC | STT_GNU_IFUNC);
             let is_sized_label = symbol.is_label() && symbol.size > 0;
             if !symbol.is_named_and_defined() || symbol.section == SHN_ABS || !(is_function || is_sized_label)
             {
                 continue;
             }
-            let name = strings.get(symbol.name as usize..).unwrap_or(&[]);
-            let name = &name[..name.len().min(LONGEST)];
-            let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
+            let name = entries.name(symbol);
             let Some(left) = budget.checked_sub(name.len()) else { return };
             budget = left;
             if is_mapping_mark(elf.machine, name) {

@@ -4,6 +4,7 @@
 //! with a context of its own, taken from a small stack and put back; answers are kept per address, because a
 //! recording asks for few addresses many times.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -35,8 +36,6 @@ const MOST_FRAMES: usize = 256;
 pub struct InlineFrame {
     /// The function's name, demangled unless switched off.
     pub function: Option<Arc<str>>,
-    /// The function's name as the linker knows it.
-    pub raw_function: Option<Arc<str>>,
     /// The source file, as the debug information names it.
     pub file: Option<Arc<str>>,
     /// The line in that file, counted from 1.
@@ -170,21 +169,15 @@ impl Lines {
         let mut frames = Vec::new();
         while frames.len() < MOST_FRAMES {
             let Ok(Some(frame)) = found.next() else { break };
-            let raw = frame.function.as_ref().and_then(|function| {
+            let function = frame.function.as_ref().and_then(|function| {
                 let bytes = function.name.to_slice().ok()?;
-                Some(self.interned(&shortened(&bytes)))
-            });
-            let shown = raw.as_ref().map(|raw| match self.demangle {
-                true => match demangle::readable(raw) {
-                    std::borrow::Cow::Borrowed(_) => Arc::clone(raw),
-                    std::borrow::Cow::Owned(readable) => self.interned(&readable),
-                },
-                false => Arc::clone(raw),
+                let name = shortened(&bytes);
+                let shown = if self.demangle { demangle::readable(&name) } else { Cow::Borrowed(&*name) };
+                Some(self.interned(&shown))
             });
             let location = frame.location.as_ref();
             frames.push(InlineFrame {
-                function: shown,
-                raw_function: raw,
+                function,
                 file: location.and_then(|l| l.file).map(|file| self.interned(&shortened(file.as_bytes()))),
                 line: location.and_then(|l| l.line),
             });
@@ -199,9 +192,7 @@ impl Lines {
 
     fn read_dwarf(&self) -> Option<Dwarf> {
         let files = [self.debug.as_ref(), self.runtime.as_ref()];
-        let elf = files.into_iter().flatten().find(|elf| {
-            elf.section(b".debug_info").is_some_and(|(_, section)| section.kind != elf::SHT_NOBITS)
-        })?;
+        let elf = files.into_iter().flatten().find(|elf| elf.has_bytes(b".debug_info"))?;
         let (mut sections, mut room) = sections_of(elf);
         let mut stored = elf.stored;
         if let Some(shared) = supplementary(elf) {

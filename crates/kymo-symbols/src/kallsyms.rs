@@ -40,18 +40,12 @@ fn parse_line(text: &[u8], start: usize, end: usize) -> Option<Line<'_>> {
         return None;
     }
     let rest = &line[digits + 3..];
-    let tab = memchr::memchr(b'\t', rest);
-    let module = tab.and_then(|tab| {
-        let bracketed = rest[tab + 1..].trim_ascii();
-        bracketed.strip_prefix(b"[")?.strip_suffix(b"]")
-    });
-    Some(Line {
-        address,
-        kind,
-        name: &rest[..tab.unwrap_or(rest.len())],
-        name_at: start + digits + 3,
-        module,
-    })
+    let (name, module) = match memchr::memchr(b'\t', rest) {
+        Some(tab) => (&rest[..tab], rest[tab + 1..].trim_ascii().strip_prefix(b"[")),
+        None => (rest, None),
+    };
+    let module = module.and_then(|module| module.strip_suffix(b"]"));
+    Some(Line { address, kind, name, name_at: start + digits + 3, module })
 }
 
 /// Parses the list. Lines that make no sense are passed over.

@@ -9,8 +9,8 @@ use super::elf::{ElfFile, build_id_of_notes, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::kallsyms::{self, Kallsyms};
 use super::locate;
+use super::options::{Note, SymbolOptions};
 use super::perf_map;
-use super::store::{Note, SymbolOptions};
 use super::table::{SymbolTable, TableBuilder};
 use super::user::Loaded;
 
@@ -74,17 +74,14 @@ pub(super) fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) ->
 }
 
 /// The kernel's own table, moved to where the recorded kernel lay.
-pub(super) fn table_of(list: &Kallsyms, reference: Option<&(String, u64)>) -> Result<SymbolTable, Note> {
+pub(super) fn table_of(list: &Kallsyms, reference: Option<&(String, u64)>) -> SymbolTable {
     let mut table = list.kernel.clone();
     if let Some((name, recorded)) = reference
         && let Some(now) = list.references.get(name.as_str())
     {
-        let delta = recorded.wrapping_sub(*now);
-        if delta != 0 {
-            table.shift(delta);
-        }
+        table.shift(recorded.wrapping_sub(*now));
     }
-    Ok(table)
+    table
 }
 
 /// The table of a kernel image: the one that was asked for, or one of the usual ones whose build id is the
@@ -101,7 +98,7 @@ pub(super) fn load_vmlinux(
     if let Some(path) = &options.vmlinux {
         return Some(match ElfFile::open(path, &options.budget) {
             Ok(elf) => load_image(options, elf, reference),
-            Err(error) => Loaded::nothing(error.to_string()),
+            Err(error) => Note(error.to_string()).into(),
         });
     }
     let wanted = build_id?;

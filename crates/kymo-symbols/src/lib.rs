@@ -72,6 +72,7 @@ mod kernel;
 mod locate;
 mod metered;
 mod name;
+mod options;
 mod perf_map;
 pub mod place;
 mod plt;
@@ -86,5 +87,6 @@ mod vdso;
 
 pub use budget::Budget;
 pub use inline::InlineFrame;
-pub use store::{ModuleKey, ModuleSymbols, Note, SymbolOptions, SymbolStore};
+pub use options::{Note, SymbolOptions};
+pub use store::{ModuleKey, ModuleSymbols, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

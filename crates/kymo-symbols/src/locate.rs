@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::elf::ElfFile;
-use super::store::SymbolOptions;
+use super::options::SymbolOptions;
 
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 

@@ -14,11 +14,17 @@ const MOST_LOOKED_AT: usize = 64 << 10;
 /// What stays of one that is longer than [`LONGEST_NAME`].
 const KEPT: usize = 4 << 10;
 
-/// The name that starts here and ends with a zero byte, as far as it is looked at.
-pub(super) fn name_at(strings: &[u8], offset: usize) -> &[u8] {
+/// The text that starts here and ends with a zero byte, or after `most` bytes.
+pub(crate) fn text_at(strings: &[u8], offset: usize, most: usize) -> &[u8] {
     let rest = strings.get(offset..).unwrap_or(&[]);
-    let rest = &rest[..rest.len().min(MOST_LOOKED_AT)];
+    let rest = &rest[..rest.len().min(most)];
     &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+}
+
+/// The name that starts here, as far as it is looked at: a hostile table can name one endless string
+/// a million times.
+pub(crate) fn name_at(strings: &[u8], offset: usize) -> &[u8] {
+    text_at(strings, offset, MOST_LOOKED_AT)
 }
 
 /// Whether an arena of zero-ended names has one that [`shortened`] would cut.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::budget;
 use super::locate;
-use super::store::{Note, SymbolOptions};
+use super::options::{Note, SymbolOptions};
 use super::table::{Binding, SymbolTable, TableBuilder};
 use super::user::Loaded;
 
@@ -27,7 +27,7 @@ pub(super) fn load(options: &SymbolOptions, pid: i32) -> Loaded {
             let notes = if whole { Vec::new() } else { vec![cut_note(&path, text.len())] };
             Loaded { table: parse(text), notes, ..Loaded::default() }
         }
-        Err(why) => Loaded { notes: vec![Note(why)], ..Loaded::default() },
+        Err(why) => Note(why).into(),
     }
 }
 

@@ -15,13 +15,10 @@
 
 use std::collections::BTreeMap;
 
-use super::elf::{self, ElfFile, Fields, Section};
-use super::elf_symbols::{EM_AARCH64, EM_ARM, Symbol, dynsym};
-use super::name::name_at;
+use super::elf::{self, EM_386, EM_AARCH64, EM_ARM, EM_X86_64, ElfFile, Fields, Section};
+use super::elf_symbols::{SymbolEntries, dynsym};
 use super::table::{Binding, TableBuilder};
 
-const EM_386: u16 = 3;
-const EM_X86_64: u16 = 62;
 /// `R_X86_64_*` and `R_386_*` have the same numbers for these two.
 const R_GLOB_DAT: u64 = 6;
 const R_JUMP_SLOT: u64 = 7;
@@ -60,24 +57,18 @@ enum StubName {
 /// The symbols for dynamic linking.
 struct Names {
     number: usize,
-    symbols: Vec<u8>,
-    strings: Vec<u8>,
-    is_64: bool,
+    entries: SymbolEntries,
 }
 
 impl Names {
     fn read(runtime: &ElfFile) -> Option<Names> {
         let (number, section) = dynsym(runtime)?;
-        let symbols = runtime.read_section(section)?;
-        let strings = runtime.sections.get(section.link as usize).and_then(|s| runtime.read_section(s))?;
-        (!strings.is_empty()).then_some(Names { number, symbols, strings, is_64: runtime.is_64 })
+        let entries = SymbolEntries::read(runtime, section)?;
+        (!entries.strings.is_empty()).then_some(Names { number, entries })
     }
 
     fn of(&self, number: usize) -> &[u8] {
-        let size = if self.is_64 { 24 } else { 16 };
-        let at = number.saturating_mul(size);
-        let bytes = self.symbols.get(at..at.saturating_add(size)).unwrap_or(&[]);
-        name_at(&self.strings, Symbol::parse(self.is_64, bytes).name as usize)
+        self.entries.get(number).map_or(&[], |symbol| self.entries.name(symbol))
     }
 
     /// Collects stubs: address, size, name.
@@ -89,7 +80,7 @@ impl Names {
         let mut arena = Vec::new();
         let mut found = Vec::new();
         for (address, size, name) in stubs {
-            if arena.len() > self.strings.len().saturating_mul(4) + MOST_REPEATED {
+            if arena.len() > self.entries.strings.len().saturating_mul(4) + MOST_REPEATED {
                 return None;
             }
             found.push((address, size, arena.len() as u32));

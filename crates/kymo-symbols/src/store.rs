@@ -5,92 +5,38 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 
-use super::budget::Budget;
 use super::inline::{InlineFrame, Lines};
 use super::kallsyms::Kallsyms;
 use super::kernel;
+use super::options::{Note, SymbolOptions};
 use super::table::{SymbolRef, SymbolTable};
 use super::user::{self, Loaded};
 use super::{perf_map, vdso};
 
-/// Which module an address belongs to, as the recording knows it.
+/// Which module an address belongs to, as the recording knows it; `build_id`: what it stored, if
+/// anything. For kernel modules that is the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names of most fields say what they are")]
 pub enum ModuleKey {
-    /// A file mapped by a process. Addresses are file offsets.
-    Elf {
-        /// The path of the mapping record.
-        path: PathBuf,
-        /// The build id that the recording stored for it, if any.
-        build_id: Option<Vec<u8>>,
-    },
+    /// A file mapped by a process, by the path of the mapping record. Addresses are file offsets.
+    Elf { path: PathBuf, build_id: Option<Vec<u8>> },
     /// The kernel image. Addresses are absolute.
     Kernel {
-        /// The recorded kernel's build id, if stored.
         build_id: Option<Vec<u8>>,
         /// The recorded address of the reference symbol (`_text` or `_stext`) and its name, from the kernel's
         /// mapping record: lets a recording of an earlier boot be read after the kernel moved.
         reference: Option<(String, u64)>,
     },
-    /// A loadable kernel module, by the name in brackets. Addresses are absolute.
-    KernelModule {
-        /// The name without brackets.
-        name: String,
-        /// The build id of the kernel that it was loaded into, if stored.
-        build_id: Option<Vec<u8>>,
-    },
+    /// A loadable kernel module, by its name without the brackets. Addresses are absolute.
+    KernelModule { name: String, build_id: Option<Vec<u8>> },
     /// The vdso of the machine that reads the recording. Addresses are file offsets.
-    Vdso {
-        /// The recorded vdso's build id, if stored.
-        build_id: Option<Vec<u8>>,
-    },
-    /// Code that a just-in-time compiler described in `/tmp/perf-PID.map`. Addresses are absolute.
-    PerfMap {
-        /// The process, as numbered in the recording.
-        pid: i32,
-    },
+    Vdso { build_id: Option<Vec<u8>> },
+    /// Code that a just-in-time compiler described in `/tmp/perf-PID.map`, PID as numbered in the
+    /// recording. Addresses are absolute.
+    PerfMap { pid: i32 },
     /// Memory without a file: no symbols.
     Anonymous,
 }
-
-/// Where to look for symbols and how to show them.
-#[derive(Clone, Debug)]
-pub struct SymbolOptions {
-    /// A directory that stands for `/` of the recorded machine (`--symfs`).
-    pub symfs: Option<PathBuf>,
-    /// A kernel image with symbols (`--vmlinux`).
-    pub vmlinux: Option<PathBuf>,
-    /// The kernel's symbol list (`--kallsyms`); `/proc/kallsyms` unless given.
-    pub kallsyms: Option<PathBuf>,
-    /// The build-id cache (`--buildid-dir`); `$PERF_BUILDID_DIR` or `~/.debug` unless given.
-    pub buildid_dir: Option<PathBuf>,
-    /// Whether names of compiled languages are made readable.
-    pub demangle: bool,
-    /// Whether the kernel's names are demangled too.
-    pub demangle_kernel: bool,
-    /// Whether perf maps of other owners are read (`-f`).
-    pub force: bool,
-    /// The account of what files may cost; the process's own unless another one is given.
-    pub budget: Budget,
-}
-
-impl Default for SymbolOptions {
-    fn default() -> SymbolOptions {
-        SymbolOptions {
-            symfs: None,
-            vmlinux: None,
-            kallsyms: None,
-            buildid_dir: None,
-            demangle: true,
-            demangle_kernel: false,
-            force: false,
-            budget: Budget::default(),
-        }
-    }
-}
-
-/// Something that the user should know about a module's symbols: what, on which file, why, what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note(pub String);
 
 /// The symbols of one module, ready for lookups from any thread.
 #[derive(Debug)]
@@ -139,13 +85,6 @@ impl ModuleSymbols {
     /// For the caller's frames of a stack give the return address minus one: the call, not what follows it.
     pub fn inline_frames(&self, address: u64) -> Arc<[InlineFrame]> {
         self.lines.frames(address)
-    }
-
-    /// The source file and line of `address`, innermost.
-    pub fn source_line(&self, address: u64) -> Option<(Arc<str>, u32)> {
-        let frames = self.inline_frames(address);
-        let first = frames.first()?;
-        Some((first.file.clone()?, first.line?))
     }
 }
 
@@ -199,7 +138,7 @@ impl SymbolStore {
                 {
                     return loaded;
                 }
-                self.of_symbol_list(build_id, |list| kernel::table_of(list, reference.as_ref()))
+                self.of_symbol_list(build_id, |list| Ok(kernel::table_of(list, reference.as_ref())))
             }
             ModuleKey::KernelModule { name, build_id } => self.of_symbol_list(build_id, |list| {
                 list.modules.get(name.as_str()).cloned().ok_or_else(|| {
@@ -221,7 +160,7 @@ impl SymbolStore {
     ) -> Loaded {
         let path = match kernel::find_kallsyms(&self.options, build_id.as_deref()) {
             Ok(path) => path,
-            Err(note) => return Loaded { notes: vec![note], ..Loaded::default() },
+            Err(note) => return note.into(),
         };
         let slot = {
             let mut lists = self.kallsyms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -230,7 +169,7 @@ impl SymbolStore {
         let list = slot.get_or_init(|| kernel::load_kallsyms(&self.options, &path));
         match list.as_ref().map_err(Note::clone).and_then(pick) {
             Ok(table) => Loaded { table, ..Loaded::default() },
-            Err(note) => Loaded { notes: vec![note], ..Loaded::default() },
+            Err(note) => note.into(),
         }
     }
 }

@@ -64,11 +64,10 @@ struct Overlap {
 impl SymbolTable {
     /// The symbol that covers `address`, if there is one; where several do, the one that perf finds.
     pub fn find(&self, address: u64) -> Option<SymbolRef<'_>> {
-        self.find_index(address).and_then(|index| self.get(index))
+        self.get(self.find_index(address)?)
     }
 
-    /// The number of the symbol that covers `address`: the cheap half of [`find`](SymbolTable::find).
-    pub fn find_index(&self, address: u64) -> Option<u32> {
+    fn find_index(&self, address: u64) -> Option<u32> {
         let after = self.starts.partition_point(|&start| start <= address);
         let last = after.checked_sub(1)?;
         if let Some(overlap) = &self.overlap
@@ -321,17 +320,9 @@ impl TableBuilder {
 
     fn first_is_better(&self, first: u32, second: u32) -> bool {
         let (a, b) = (&self.entries[first as usize], &self.entries[second as usize]);
-        let empty = |e: &Entry| e.end == e.start;
-        if empty(a) != empty(b) {
-            return empty(b);
-        }
-        let weak = |e: &Entry| e.binding == Binding::Weak;
-        if weak(a) != weak(b) {
-            return weak(b);
-        }
-        let global = |e: &Entry| e.binding == Binding::Global;
-        if global(a) != global(b) {
-            return global(a);
+        let rank = |e: &Entry| (e.end == e.start, e.binding == Binding::Weak, e.binding != Binding::Global);
+        if rank(a) != rank(b) {
+            return rank(a) < rank(b);
         }
         // Most aliases are one symbol that two tables list.
         let bytes = |e: &Entry| name_at(&self.arena, e.name as usize);
@@ -382,12 +373,8 @@ impl TableBuilder {
     }
 
     /// The finished table.
-    pub(super) fn finish(mut self) -> SymbolTable {
-        self.sort();
-        self.write_out_odd_names();
-        let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
-        let room = Arc::new(std::mem::take(&mut self.room));
-        self.table(&arena, &room)
+    pub(super) fn finish(self) -> SymbolTable {
+        self.finish_groups(1).pop().unwrap_or_default()
     }
 
     /// Names that are no UTF-8 are written out at the arena's end, so that two of them stay two.

@@ -8,6 +8,8 @@
 //! The balancing is the textbook's (Cormen et al., chapter 13), which is also the kernel library's.
 
 const NIL: u32 = 0;
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
 
 /// What happened to the tree, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +23,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     key: u64,
-    left: u32,
-    right: u32,
+    children: [u32; 2],
     parent: u32,
     red: bool,
 }
@@ -52,20 +53,16 @@ impl Tree {
         let mut node = self.root;
         while node != NIL {
             match side(node - 1) {
-                std::cmp::Ordering::Less => node = self.nodes[node as usize].left,
-                std::cmp::Ordering::Greater => node = self.nodes[node as usize].right,
+                std::cmp::Ordering::Less => node = self.child(node, LEFT),
+                std::cmp::Ordering::Greater => node = self.child(node, RIGHT),
                 std::cmp::Ordering::Equal => return Some(node - 1),
             }
         }
         None
     }
 
-    fn l(&self, node: u32) -> u32 {
-        self.nodes[node as usize].left
-    }
-
-    fn r(&self, node: u32) -> u32 {
-        self.nodes[node as usize].right
+    fn child(&self, node: u32, side: usize) -> u32 {
+        self.nodes[node as usize].children[side]
     }
 
     fn p(&self, node: u32) -> u32 {
@@ -76,62 +73,60 @@ impl Tree {
         self.nodes[node as usize].red
     }
 
+    fn set_red(&mut self, node: u32, red: bool) {
+        self.nodes[node as usize].red = red;
+    }
+
+    /// Hangs `child` on one side below `parent`.
+    fn link(&mut self, parent: u32, side: usize, child: u32) {
+        self.nodes[parent as usize].children[side] = child;
+        self.nodes[child as usize].parent = parent;
+    }
+
+    /// The side of its parent on which a node hangs.
+    fn side_of(&self, node: u32) -> usize {
+        usize::from(self.child(self.p(node), LEFT) != node)
+    }
+
     /// Puts `new` where `old` hangs below `old`'s parent.
     fn replace(&mut self, old: u32, new: u32) {
         let parent = self.p(old);
         if parent == NIL {
             self.root = new;
-        } else if self.l(parent) == old {
-            self.nodes[parent as usize].left = new;
         } else {
-            self.nodes[parent as usize].right = new;
+            let side = self.side_of(old);
+            self.nodes[parent as usize].children[side] = new;
         }
         self.nodes[new as usize].parent = parent;
     }
 
-    fn rotate_left(&mut self, x: u32) {
-        let y = self.r(x);
-        let inner = self.l(y);
-        self.nodes[x as usize].right = inner;
+    /// Moves `x` down to this side; its other child takes its place.
+    fn rotate(&mut self, x: u32, side: usize) {
+        let y = self.child(x, 1 - side);
+        let inner = self.child(y, side);
+        self.nodes[x as usize].children[1 - side] = inner;
         if inner != NIL {
             self.nodes[inner as usize].parent = x;
         }
         self.replace(x, y);
-        self.nodes[y as usize].left = x;
-        self.nodes[x as usize].parent = y;
-    }
-
-    fn rotate_right(&mut self, x: u32) {
-        let y = self.l(x);
-        let inner = self.r(y);
-        self.nodes[x as usize].left = inner;
-        if inner != NIL {
-            self.nodes[inner as usize].parent = x;
-        }
-        self.replace(x, y);
-        self.nodes[y as usize].right = x;
-        self.nodes[x as usize].parent = y;
+        self.link(y, side, x);
     }
 
     fn insert(&mut self, start_of: &impl Fn(u32) -> u64) {
         let new = self.nodes.len() as u32;
         let key = start_of(new - 1);
-        let mut parent = NIL;
-        let mut node = self.root;
-        let mut goes_left = false;
+        let (mut parent, mut node, mut side) = (NIL, self.root, LEFT);
         while node != NIL {
             parent = node;
             // Equal keys go right, so that equals stay in order of insertion.
-            goes_left = key < self.nodes[node as usize].key;
-            node = if goes_left { self.l(node) } else { self.r(node) };
+            side = usize::from(key >= self.nodes[node as usize].key);
+            node = self.child(node, side);
         }
-        self.nodes.push(Node { key, left: NIL, right: NIL, parent, red: true });
+        self.nodes.push(Node { key, children: [NIL; 2], parent, red: true });
         if parent == NIL {
             self.root = new;
-        } else if goes_left {
-            self.nodes[parent as usize].left = new;
         } else {
-            self.nodes[parent as usize].right = new;
+            self.link(parent, side, new);
         }
         self.balance_insert(new);
     }
@@ -140,109 +135,89 @@ impl Tree {
         while self.is_red(self.p(z)) {
             let parent = self.p(z);
             let grand = self.p(parent);
-            let parent_is_left = parent == self.l(grand);
-            let uncle = if parent_is_left { self.r(grand) } else { self.l(grand) };
+            let side = self.side_of(parent);
+            let uncle = self.child(grand, 1 - side);
             if self.is_red(uncle) {
-                self.nodes[parent as usize].red = false;
-                self.nodes[uncle as usize].red = false;
-                self.nodes[grand as usize].red = true;
+                self.set_red(parent, false);
+                self.set_red(uncle, false);
+                self.set_red(grand, true);
                 z = grand;
                 continue;
             }
-            let inner = if parent_is_left { self.r(parent) } else { self.l(parent) };
-            if z == inner {
+            if z == self.child(parent, 1 - side) {
                 z = parent;
-                if parent_is_left { self.rotate_left(z) } else { self.rotate_right(z) }
+                self.rotate(z, side);
             }
             let (parent, grand) = (self.p(z), self.p(self.p(z)));
-            self.nodes[parent as usize].red = false;
-            self.nodes[grand as usize].red = true;
-            if parent_is_left { self.rotate_right(grand) } else { self.rotate_left(grand) }
+            self.set_red(parent, false);
+            self.set_red(grand, true);
+            self.rotate(grand, 1 - side);
         }
-        let root = self.root;
-        self.nodes[root as usize].red = false;
+        self.set_red(self.root, false);
     }
 
     fn erase(&mut self, z: u32) {
-        let removed_red;
-        let x;
-        if self.l(z) == NIL || self.r(z) == NIL {
+        let [left, right] = self.nodes[z as usize].children;
+        let (removed_red, x);
+        if left == NIL || right == NIL {
             removed_red = self.is_red(z);
-            x = if self.l(z) == NIL { self.r(z) } else { self.l(z) };
+            x = if left == NIL { right } else { left };
             self.replace(z, x);
         } else {
-            let mut y = self.r(z);
-            while self.l(y) != NIL {
-                y = self.l(y);
+            let mut y = right;
+            while self.child(y, LEFT) != NIL {
+                y = self.child(y, LEFT);
             }
             removed_red = self.is_red(y);
-            x = self.r(y);
+            x = self.child(y, RIGHT);
             if self.p(y) == z {
                 self.nodes[x as usize].parent = y;
             } else {
                 self.replace(y, x);
-                let right = self.r(z);
-                self.nodes[y as usize].right = right;
-                self.nodes[right as usize].parent = y;
+                self.link(y, RIGHT, self.child(z, RIGHT));
             }
             self.replace(z, y);
-            let left = self.l(z);
-            self.nodes[y as usize].left = left;
-            self.nodes[left as usize].parent = y;
-            self.nodes[y as usize].red = self.is_red(z);
+            self.link(y, LEFT, left);
+            self.set_red(y, self.is_red(z));
         }
         if !removed_red {
             self.balance_erase(x);
         }
         // The missing node lends its parent link to the balancing; it must not keep it.
         self.nodes[NIL as usize].parent = NIL;
-        self.nodes[NIL as usize].red = false;
+        self.set_red(NIL, false);
     }
 
     fn balance_erase(&mut self, mut x: u32) {
         while x != self.root && !self.is_red(x) {
             let parent = self.p(x);
-            let x_is_left = x == self.l(parent);
-            let sibling_of = |tree: &Tree| if x_is_left { tree.r(parent) } else { tree.l(parent) };
-            let mut w = sibling_of(self);
+            let side = self.side_of(x);
+            let mut w = self.child(parent, 1 - side);
             if self.is_red(w) {
-                self.nodes[w as usize].red = false;
-                self.nodes[parent as usize].red = true;
-                if x_is_left {
-                    self.rotate_left(parent)
-                } else {
-                    self.rotate_right(parent)
-                }
-                w = sibling_of(self);
+                self.set_red(w, false);
+                self.set_red(parent, true);
+                self.rotate(parent, side);
+                w = self.child(parent, 1 - side);
             }
-            let (near, far) = if x_is_left { (self.l(w), self.r(w)) } else { (self.r(w), self.l(w)) };
+            let (near, far) = (self.child(w, side), self.child(w, 1 - side));
             if !self.is_red(near) && !self.is_red(far) {
-                self.nodes[w as usize].red = true;
+                self.set_red(w, true);
                 x = parent;
                 continue;
             }
             if !self.is_red(far) {
-                self.nodes[near as usize].red = false;
-                self.nodes[w as usize].red = true;
-                if x_is_left {
-                    self.rotate_right(w)
-                } else {
-                    self.rotate_left(w)
-                }
-                w = sibling_of(self);
+                self.set_red(near, false);
+                self.set_red(w, true);
+                self.rotate(w, 1 - side);
+                w = self.child(parent, 1 - side);
             }
-            self.nodes[w as usize].red = self.is_red(parent);
-            self.nodes[parent as usize].red = false;
-            let far = if x_is_left { self.r(w) } else { self.l(w) };
-            self.nodes[far as usize].red = false;
-            if x_is_left {
-                self.rotate_left(parent)
-            } else {
-                self.rotate_right(parent)
-            }
+            self.set_red(w, self.is_red(parent));
+            self.set_red(parent, false);
+            self.set_red(self.child(w, 1 - side), false);
+            self.rotate(parent, side);
             x = self.root;
         }
-        self.nodes[x as usize].red = false;
+        self.set_red(x, false);
     }
 }
 
@@ -256,7 +231,7 @@ mod tests {
         if node == NIL {
             return 1;
         }
-        let (l, r) = (tree.l(node), tree.r(node));
+        let [l, r] = tree.nodes[node as usize].children;
         for child in [l, r] {
             if child != NIL {
                 assert_eq!(tree.p(child), node);

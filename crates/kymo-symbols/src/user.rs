@@ -8,8 +8,8 @@ use super::budget::{self, Budget};
 use super::elf::{ElfFile, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
+use super::options::{Note, SymbolOptions};
 use super::plt;
-use super::store::{Note, SymbolOptions};
 use super::table::{SymbolTable, TableBuilder};
 
 /// What loading a module gave.
@@ -25,9 +25,10 @@ pub(super) struct Loaded {
     pub(super) delta: u64,
 }
 
-impl Loaded {
-    pub(super) fn nothing(note: String) -> Loaded {
-        Loaded { notes: vec![Note(note)], ..Loaded::default() }
+impl From<Note> for Loaded {
+    /// Nothing, and why.
+    fn from(note: Note) -> Loaded {
+        Loaded { notes: vec![note], ..Loaded::default() }
     }
 }
 
@@ -76,31 +77,24 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
         }
     };
     notes.retain(|_| symbols.path != own && runtime.path != own);
-    let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    add(&mut builder, &symbols, &runtime);
-    Loaded { table: builder.finish(), notes, symbols: Some(symbols), runtime: Some(runtime), delta: 0 }
+    Loaded { notes, ..of_files(options, symbols, runtime) }
 }
 
-fn add(builder: &mut TableBuilder, symbols: &ElfFile, runtime: &ElfFile) {
-    elf_symbols::add_symbols(builder, symbols, runtime, AddressSpace::FileOffset);
+fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile>) -> Loaded {
+    let mut builder = TableBuilder::new(Vec::new(), options.demangle);
+    elf_symbols::add_symbols(&mut builder, &symbols, &runtime, AddressSpace::FileOffset);
     if builder.len() > 0 {
         // A module without a PLT is complete without it.
-        let _ = plt::add(builder, runtime);
+        let _ = plt::add(&mut builder, &runtime);
     }
+    let table = builder.finish();
+    Loaded { table, symbols: Some(symbols), runtime: Some(runtime), ..Loaded::default() }
 }
 
 /// Loads the symbols of an image in memory (the vdso).
 pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
     let elf = Arc::new(elf);
-    let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    add(&mut builder, &elf, &elf);
-    Loaded {
-        table: builder.finish(),
-        notes: Vec::new(),
-        symbols: Some(Arc::clone(&elf)),
-        runtime: Some(elf),
-        delta: 0,
-    }
+    of_files(options, Arc::clone(&elf), elf)
 }
 
 /// Why a file is not the one that was meant.

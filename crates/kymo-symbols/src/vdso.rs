@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::elf::{ElfFile, same_build_id};
 use super::locate;
-use super::store::SymbolOptions;
+use super::options::{Note, SymbolOptions};
 use super::user::{self, Loaded};
 
 /// Loads the vdso's symbols: this machine's own, or the copy in the build-id cache if the recorded one differs.
@@ -24,9 +24,8 @@ pub(super) fn load(options: &SymbolOptions, build_id: Option<&[u8]>) -> Loaded {
     if let Some(elf) = cached.and_then(|path| ElfFile::open(&path, &options.budget).ok()).filter(fits) {
         return user::load_image(options, elf);
     }
-    Loaded::nothing(
-        "[vdso]: this kernel's vdso is not the recorded one, and the build-id cache has no copy: no names for it".into(),
-    )
+    let why = "[vdso]: this kernel's vdso is not the recorded one, and the build-id cache has no copy: no names for it";
+    Note(why.to_owned()).into()
 }
 
 /// The vdso of this process, read through `/proc/self/mem`.

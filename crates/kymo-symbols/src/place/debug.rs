@@ -35,16 +35,8 @@ pub(super) struct DebugInfo {
 }
 
 impl DebugInfo {
-    pub(super) fn read(elf: &ElfFile) -> DebugInfo {
-        DebugInfo::read_parts(elf, false)
-    }
-
-    /// With the lists of ranges and locations, which only questions about functions need.
-    pub(super) fn read_with_lists(elf: &ElfFile) -> DebugInfo {
-        DebugInfo::read_parts(elf, true)
-    }
-
-    fn read_parts(elf: &ElfFile, lists: bool) -> DebugInfo {
+    /// `lists`: with those of ranges and locations, which only questions about functions need.
+    pub(super) fn read(elf: &ElfFile, lists: bool) -> DebugInfo {
         let shared = inline::supplementary(elf);
         let mut room = Vec::new();
         let sections = sections_of(elf, lists, &mut room);
@@ -371,8 +363,8 @@ impl<'d> Reader<'d> {
             .collect()
     }
 
-    /// The definition of a type that is only declared here.
-    pub(super) fn defined(&self, die: Die) -> Option<Die> {
+    /// The definition of a type that is only declared here, which `search` looks for.
+    pub(super) fn defined(&self, die: Die, search: impl FnOnce() -> Option<Die>) -> Option<Die> {
         if let Some(known) = self.definitions.borrow().get(&die) {
             return *known;
         }
@@ -381,26 +373,31 @@ impl<'d> Reader<'d> {
         }
         // Known as unknown while it is looked for, so that declarations cannot send each other in circles.
         self.definitions.borrow_mut().insert(die, None);
-        let found = super::types::find_definition(self, die);
+        let found = search();
         self.definitions.borrow_mut().insert(die, found);
         found
     }
 
+    /// The language that a unit was written in.
+    pub(super) fn language(&self, unit: u32) -> Option<gimli::DwLang> {
+        let unit = self.unit(unit).ok()?;
+        match unit.entry(unit.header.root_offset()).ok()?.attr_value(gimli::DW_AT_language)? {
+            AttributeValue::Language(language) => Some(language),
+            _ => None,
+        }
+    }
+
     /// Whether a unit was written in C, where types are spelled with their keyword.
     pub(super) fn is_c(&self, unit: u32) -> bool {
-        let language = self.unit(unit).ok().and_then(|parsed| {
-            let root = parsed.entry(parsed.header.root_offset()).ok()?;
-            root.attr_value(gimli::DW_AT_language)
-        });
         matches!(
-            language,
-            Some(AttributeValue::Language(
+            self.language(unit),
+            Some(
                 gimli::DW_LANG_C
                     | gimli::DW_LANG_C89
                     | gimli::DW_LANG_C99
                     | gimli::DW_LANG_C11
                     | gimli::DW_LANG_C17
-            ))
+            )
         )
     }
 
@@ -418,6 +415,21 @@ impl<'d> Reader<'d> {
         let start = header.offset().0;
         Some(start..start.saturating_add(header.length_including_self()))
     }
+}
+
+/// An attribute that is a number without sign.
+pub(super) fn number(entry: &Entry<'_>, name: DwAt) -> Option<u64> {
+    entry.attr_value(name)?.udata_value()
+}
+
+/// Whether an attribute is a flag that is set.
+pub(super) fn is_flag(entry: &Entry<'_>, name: DwAt) -> bool {
+    matches!(entry.attr_value(name), Some(AttributeValue::Flag(true)))
+}
+
+/// Whether a member lies in no object of its class.
+pub(super) fn is_static(entry: &Entry<'_>) -> bool {
+    entry.attr(gimli::DW_AT_external).is_some() || entry.attr(gimli::DW_AT_declaration).is_some()
 }
 
 /// Text of a file, cut and made readable.

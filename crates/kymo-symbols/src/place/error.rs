@@ -31,19 +31,14 @@ impl fmt::Display for Candidate {
 /// Why a request could not be turned into an address.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ResolveError {
     /// A module's file cannot be read.
     #[error("cannot look for symbols in {path}: {why}")]
-    Module {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Module { path: PathBuf, why: String },
     /// No module has the name.
     #[error("no symbol or variable '{name}' in {searched}{}{hint}", DidYouMean(.near))]
     NotFound {
-        /// The name that was looked for.
         name: String,
         /// The modules that were searched, in words.
         searched: String,
@@ -57,89 +52,48 @@ pub enum ResolveError {
         "cannot take {wanted} of '{name}': {module} was built without debug information; rebuild it with -g, or watch {name}+OFFSET:LENGTH"
     )]
     NoDwarf {
-        /// The variable.
         name: String,
         /// What needs a type, for example `.head`.
         wanted: String,
-        /// The module.
         module: String,
     },
     /// The types are in `.dwo` files, which are not read.
     #[error(
         "cannot take {wanted} of '{name}': the debug information of {module} is split into .dwo files, which kymo does not read; rebuild without -gsplit-dwarf, or watch {name}+OFFSET:LENGTH"
     )]
-    SplitDwarf {
-        /// The variable.
-        name: String,
-        /// What needs a type.
-        wanted: String,
-        /// The module.
-        module: String,
-    },
+    SplitDwarf { name: String, wanted: String, module: String },
     /// Several variables have this name.
     #[error("'{name}' is the name of {} variables: {}; write FILE:{name} or the longer path", .candidates.len(), List(.candidates))]
-    Ambiguous {
-        /// The name.
-        name: String,
-        /// All that have it.
-        candidates: Vec<Candidate>,
-    },
+    Ambiguous { name: String, candidates: Vec<Candidate> },
     /// Each thread has its own.
     #[error(
         "'{name}' is thread-local: each thread has one of its own, at an address that only the thread knows; print its address in the program and watch that, for example 0x7f0012345678:8"
     )]
-    ThreadLocal {
-        /// The variable.
-        name: String,
-    },
+    ThreadLocal { name: String },
     /// A local variable, in a register or on the stack.
     #[error(
         "'{name}' is a local variable of {function}: it has no address until the function runs; watch a static, a symbol or an address"
     )]
-    Local {
-        /// The variable.
-        name: String,
-        /// The function it belongs to.
-        function: String,
-    },
+    Local { name: String, function: String },
     /// The compiler left no place for it.
     #[error("'{name}' has no place in memory: {why}")]
-    NoPlace {
-        /// The variable.
-        name: String,
-        /// Why, with what to do.
-        why: String,
-    },
+    NoPlace { name: String, why: String },
     /// The type has no such field.
     #[error("{of} has no field '{field}' ({type_name}){}", DidYouMean(.near))]
     NoField {
-        /// The expression so far.
         of: String,
-        /// Its type.
         type_name: String,
-        /// The field that was asked for.
         field: String,
         /// Fields like it or, where none is like it, the first ones; five at most.
         near: Vec<String>,
     },
     /// A step that the type does not allow.
     #[error("cannot take {wanted} of {of}: its type is {type_name}, {why}")]
-    WrongType {
-        /// The expression so far.
-        of: String,
-        /// Its type.
-        type_name: String,
-        /// The step.
-        wanted: String,
-        /// Why not, with what to do.
-        why: String,
-    },
+    WrongType { of: String, type_name: String, wanted: String, why: String },
     /// Beyond the end of an array.
     #[error("index {index} is out of range: {of} has {count} elements, 0 to {}", (*.count).max(1) - 1)]
     OutOfRange {
-        /// The array.
         of: String,
-        /// The index.
         index: i64,
         /// How many elements there are.
         count: u64,
@@ -148,28 +102,14 @@ pub enum ResolveError {
     #[error(
         "{of} is null now, so nothing is where it points; watch {of} itself, or try again when it is set"
     )]
-    NullPointer {
-        /// The pointer.
-        of: String,
-    },
+    NullPointer { of: String },
     /// The target's memory cannot be read.
     #[error("cannot read {len_bytes} bytes of the target at {avma:#x} to follow {of}: {source}")]
-    Memory {
-        /// The pointer.
-        of: String,
-        /// Where it was looked for.
-        avma: u64,
-        /// How much was to be read.
-        len_bytes: u64,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Memory { of: String, avma: u64, len_bytes: u64, source: std::io::Error },
     /// No register can hold this length.
     #[error("bad length {len_bytes} for {expression}: a watchpoint covers 1, 2, 4 or 8 bytes{hint}")]
     BadLength {
-        /// The expression.
         expression: String,
-        /// The length.
         len_bytes: u64,
         /// What to write instead, starting with punctuation, or nothing.
         hint: String,
@@ -177,9 +117,7 @@ pub enum ResolveError {
     /// The address is no multiple of the length.
     #[error("{expression} is at {avma:#x}, which is not a multiple of {len_bytes}: a watchpoint has to be aligned to its length; watch {:#x}:{len_bytes} or use a smaller length", .avma - .avma % .len_bytes)]
     Unaligned {
-        /// The expression.
         expression: String,
-        /// Where it is.
         avma: u64,
         /// The length, in bytes.
         len_bytes: u64,
@@ -188,14 +126,7 @@ pub enum ResolveError {
     #[error(
         "cannot make sense of the debug information of {module} at '{of}': {why}; watch SYMBOL+OFFSET:LENGTH instead"
     )]
-    Damaged {
-        /// The module.
-        module: String,
-        /// The expression so far.
-        of: String,
-        /// What is wrong.
-        why: String,
-    },
+    Damaged { module: String, of: String, why: String },
 }
 
 /// `; did you mean 'a', 'b' or 'c'?`, or nothing.

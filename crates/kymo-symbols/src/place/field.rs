@@ -2,7 +2,7 @@
 
 use gimli::AttributeValue;
 
-use super::debug::{Die, Entry, Reader, Slice, shown};
+use super::debug::{Die, Entry, Reader, Slice, is_static, number, shown};
 use super::types::Type;
 
 /// Records inside records that are looked through for a field.
@@ -15,8 +15,6 @@ const MOST_MEMBERS: usize = 1 << 16;
 pub(super) struct Field<'d> {
     /// One after the other.
     pub(super) steps: Vec<Step<'d>>,
-    /// The member's own entry.
-    pub(super) die: Die,
     /// Its type.
     pub(super) kind: Type,
     pub(super) bits: Option<Bits>,
@@ -104,7 +102,7 @@ impl<'d> Search<'_, 'd> {
                             let (step, bits) = place(reader, child, entry);
                             steps.push(step);
                             let kind = Type::of(reader, child);
-                            found = Some(Field { steps, die: child, kind, bits, variants: variants.clone() });
+                            found = Some(Field { steps, kind, bits, variants: variants.clone() });
                         }
                         Some(_) => {}
                         None => inner.push((child, place(reader, child, entry).0)),
@@ -143,14 +141,13 @@ impl<'d> Search<'_, 'd> {
             variants.push(Variant { name: shown(name), steps_before: steps.len(), part, was_named });
             variants
         };
-        for (variant, member, name) in variants_of(self.reader, part) {
+        for (_, member, name) in variants_of(self.reader, part) {
             if self.is_wanted(&name) {
                 let entry = self.reader.entry(member).ok()?;
                 let mut steps = steps.to_vec();
                 steps.push(place(self.reader, member, &entry).0);
                 let (kind, variants) = (Type::of(self.reader, member), with(&name, true));
-                let _ = variant;
-                return Some(Field { steps, die: member, kind, bits: None, variants });
+                return Some(Field { steps, kind, bits: None, variants });
             }
         }
         // No variant of that name: a field of the variant that is there.
@@ -228,26 +225,21 @@ fn collect(reader: &Reader<'_>, record: Die, found: &mut Vec<String>, depth: usi
     }
 }
 
-fn is_static(entry: &Entry<'_>) -> bool {
-    entry.attr(gimli::DW_AT_external).is_some() || entry.attr(gimli::DW_AT_declaration).is_some()
-}
-
 /// Where a member lies in its record. Little-endian, as everything here.
 fn place<'d>(reader: &Reader<'d>, die: Die, entry: &Entry<'d>) -> (Step<'d>, Option<Bits>) {
-    let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
     let step = match entry.attr_value(gimli::DW_AT_data_member_location) {
         None => Step::Bytes(0),
         Some(AttributeValue::Exprloc(expression)) => Step::Computed(die.unit, expression),
         Some(AttributeValue::Block(bytes)) => Step::Computed(die.unit, gimli::Expression(bytes)),
         Some(value) => Step::Bytes(value.udata_value().unwrap_or(0)),
     };
-    let Some(width) = number(gimli::DW_AT_bit_size) else { return (step, None) };
-    if let Some(first) = number(gimli::DW_AT_data_bit_offset) {
+    let Some(width) = number(entry, gimli::DW_AT_bit_size) else { return (step, None) };
+    if let Some(first) = number(entry, gimli::DW_AT_data_bit_offset) {
         return (step, Some(Bits { first, width }));
     }
     // The old way: from the highest bit of a storage unit.
-    let storage = number(gimli::DW_AT_byte_size).or_else(|| Type::of(reader, die).size(reader)).unwrap_or(0);
-    let from_top = number(gimli::DW_AT_bit_offset).unwrap_or(0);
-    let first = storage.saturating_mul(8).saturating_sub(from_top.saturating_add(width));
+    let storage = number(entry, gimli::DW_AT_byte_size).or_else(|| Type::of(reader, die).size(reader));
+    let from_top = number(entry, gimli::DW_AT_bit_offset).unwrap_or(0);
+    let first = storage.unwrap_or(0).saturating_mul(8).saturating_sub(from_top.saturating_add(width));
     (step, Some(Bits { first, width }))
 }

@@ -9,7 +9,7 @@ use super::debug::DebugInfo;
 use super::error::ResolveError;
 use super::symbol::Symbols;
 use crate::SymbolOptions;
-use crate::elf::{self, ElfFile};
+use crate::elf::ElfFile;
 use crate::{elf_symbols, locate, user};
 
 /// A program or library as its files tell: symbols and, where they have it, debug information.
@@ -26,8 +26,8 @@ pub struct ModuleFile {
     build_id: Option<Vec<u8>>,
     companions: OnceLock<Companions>,
     symbols: OnceLock<Symbols>,
-    debug: OnceLock<Option<DebugInfo>>,
-    debug_with_lists: OnceLock<Option<DebugInfo>>,
+    /// Without lists of ranges and locations, and with them.
+    debug: [OnceLock<Option<DebugInfo>>; 2],
 }
 
 /// The files beside the module's own.
@@ -82,8 +82,7 @@ impl ModuleFile {
             build_id,
             companions: OnceLock::new(),
             symbols: OnceLock::new(),
-            debug: OnceLock::new(),
-            debug_with_lists: OnceLock::new(),
+            debug: Default::default(),
         }
     }
 
@@ -148,15 +147,11 @@ impl ModuleFile {
         })
     }
 
-    /// The debug information, read now if this is the first question.
-    pub(super) fn debug_info(&self) -> Option<&DebugInfo> {
-        self.debug.get_or_init(|| self.debug_file().map(|elf| DebugInfo::read(elf))).as_ref()
-    }
-
-    /// The same with the lists of ranges and locations.
-    pub(super) fn debug_info_with_lists(&self) -> Option<&DebugInfo> {
-        let read = || self.debug_file().map(|elf| DebugInfo::read_with_lists(elf));
-        self.debug_with_lists.get_or_init(read).as_ref()
+    /// The debug information, with the lists of ranges and locations or without them; read now if this
+    /// is the first question.
+    pub(super) fn debug_info(&self, lists: bool) -> Option<&DebugInfo> {
+        let read = || self.debug_file().map(|elf| DebugInfo::read(elf, lists));
+        self.debug[usize::from(lists)].get_or_init(read).as_ref()
     }
 
     /// Debug files that are there and were not taken, and why.
@@ -198,8 +193,7 @@ fn wrong(name: &Path, why: &str) -> ResolveError {
 }
 
 fn has_debug_info(elf: &ElfFile) -> bool {
-    let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];
-    names.iter().any(|name| elf.section(name).is_some_and(|(_, section)| section.kind != elf::SHT_NOBITS))
+    elf.has_bytes(b".debug_info") || elf.has_bytes(b".zdebug_info")
 }
 
 /// A module where it lies in a process.

@@ -63,13 +63,6 @@ impl Request {
         self.access
     }
 
-    /// Whether resolving can follow a pointer, and so needs the target's memory to be readable and filled.
-    ///
-    /// A field of what turns out to be a pointer (`p.x`) follows one as well; only types can tell.
-    pub fn follows_pointers(&self) -> bool {
-        self.tree.follows()
-    }
-
     /// Whether the expression is an address and needs no module at all.
     pub fn is_address(&self) -> bool {
         match &self.tree {
@@ -97,16 +90,6 @@ pub(super) enum Expr {
     Follow(Box<Expr>),
     /// `a+0x10`: bytes, whatever the type.
     Offset(Box<Expr>, i64),
-}
-
-impl Expr {
-    fn follows(&self) -> bool {
-        match self {
-            Expr::Address(_) | Expr::Name { .. } => false,
-            Expr::Arrow(..) | Expr::Follow(_) => true,
-            Expr::Field(inner, _) | Expr::Index(inner, _) | Expr::Offset(inner, _) => inner.follows(),
-        }
-    }
 }
 
 impl fmt::Display for Expr {

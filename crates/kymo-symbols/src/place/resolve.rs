@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::debug::{Die, Reader};
+use super::debug::Reader;
 use super::error::{Candidate, ResolveError};
 use super::field::Bits;
 use super::module::{Module, Target};
@@ -36,7 +36,7 @@ pub fn resolve(request: &Request, target: &Target<'_>) -> Result<Watch, ResolveE
 }
 
 /// A place on the way.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Spot<'t> {
     pub(super) avma: u64,
     pub(super) module: Option<&'t Module>,
@@ -47,8 +47,6 @@ pub(super) struct Spot<'t> {
     pub(super) is_code: bool,
     /// A bit field: which bits from the place on.
     pub(super) bits: Option<Bits>,
-    /// Where the variable or field is declared.
-    pub(super) die: Option<Die>,
     /// Why there is no type though there is debug information.
     pub(super) why_untyped: Option<&'static str>,
 }
@@ -56,16 +54,7 @@ pub(super) struct Spot<'t> {
 impl<'t> Spot<'t> {
     /// A place about which nothing is known.
     pub(super) fn bare(avma: u64, module: Option<&'t Module>) -> Spot<'t> {
-        Spot {
-            avma,
-            module,
-            typed: None,
-            size: None,
-            is_code: false,
-            bits: None,
-            die: None,
-            why_untyped: None,
-        }
+        Spot { avma, module, ..Spot::default() }
     }
 }
 
@@ -112,7 +101,7 @@ impl<'t> Resolver<'t, '_> {
         if let Some((_, reader)) = self.readers.iter().find(|(known, _)| *known == number) {
             return Some(Rc::clone(reader));
         }
-        let reader = Rc::new(self.target.modules.get(number)?.file.debug_info()?.reader());
+        let reader = Rc::new(self.target.modules.get(number)?.file.debug_info(false)?.reader());
         self.readers.push((number, Rc::clone(&reader)));
         Some(reader)
     }
@@ -207,8 +196,7 @@ impl<'t> Resolver<'t, '_> {
         };
         let avma = self.copied(number, &reader, variable).unwrap_or(avma);
         let kind = Type::of(&reader, variable.die);
-        let die = Some(variable.die);
-        Ok(Spot { typed: Some((reader, kind)), die, ..Spot::bare(avma, Some(module)) })
+        Ok(Spot { typed: Some((reader, kind)), ..Spot::bare(avma, Some(module)) })
     }
 
     /// Where a library's variable is when the program took a copy of it, as programs at fixed addresses do.
@@ -260,7 +248,6 @@ impl<'t> Resolver<'t, '_> {
             && variable.location == Location::Elsewhere
             && !spot.is_code
         {
-            spot.die = Some(variable.die);
             let kind = Type::of(&reader, variable.die);
             spot.typed = Some((reader, kind));
         }
@@ -326,16 +313,12 @@ impl<'t> Resolver<'t, '_> {
         {
             spot = self.follow(&spot, &expression, &expression)?;
         }
-        let (mut size, mut value, mut type_name, mut declared) = (spot.size, ValueKind::Bytes, None, None);
+        let (mut size, mut value, mut type_name) = (spot.size, ValueKind::Bytes, None);
         if let Some((reader, kind)) = &spot.typed {
             type_name = Some(kind.spelled(reader));
             spot.is_code |= kind.shape(reader) == Shape::Function;
             size = kind.size(reader).or(size);
             value = kind.value_kind(reader);
-            declared = spot.die.and_then(|die| match reader.declared(die) {
-                (Some(file), Some(line)) => Some((file, line)),
-                _ => None,
-            });
             if size == Some(0) {
                 let why = "its type has no bytes; watch something beside it";
                 return Err(ResolveError::NoPlace { name: expression, why: why.to_owned() });
@@ -373,9 +356,7 @@ impl<'t> Resolver<'t, '_> {
             module: module.map(|module| module.file.name().to_owned()),
             symbol,
             type_name,
-            declared,
             value,
-            followed_pointers: self.followed,
             warnings: self.warnings,
         })
     }

@@ -26,10 +26,9 @@ const MOST_LOCALS: usize = 16;
 const MOST_ABROAD: usize = 32;
 
 /// An entry with the wanted name, or one that completes such an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Match {
     pub(super) die: Die,
-    pub(super) tag: DwTag,
     /// The entries around it, the outermost first, without the unit itself.
     pub(super) around: Vec<Die>,
     /// Whether it says itself where it is.
@@ -286,7 +285,7 @@ fn scan_unit(
             if !is_root && ((is_named && !(is_local && locals > MOST_LOCALS)) || (completes && !is_local)) {
                 here.insert(offset);
                 let around = open.iter().skip(1).map(|&(_, offset)| Die { unit: number, offset }).collect();
-                found.push(Match { die: Die { unit: number, offset }, tag, around, has_place });
+                found.push(Match { die: Die { unit: number, offset }, around, has_place });
             }
         } else {
             entries.skip_attributes(abbreviation.attributes())?;

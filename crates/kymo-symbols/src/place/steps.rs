@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use gimli::{EvaluationResult, Value};
 
-use super::debug::{Die, Reader};
+use super::debug::{Die, Reader, number};
 use super::error::ResolveError;
 use super::field::{self, Step};
 use super::near;
@@ -143,7 +143,6 @@ impl<'t> Resolver<'t, '_> {
         Ok(Some(Spot {
             typed: Some((Rc::clone(reader), found.kind)),
             bits: found.bits,
-            die: Some(found.die),
             ..Spot::bare(avma, spot.module)
         }))
     }
@@ -211,8 +210,7 @@ impl<'t> Resolver<'t, '_> {
     fn variant_now(&self, avma: u64, reader: &Reader<'t>, part: Die) -> Option<Die> {
         let entry = reader.entry(part).ok()?;
         let member = reader.link(part.unit, &entry, gimli::DW_AT_discr)?;
-        let at = reader.entry(member).ok()?;
-        let offset = at.attr_value(gimli::DW_AT_data_member_location).and_then(|value| value.udata_value());
+        let offset = number(&reader.entry(member).ok()?, gimli::DW_AT_data_member_location);
         let size = Type::of(reader, member).size(reader).filter(|size| (1..=8).contains(size))?;
         let mask = u64::MAX >> (64 - size * 8);
         let number = self.read(avma.wrapping_add(offset.unwrap_or(0)), size as usize, "").ok()?;
@@ -425,7 +423,7 @@ impl<'t> Resolver<'t, '_> {
         if let Some(why) = spot.why_untyped {
             return ResolveError::NoPlace { name: format!("{name}{wanted}"), why: why.to_owned() };
         }
-        let split = module.file.debug_info().is_some_and(|info| info.reader().is_split());
+        let split = module.file.debug_info(false).is_some_and(|info| info.reader().is_split());
         let module = module.file.short_name();
         if split {
             ResolveError::SplitDwarf { name, wanted, module }

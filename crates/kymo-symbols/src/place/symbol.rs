@@ -10,13 +10,12 @@ use memchr::memmem;
 use super::near;
 use crate::demangle;
 use crate::elf::{self, ElfFile};
-use crate::elf_symbols::{self, Symbol};
+use crate::elf_symbols::{self, SymbolEntries};
+use crate::name::name_at;
 
 const STT_FILE: u8 = 4;
 const STT_COMMON: u8 = 5;
 const STT_TLS: u8 = 6;
-/// Names beyond this length are compared up to it.
-const LONGEST_NAME: usize = 64 << 10;
 /// Names that are looked at for a suggestion.
 const MOST_FOR_NEAR: usize = 2_000_000;
 
@@ -79,11 +78,9 @@ impl Symbols {
     }
 
     fn add(&mut self, elf: &ElfFile, section: &elf::Section, table: u8) {
-        let strings = elf.sections.get(section.link as usize).and_then(|section| elf.read_section(section));
-        let (Some(strings), Some(bytes)) = (strings, elf.read_section(section)) else { return };
+        let Some(entries) = SymbolEntries::read(elf, section) else { return };
         let mut file = 0;
-        for bytes in bytes.chunks_exact(if elf.is_64 { 24 } else { 16 }).skip(1) {
-            let symbol = Symbol::parse(elf.is_64, bytes);
+        for symbol in entries.iter().skip(1) {
             // Local symbols follow the name of their file.
             if symbol.kind() == STT_FILE {
                 file = symbol.name;
@@ -108,13 +105,11 @@ impl Symbols {
                 file: if symbol.info >> 4 == 0 { file } else { 0 },
             });
         }
-        self.strings[usize::from(table)] = strings;
+        self.strings[usize::from(table)] = entries.strings;
     }
 
     fn string(&self, table: u8, at: u32) -> &[u8] {
-        let rest = self.strings[usize::from(table)].get(at as usize..).unwrap_or(&[]);
-        let rest = &rest[..rest.len().min(LONGEST_NAME)];
-        &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+        name_at(&self.strings[usize::from(table)], at as usize)
     }
 
     fn file_of(&self, entry: &Entry) -> Option<String> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, DwTag};
 
-use super::debug::{Die, Entry, Reader, shown};
+use super::debug::{Die, Entry, Reader, is_flag, is_static, number, shown};
 use super::scan;
 use super::value::ValueKind;
 
@@ -131,7 +131,7 @@ impl Type {
     fn size_within(self, reader: &Reader<'_>, left: usize) -> Option<u64> {
         let (die, entry) = self.entry(reader)?;
         if self.taken == 0
-            && let Some(size) = entry.attr_value(gimli::DW_AT_byte_size).and_then(|value| value.udata_value())
+            && let Some(size) = number(&entry, gimli::DW_AT_byte_size)
         {
             return Some(size);
         }
@@ -162,7 +162,7 @@ impl Type {
         let counts = dimensions(reader, die);
         let count = counts.get(self.taken).copied().flatten();
         let later = counts.get(self.taken + 1..).unwrap_or(&[]);
-        let stride = match entry.attr_value(gimli::DW_AT_byte_stride).and_then(|value| value.udata_value()) {
+        let stride = match number(&entry, gimli::DW_AT_byte_stride) {
             Some(stride) => stride,
             None if left > 0 => inner.size_within(reader, left - 1)?,
             None => return None,
@@ -244,10 +244,7 @@ impl Type {
         let told = reader.children(die, |child, entry| {
             match entry.tag() {
                 gimli::DW_TAG_variant_part => is_one = false,
-                gimli::DW_TAG_member | gimli::DW_TAG_inheritance
-                    if entry.attr(gimli::DW_AT_external).is_none()
-                        && entry.attr(gimli::DW_AT_declaration).is_none() =>
-                {
+                gimli::DW_TAG_member | gimli::DW_TAG_inheritance if !is_static(entry) => {
                     let inner = Type::of(reader, child);
                     let is_bits = entry.attr(gimli::DW_AT_bit_size).is_some();
                     if inner.size(reader) == Some(size) && !is_bits {
@@ -270,14 +267,14 @@ fn complete<'d>(reader: &Reader<'d>, die: Die, entry: &Entry<'d>) -> Die {
     if let Some(definition) = reader.link(die.unit, entry, gimli::DW_AT_signature) {
         return definition;
     }
-    if !matches!(entry.attr_value(gimli::DW_AT_declaration), Some(AttributeValue::Flag(true))) {
+    if !is_flag(entry, gimli::DW_AT_declaration) {
         return die;
     }
-    reader.defined(die).unwrap_or(die)
+    reader.defined(die, || find_definition(reader, die)).unwrap_or(die)
 }
 
 /// Looks for the definition of a type that an entry declares.
-pub(super) fn find_definition(reader: &Reader<'_>, die: Die) -> Option<Die> {
+fn find_definition(reader: &Reader<'_>, die: Die) -> Option<Die> {
     let name = std::str::from_utf8(reader.name(die)?).ok()?;
     let entry = reader.entry(die).ok()?;
     let scopes =
@@ -291,16 +288,15 @@ pub(super) fn find_definition(reader: &Reader<'_>, die: Die) -> Option<Die> {
 
 fn dimensions(reader: &Reader<'_>, array: Die) -> Vec<Option<u64>> {
     let mut counts = Vec::new();
-    let number = |entry: &Entry<'_>, name| -> Option<i64> {
+    let signed = |entry: &Entry<'_>, name| -> Option<i64> {
         let value = entry.attr_value(name)?;
         value.sdata_value().or_else(|| value.udata_value().and_then(|value| i64::try_from(value).ok()))
     };
     let told = reader.children(array, |_, entry| {
         if entry.tag() == gimli::DW_TAG_subrange_type {
-            let lower = number(entry, gimli::DW_AT_lower_bound).unwrap_or(0);
-            let count = entry.attr_value(gimli::DW_AT_count).and_then(|value| value.udata_value());
-            counts.push(count.or_else(|| {
-                let upper = number(entry, gimli::DW_AT_upper_bound)?;
+            let lower = signed(entry, gimli::DW_AT_lower_bound).unwrap_or(0);
+            counts.push(number(entry, gimli::DW_AT_count).or_else(|| {
+                let upper = signed(entry, gimli::DW_AT_upper_bound)?;
                 u64::try_from(upper.checked_sub(lower)?.checked_add(1)?).ok()
             }));
         }

@@ -63,8 +63,8 @@ impl ValueKind {
         }
     }
 
-    /// The value as a number, for conditions; nothing for more than 8 bytes or none. A float gives its bits, see
-    /// [`float`](ValueKind::float).
+    /// The value as a number, for conditions; nothing for more than 8 bytes or none. A float gives
+    /// its bits.
     pub fn number(&self, bytes: &[u8]) -> Option<i128> {
         if bytes.is_empty() || bytes.len() > 8 {
             return None;
@@ -87,17 +87,6 @@ impl ValueKind {
         }
         let unused = 64 - width.clamp(1, 64);
         Some(i128::from(((value << unused) as i64) >> unused))
-    }
-
-    /// The value as a float, where it is one.
-    pub fn float(&self, bytes: &[u8]) -> Option<f64> {
-        match (self, bytes.len()) {
-            (ValueKind::Float, 4) => {
-                Some(f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
-            }
-            (ValueKind::Float, 8) => self.number(bytes).map(|bits| f64::from_bits(bits as u64)),
-            _ => None,
-        }
     }
 
     /// The number that a word of a condition means: `-3`, `0x10`, `true`, `null`, `'a'`, an enumerator's name.

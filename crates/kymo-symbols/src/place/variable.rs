@@ -3,7 +3,7 @@
 use gimli::{AttributeValue, Operation};
 use hashbrown::HashMap;
 
-use super::debug::{Die, Entry, Reader, Slice, shown};
+use super::debug::{Die, Entry, Reader, Slice, is_flag, shown};
 use super::near;
 use super::scan::{self, Match};
 use super::symbol::{ends_with_path, relaxed};
@@ -114,8 +114,7 @@ fn variable(
         },
         None => hit.around.clone(),
     };
-    let mut segments = Vec::new();
-    let mut function = None;
+    let (mut segments, mut function) = (Vec::new(), None);
     for &scope in &around {
         scope_names(reader, scope, &mut segments, &mut function);
     }
@@ -174,10 +173,6 @@ fn scope_names(reader: &Reader<'_>, scope: Die, segments: &mut Vec<String>, func
             _ => "{unnamed}".to_owned(),
         }));
     }
-}
-
-fn is_flag(entry: &Entry<'_>, name: gimli::DwAt) -> bool {
-    matches!(entry.attr_value(name), Some(AttributeValue::Flag(true)))
 }
 
 fn rank(path: &str, wanted: &str) -> Option<Rank> {

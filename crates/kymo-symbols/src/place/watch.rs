@@ -43,12 +43,8 @@ pub struct Watch {
     pub symbol: Option<SymbolAt>,
     /// The type as the program spells it, where debug information tells.
     pub type_name: Option<String>,
-    /// Where the variable is declared: file and line, where debug information tells.
-    pub declared: Option<(String, u64)>,
     /// How to print the bytes.
     pub value: ValueKind,
-    /// Whether a pointer was followed: the place is where it pointed at that moment.
-    pub followed_pointers: bool,
     /// What the user should know, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -92,9 +88,7 @@ mod tests {
             module: None,
             symbol: None,
             type_name: None,
-            declared: None,
             value: ValueKind::Bytes,
-            followed_pointers: false,
             warnings: Vec::new(),
         }
     }

@@ -28,7 +28,6 @@
 //!   noted of it is overwritten by the next call at the same place,
 //!   never matched with another call's exit.
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use iced_x86::{
     Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
@@ -99,72 +98,6 @@ pub struct CallSites {
     pub exits: Vec<Exit>,
 }
 
-/// Unwind tables of a module, by address.
-#[derive(Debug, Default)]
-pub(super) struct UnwindTables {
-    bytes: Vec<u8>,
-    svma: u64,
-    /// First address, first one behind it, offset of the description.
-    ranges: Vec<(u64, u64, usize)>,
-}
-
-impl UnwindTables {
-    pub(super) fn of(module: &ProbeModule) -> UnwindTables {
-        let elf = module.elf();
-        let Some((bytes, svma)) = elf
-            .section(b".eh_frame")
-            .and_then(|(_, section)| Some((elf.read_section(section)?, section.addr)))
-        else {
-            return UnwindTables::default();
-        };
-        let mut tables = UnwindTables { bytes, svma, ranges: Vec::new() };
-        let mut ranges = Vec::new();
-        let bases = tables.bases();
-        let section = EhFrame::new(&tables.bytes, LittleEndian);
-        let mut entries = section.entries(&bases);
-        while let Ok(Some(entry)) = entries.next() {
-            if let gimli::CieOrFde::Fde(partial) = entry
-                && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
-            {
-                let (start, len) = (fde.initial_address(), fde.len());
-                ranges.push((start, start.saturating_add(len), fde.offset()));
-            }
-        }
-        ranges.sort_unstable();
-        tables.ranges = ranges;
-        tables
-    }
-
-    fn bases(&self) -> BaseAddresses {
-        BaseAddresses::default().set_eh_frame(self.svma)
-    }
-
-    /// The range of code that is described together with this address.
-    fn around(&self, svma: u64) -> Option<(u64, u64, usize)> {
-        let after = self.ranges.partition_point(|(start, ..)| *start <= svma);
-        self.ranges.get(after.checked_sub(1)?).copied().filter(|(_, end, _)| svma < *end)
-    }
-
-    /// How far the stack pointer is below where the frame began, at this instruction: 0 at the
-    /// function's entry; `None` if that is not known.
-    fn depth(&self, svma: u64) -> Option<i64> {
-        let (_, _, offset) = self.around(svma)?;
-        let bases = self.bases();
-        let section = EhFrame::new(&self.bytes, LittleEndian);
-        let fde =
-            section.fde_from_offset(&bases, gimli::EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
-        let mut context = UnwindContext::new();
-        let row = fde.unwind_info_for_address(&section, &bases, &mut context, svma).ok()?;
-        match row.cfa() {
-            // Number 7 is the stack pointer.
-            CfaRule::RegisterAndOffset { register: gimli::Register(7), offset } => Some(offset - 8),
-            // By another register, which the function has put there: its frame is in place.
-            CfaRule::RegisterAndOffset { .. } => Some(8),
-            CfaRule::Expression(_) => None,
-        }
-    }
-}
-
 /// A stretch of a function's code: as linked, and in the file.
 struct Part {
     svma: u64,
@@ -175,7 +108,7 @@ struct Part {
 
 impl Part {
     fn read(module: &ProbeModule, svma: u64, bytes: u64) -> Result<Part, String> {
-        let offset = module.code_offset(svma).ok_or("it is not in the code of its file")?;
+        let offset = module.elf().code_offset(svma).ok_or("it is not in the code of its file")?;
         let code = module.loaded(svma, bytes);
         if code.len() as u64 != bytes {
             return Err("its end is not in the file".to_owned());
@@ -344,7 +277,8 @@ impl CallShape<'_> {
                 if self.holds(to) {
                     continue;
                 }
-                let named = self.module.code_offset(to).and_then(|offset| self.module.function_at(offset));
+                let named =
+                    self.module.elf().code_offset(to).and_then(|offset| self.module.function_at(offset));
                 let is_cold = named.is_some_and(|function| {
                     function.raw_name.strip_prefix(self.name).is_some_and(|rest| rest.starts_with(".cold"))
                 });
@@ -509,47 +443,16 @@ fn jump_target(instruction: &Instruction) -> Option<u64> {
 /// The processor's own number of a condition; `None` for those that are not of the flags (`jrcxz`,
 /// `loop`).
 fn condition_number(condition: ConditionCode) -> Option<u8> {
-    let order = [
-        ConditionCode::o,
-        ConditionCode::no,
-        ConditionCode::b,
-        ConditionCode::ae,
-        ConditionCode::e,
-        ConditionCode::ne,
-        ConditionCode::be,
-        ConditionCode::a,
-        ConditionCode::s,
-        ConditionCode::ns,
-        ConditionCode::p,
-        ConditionCode::np,
-        ConditionCode::l,
-        ConditionCode::ge,
-        ConditionCode::le,
-        ConditionCode::g,
-    ];
-    order.iter().position(|known| *known == condition).map(|number| number as u8)
+    // They are in the processor's order, behind "none".
+    (condition as u8).checked_sub(1)
 }
 
 fn register_name(register: Register) -> Option<&'static str> {
-    const NAMES: [(Register, &str); 16] = [
-        (Register::RAX, "rax"),
-        (Register::RBX, "rbx"),
-        (Register::RCX, "rcx"),
-        (Register::RDX, "rdx"),
-        (Register::RSI, "rsi"),
-        (Register::RDI, "rdi"),
-        (Register::RBP, "rbp"),
-        (Register::RSP, "rsp"),
-        (Register::R8, "r8"),
-        (Register::R9, "r9"),
-        (Register::R10, "r10"),
-        (Register::R11, "r11"),
-        (Register::R12, "r12"),
-        (Register::R13, "r13"),
-        (Register::R14, "r14"),
-        (Register::R15, "r15"),
+    const NAMES: [&str; 16] = [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+        "r14", "r15",
     ];
-    NAMES.iter().find(|(known, _)| *known == register).map(|(_, name)| *name)
+    NAMES.get(register.number()).copied().filter(|_| register.is_gpr64())
 }
 
 /// Where a Go function goes on when its stack is large enough: behind `cmp rsp, [r14 + 0x10]; jbe`.

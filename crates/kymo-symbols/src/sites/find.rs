@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::lines;
+use super::lines::LineMatch;
 use super::module::{Function, ProbeModule};
 use super::selector::{Place, ProbeSelector, glob};
 
@@ -123,14 +123,11 @@ pub fn find(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> Result<Ve
     for module in &chosen {
         match &selector.place {
             Place::Function { glob, offset } => functions(module, glob, *offset, &mut found),
-            Place::Line { file, line } => match module.line(file, *line) {
-                lines::LineMatch::Addresses(addresses) => {
-                    of_line(module, file, *line, &addresses, &mut found)
+            Place::Line { file, line } => {
+                if let LineMatch::Addresses(addresses) = module.line(file, *line) {
+                    of_line(module, file, *line, &addresses, &mut found);
                 }
-                lines::LineMatch::NoDebugInfo
-                | lines::LineMatch::NoFile(_)
-                | lines::LineMatch::NoCode(..) => {}
-            },
+            }
             Place::Offset(offset) => {
                 let function = module.function_at(*offset);
                 let begins =
@@ -229,7 +226,7 @@ fn is_part(name: &str) -> bool {
 /// One site in each function, the first (S2).
 fn of_line(module: &Arc<ProbeModule>, file: &str, line: u32, addresses: &[u64], found: &mut Vec<Site>) {
     let mut first: BTreeMap<u64, u64> = BTreeMap::new();
-    for offset in addresses.iter().filter_map(|&svma| module.code_offset(svma)) {
+    for offset in addresses.iter().filter_map(|&svma| module.elf().code_offset(svma)) {
         let function = module.function_at(offset).map_or(offset, |function| function.offset);
         let known = first.entry(function).or_insert(offset);
         *known = offset.min(*known);
@@ -280,16 +277,11 @@ fn missing(selector: &ProbeSelector, chosen: &[&Arc<ProbeModule>], all: &[Arc<Pr
                 let hint = "`objdump -d` shows where instructions begin".to_owned();
                 return plain(what, wanted, Vec::new(), Some(hint));
             }
-            let inlined = chosen.iter().find_map(|module| module.inlined_only(wanted));
-            if let Some((file, line)) = inlined {
+            if let Some((file, line)) = chosen.iter().find_map(|module| module.inlined_only(wanted)) {
                 let what =
                     format!("`{wanted}` in {inside} has no code of its own: it was inlined everywhere");
-                return plain(
-                    what,
-                    wanted,
-                    Vec::new(),
-                    Some(format!("probe a line in it, from {file}:{line} on")),
-                );
+                let hint = format!("probe a line in it, from {file}:{line} on");
+                return plain(what, wanted, Vec::new(), Some(hint));
             }
             let elsewhere = all.iter().find(|module| {
                 selector.module.is_none() && module.functions().iter().any(|function| names(wanted, function))
@@ -310,30 +302,26 @@ fn missing(selector: &ProbeSelector, chosen: &[&Arc<ProbeModule>], all: &[Arc<Pr
             let mut debug = false;
             for module in chosen {
                 match module.line(file, *line) {
-                    lines::LineMatch::NoCode(before, behind) => {
+                    LineMatch::NoCode(before, behind) => {
                         let near: Vec<String> =
                             [before, behind].iter().flatten().map(u32::to_string).collect();
                         let hint = format!("the nearest lines with code: {}", near.join(" and "));
                         let what = format!("{file}:{line} has no code in {}", module.name());
                         return plain(what, file, Vec::new(), (!near.is_empty()).then_some(hint));
                     }
-                    lines::LineMatch::NoFile(names) => {
+                    LineMatch::NoFile(names) => {
                         debug = true;
                         files.extend(names);
                     }
-                    lines::LineMatch::NoDebugInfo | lines::LineMatch::Addresses(_) => {}
+                    LineMatch::NoDebugInfo | LineMatch::Addresses(_) => {}
                 }
             }
             if debug {
                 return plain(format!("no source file of {inside} is `{file}`"), file, files, None);
             }
+            let what = format!("{inside} has no debug information, so its lines are not known");
             let hint = "compile with -g, or install the debug symbols".to_owned();
-            plain(
-                format!("{inside} has no debug information, so its lines are not known"),
-                file,
-                files,
-                Some(hint),
-            )
+            plain(what, file, files, Some(hint))
         }
         Place::Offset(offset) => {
             plain(format!("no instruction begins at {offset:#x} of {inside}"), "", Vec::new(), None)

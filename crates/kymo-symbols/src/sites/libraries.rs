@@ -104,11 +104,7 @@ fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<NeededLibrary> {
         .filter(|strings| table.is_none_or(|address| address == strings.addr))
         .and_then(|strings| elf.read_section(strings))
         .unwrap_or_default();
-    let text = |at: u64| -> Option<&OsStr> {
-        let rest = strings.get(usize::try_from(at).ok()?..)?;
-        let rest = &rest[..rest.len().min(4096)];
-        Some(OsStr::from_bytes(&rest[..memchr::memchr(0, rest)?]))
-    };
+    let text = |at: u64| text_at(&strings, usize::try_from(at).ok()?);
     let origin =
         path.canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned())).unwrap_or_default();
     let folders = |wanted: u64| -> Vec<PathBuf> {
@@ -160,16 +156,18 @@ fn cached(bytes: &[u8]) -> Vec<(OsString, PathBuf)> {
     let table = &bytes[start..];
     let count = Fields(table).u32(20) as usize;
     let Some(entries) = table.get(48..) else { return Vec::new() };
-    let text = |at: u32| -> Option<&[u8]> {
-        let rest = table.get(at as usize..)?;
-        let rest = &rest[..rest.len().min(4096)];
-        Some(&rest[..memchr::memchr(0, rest)?])
-    };
     let each = entries.chunks_exact(24).take(count.min(1 << 20)).filter_map(|entry| {
-        let (name, path) = (text(Fields(entry).u32(4))?, text(Fields(entry).u32(8))?);
-        Some((OsStr::from_bytes(name).to_owned(), PathBuf::from(OsStr::from_bytes(path))))
+        let text = |at: usize| text_at(table, Fields(entry).u32(at) as usize);
+        Some((text(4)?.to_owned(), PathBuf::from(text(8)?)))
     });
     each.collect()
+}
+
+/// A path or a name that ends with a zero.
+fn text_at(strings: &[u8], at: usize) -> Option<&OsStr> {
+    let rest = strings.get(at..)?;
+    let rest = &rest[..rest.len().min(4096)];
+    Some(OsStr::from_bytes(&rest[..memchr::memchr(0, rest)?]))
 }
 
 #[cfg(test)]

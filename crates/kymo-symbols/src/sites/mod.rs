@@ -32,12 +32,13 @@ mod runtime;
 mod selector;
 #[cfg(test)]
 mod tests;
+mod unwind_tables;
 mod usdt;
 
 pub use exits::{CallIdentity, CallSites, Exit, ExitWhen};
 pub use find::{MissingSite, Site, SiteKind, find, module_matches};
 pub use libraries::{Search, libraries};
-pub use module::{Function, ModuleError, ProbeModule};
-pub use runtime::{Runtime, leaves_calls, stack_walker, switches_stacks};
+pub use module::{Function, ModuleError, ProbeModule, leaves_calls, stack_walker, switches_stacks};
+pub use runtime::Runtime;
 pub use selector::{Place, ProbeSelector, SelectorError, glob};
 pub use usdt::Marker;

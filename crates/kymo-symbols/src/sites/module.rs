@@ -5,22 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::super::demangle;
-use super::super::elf::{ElfFile, Section, SymbolError};
+use super::super::elf::{EM_AARCH64, EM_X86_64, ElfFile, SymbolError};
 use super::super::elf_symbols;
 use super::super::locate;
-use super::super::store::SymbolOptions;
+use super::super::options::SymbolOptions;
 use super::super::user;
-use super::exits::UnwindTables;
 use super::go::GoFunctions;
 use super::lines;
 use super::runtime::{Runtime, StackUse};
+use super::unwind_tables::UnwindTables;
 use super::usdt::{self, Marker};
 use crate::place::ModuleFile;
 
-const X86_64: u16 = 62;
 const LONGEST_FUNCTION: u64 = 16 << 20;
-/// `e_machine` of x86-64 and of 64-bit Arm.
-const MACHINES: [(u16, &str); 2] = [(X86_64, "x86_64"), (183, "aarch64")];
+const MACHINES: [(u16, &str); 2] = [(EM_X86_64, "x86_64"), (EM_AARCH64, "aarch64")];
 
 /// Why a module has no sites.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +143,7 @@ impl ProbeModule {
             let debug = self.symbol_file();
             for elf in std::iter::once(&self.elf).chain(&debug) {
                 elf_symbols::for_each_function(elf, |symbol| {
-                    let Some(offset) = code_offset(&self.elf, symbol.svma) else { return };
+                    let Some(offset) = self.elf.code_offset(symbol.svma) else { return };
                     let name = String::from_utf8_lossy(symbol.name);
                     // `memcpy@@GLIBC_2.14`: the version is no part of the name.
                     let name = name.split('@').next().unwrap_or(&name);
@@ -162,14 +160,10 @@ impl ProbeModule {
                     });
                 });
             }
-            found.sort_by(|a, b| {
-                (a.offset, a.rank, a.raw_name.len(), &a.raw_name).cmp(&(
-                    b.offset,
-                    b.rank,
-                    b.raw_name.len(),
-                    &b.raw_name,
-                ))
-            });
+            fn key(function: &Function) -> (u64, u8, usize, &str) {
+                (function.offset, function.rank, function.raw_name.len(), &function.raw_name)
+            }
+            found.sort_by(|a, b| key(a).cmp(&key(b)));
             found.dedup_by(|b, a| a.offset == b.offset && a.raw_name == b.raw_name);
             found
         })
@@ -199,7 +193,7 @@ impl ProbeModule {
 
     /// What `.eh_frame` says.
     pub(super) fn unwind_tables(&self) -> &UnwindTables {
-        self.unwind_tables.get_or_init(|| UnwindTables::of(self))
+        self.unwind_tables.get_or_init(|| UnwindTables::of(&self.elf))
     }
 
     /// The function that a place in the file belongs to.
@@ -217,13 +211,13 @@ impl ProbeModule {
 
     /// Whether the place is in a part of the file that is loaded as code.
     pub fn is_code(&self, offset: u64) -> bool {
-        self.elf.linked_address(offset).and_then(|svma| code_offset(&self.elf, svma)) == Some(offset)
+        self.elf.linked_address(offset).and_then(|svma| self.elf.code_offset(svma)) == Some(offset)
     }
 
     /// Whether an instruction of a function begins so many bytes into it; a probe anywhere else would destroy one. `true` where this machine's instructions are
     /// not known to us.
     pub(super) fn is_instruction(&self, function: &Function, into: u64) -> bool {
-        if self.elf.machine != X86_64 || !self.elf.is_64 {
+        if self.elf.machine != EM_X86_64 || !self.elf.is_64 {
             return true;
         }
         // Code that is decoded from a function's beginning up to the place: more than a function of that length is no function.
@@ -256,7 +250,7 @@ impl ProbeModule {
 
     /// The part of the file that is loaded together and holds this address of code: its first address as linked, and its bytes.
     pub fn code_around(&self, svma: u64) -> Option<(u64, u64)> {
-        code_offset(&self.elf, svma)?;
+        self.elf.code_offset(svma)?;
         self.elf.segment_of(svma).map(|segment| (segment.vaddr, segment.size_in_file))
     }
 
@@ -271,11 +265,6 @@ impl ProbeModule {
     /// was written.
     pub(super) fn inlined_only(&self, name: &str) -> Option<(String, u32)> {
         lines::inlined_only(self.debug_file().as_ref()?, name)
-    }
-
-    /// The file offset of code that was linked there.
-    pub(super) fn code_offset(&self, svma: u64) -> Option<u64> {
-        code_offset(&self.elf, svma)
     }
 
     /// The libraries that it names, with the paths to look in.
@@ -293,7 +282,7 @@ impl ProbeModule {
 
     /// The file with the debug information.
     fn debug_file(&self) -> Option<Arc<ElfFile>> {
-        let has = |elf: &ElfFile| elf.section(b".debug_line").is_some_and(|(_, section)| has_bytes(section));
+        let has = |elf: &ElfFile| elf.has_bytes(b".debug_line");
         if has(&self.elf) {
             return Some(Arc::clone(&self.elf));
         }
@@ -311,17 +300,36 @@ impl ProbeModule {
     }
 }
 
-fn has_bytes(section: &Section) -> bool {
-    section.kind != super::super::elf::SHT_NOBITS && section.size > 0
+/// What reasons begin with that tell of more than one stack.
+const SWITCHES: &str = "it switches stacks";
+
+/// Why return addresses of a program with these modules must not be replaced; `None` if nothing
+/// speaks against it.
+#[must_use]
+pub fn stack_walker<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
+    modules.into_iter().find_map(|module| {
+        let runtime = module.runtime()?;
+        Some(format!("{} walks its own stacks ({})", runtime.name(), module.name()))
+    })
 }
 
-/// Where code that was linked at an address is in the file (S1): inside a section of instructions, or, without section headers, inside
-/// a loaded segment.
-pub(super) fn code_offset(elf: &ElfFile, svma: u64) -> Option<u64> {
-    if !elf.is_code(svma) {
-        return None;
-    }
-    let segment = elf.segment_of(svma)?;
-    (svma - segment.vaddr < segment.size_in_file)
-        .then(|| (svma - segment.vaddr).checked_add(segment.offset))?
+/// Why calls of a program with these modules may be under way on many stacks of one thread; `None`
+/// if nothing says so.
+#[must_use]
+pub fn switches_stacks<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
+    modules.into_iter().find_map(|module| {
+        let why = module.stack_use().leaves.filter(|why| why.starts_with(SWITCHES))?;
+        Some(format!("{why} ({})", module.name()))
+    })
+}
+
+/// The same for the kernel's return probes, which answer no unwinder: also why calls might not
+/// return in the order in which they were made.
+#[must_use]
+pub fn leaves_calls<'a>(modules: impl IntoIterator<Item = &'a ProbeModule> + Clone) -> Option<String> {
+    stack_walker(modules.clone()).or_else(|| {
+        modules
+            .into_iter()
+            .find_map(|module| module.stack_use().leaves.map(|why| format!("{why} ({})", module.name())))
+    })
 }

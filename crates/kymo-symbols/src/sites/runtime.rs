@@ -12,7 +12,6 @@
 
 use memchr::memmem;
 
-use super::module::ProbeModule;
 use crate::elf::ElfFile;
 use crate::elf_symbols;
 
@@ -91,8 +90,6 @@ const PROGRAMS: [(&str, Runtime); 7] = [
     ("libcoreclr.so", Runtime::DotNet),
 ];
 
-const SWITCHES: &str = "it switches stacks";
-
 /// Names of symbols that a module has, or wants of others, if it leaves calls otherwise than by
 /// returning, or walks the stack.
 const LEAVES: [(&str, &str); 12] = [
@@ -147,8 +144,7 @@ impl StackUse {
 
 /// The names of a file's symbols, one after another.
 fn string_tables(elf: &ElfFile) -> Vec<Vec<u8>> {
-    let tables = [elf_symbols::symtab(elf), elf_symbols::dynsym(elf).map(|(_, section)| section)];
-    let linked = tables.into_iter().flatten().filter_map(|table| elf.sections.get(table.link as usize));
+    let linked = elf_symbols::tables(elf).filter_map(|table| elf.sections.get(table.link as usize));
     linked
         .filter(|section| section.size <= MOST_BYTES)
         .filter_map(|section| elf.read_section(section))
@@ -159,35 +155,4 @@ fn string_tables(elf: &ElfFile) -> Vec<Vec<u8>> {
 pub(super) fn go_table(elf: &ElfFile) -> Option<&crate::elf::Section> {
     let names: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
     names.iter().find_map(|name| elf.section(name)).map(|(_, section)| section)
-}
-
-/// Why return addresses of a program with these modules must not be replaced; `None` if nothing
-/// speaks against it.
-#[must_use]
-pub fn stack_walker<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
-    modules.into_iter().find_map(|module| {
-        let runtime = module.runtime()?;
-        Some(format!("{} walks its own stacks ({})", runtime.name(), module.name()))
-    })
-}
-
-/// Why calls of a program with these modules may be under way on many stacks of one thread; `None`
-/// if nothing says so.
-#[must_use]
-pub fn switches_stacks<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
-    modules.into_iter().find_map(|module| {
-        let why = module.stack_use().leaves.filter(|why| why.starts_with(SWITCHES))?;
-        Some(format!("{why} ({})", module.name()))
-    })
-}
-
-/// The same for the kernel's return probes, which answer no unwinder: also why calls might not
-/// return in the order in which they were made.
-#[must_use]
-pub fn leaves_calls<'a>(modules: impl IntoIterator<Item = &'a ProbeModule> + Clone) -> Option<String> {
-    stack_walker(modules.clone()).or_else(|| {
-        modules
-            .into_iter()
-            .find_map(|module| module.stack_use().leaves.map(|why| format!("{why} ({})", module.name())))
-    })
 }

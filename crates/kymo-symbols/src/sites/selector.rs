@@ -21,14 +21,10 @@ pub struct ProbeSelector {
 
 /// Places in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of most fields say what they are")]
 pub enum Place {
     /// Functions by name, where `*` stands for anything and `?` for one character; then so many bytes into them.
-    Function {
-        /// The name, readable or as the linker knows it.
-        glob: String,
-        /// Bytes from the function's first instruction.
-        offset: u64,
-    },
+    Function { glob: String, offset: u64 },
     /// The first instruction of a source line, in each function that has code of it.
     Line {
         /// The end of the file's path, in whole names.
@@ -38,13 +34,8 @@ pub enum Place {
     },
     /// An offset in the file.
     Offset(u64),
-    /// Markers compiled into the program (USDT).
-    Marker {
-        /// A glob.
-        provider: String,
-        /// A glob.
-        name: String,
-    },
+    /// Markers compiled into the program (USDT), by globs.
+    Marker { provider: String, name: String },
 }
 
 /// The text names no site.

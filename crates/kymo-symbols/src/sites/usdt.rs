@@ -6,7 +6,7 @@
 //! ```
 //! The linker's prelink step moves code without rewriting notes; the distance that `.stapsdt.base` has moved since is that of all places.
 
-use super::super::elf::{ElfFile, Fields};
+use super::super::elf::{self, ElfFile, Fields};
 
 const STAPSDT: u32 = 3;
 /// More markers than any program has.
@@ -47,7 +47,7 @@ pub(super) fn markers(elf: &ElfFile) -> Vec<Marker> {
                 name: text(note.name),
                 arguments: text(note.arguments),
                 svma: note.place,
-                offset: super::module::code_offset(elf, note.place)?,
+                offset: elf.code_offset(note.place)?,
                 semaphore,
             })
         })
@@ -62,26 +62,9 @@ struct Note<'a> {
     arguments: &'a [u8],
 }
 
-fn parse(mut notes: &[u8], is_64: bool, base_now: Option<u64>) -> Vec<Note<'_>> {
-    let mut found = Vec::new();
-    while notes.len() >= 12 && found.len() < MOST {
-        let header = Fields(notes);
-        let (name, desc, kind) = (header.u32(0) as usize, header.u32(4) as usize, header.u32(8));
-        let padded = |length: usize| length.checked_next_multiple_of(4);
-        let Some(desc_at) = padded(name).and_then(|name| name.checked_add(12)) else { break };
-        let Some(end) = padded(desc).and_then(|desc| desc.checked_add(desc_at)) else { break };
-        let is_marker = kind == STAPSDT && notes.get(12..12usize.saturating_add(name)) == Some(b"stapsdt\0");
-        if is_marker
-            && let Some(description) = notes.get(desc_at..desc_at + desc)
-            && let Some(note) = marker(description, is_64, base_now)
-        {
-            found.push(note);
-        }
-        // The last note may lack its padding.
-        let Some(rest) = notes.get(end..) else { break };
-        notes = rest;
-    }
-    found
+fn parse(notes: &[u8], is_64: bool, base_now: Option<u64>) -> Vec<Note<'_>> {
+    let markers = elf::notes(notes).filter(|&(kind, name, _)| kind == STAPSDT && name == Some(b"stapsdt\0"));
+    markers.filter_map(|(.., description)| marker(description?, is_64, base_now)).take(MOST).collect()
 }
 
 fn marker(description: &[u8], is_64: bool, base_now: Option<u64>) -> Option<Note<'_>> {

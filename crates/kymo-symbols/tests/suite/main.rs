@@ -2,3 +2,4 @@
 
 mod place;
 mod symbols;
+mod tools;

@@ -6,11 +6,10 @@
 //! A value of up to 16 bytes is divided into eights of bytes, each of which is of the class of what lies in it. Larger ones lie on the stack. If there are not enough
 //! registers for all of a value, all of it is on the stack.
 
-use super::super::debug::{Die, Reader};
+use super::super::debug::{Die, Entry, Reader, is_flag, is_static, number};
 use super::super::types::{Shape, Type};
-use super::fetch::Register;
-use super::home::{FIRST_ON_STACK, Home, Piece};
-use super::routine::Language;
+use super::register::{FIRST_ON_STACK, Home, Piece, Register};
+use super::signature::Language;
 
 /// Records inside records.
 const DEEPEST: usize = 8;
@@ -68,6 +67,21 @@ impl Supply {
         self.integers += 1;
     }
 
+    /// The next register for eight bytes of a class, where `integers` are those for integers.
+    fn next(&mut self, class: Class, integers: &[Register]) -> Option<Register> {
+        match class {
+            Class::Integer => {
+                self.integers += 1;
+                integers.get(self.integers - 1).copied()
+            }
+            Class::Vector => {
+                self.vectors += 1;
+                Some(Register::Vector(self.vectors as u8 - 1))
+            }
+            Class::Nothing => None,
+        }
+    }
+
     /// Where the next value is.
     pub(super) fn give(&mut self, passing: &Passing) -> Home {
         match passing {
@@ -78,18 +92,7 @@ impl Supply {
                 if self.integers + integers > Register::ARGUMENTS.len() || self.vectors + vectors > 8 {
                     return self.on_stack(*size, 8);
                 }
-                let mut next = |class: Class| match class {
-                    Class::Integer => {
-                        self.integers += 1;
-                        Register::ARGUMENTS.get(self.integers - 1).copied()
-                    }
-                    Class::Vector => {
-                        self.vectors += 1;
-                        Some(Register::Vector(self.vectors as u8 - 1))
-                    }
-                    Class::Nothing => None,
-                };
-                Home::Registers(pieces(classes, *size, &mut next))
+                Home::Registers(pieces(classes, *size, |class| self.next(class, &Register::ARGUMENTS)))
             }
             Passing::Parts(parts) => {
                 let one = |&(offset, len_bytes, class): &(u64, u64, Class)| {
@@ -103,8 +106,7 @@ impl Supply {
                 Home::Registers(parts.iter().map(one).collect())
             }
             Passing::Wide(size) if self.vectors < 8 => {
-                self.vectors += 1;
-                let register = Some(Register::Vector(self.vectors as u8 - 1));
+                let register = self.next(Class::Vector, &[]);
                 Home::Registers(vec![Piece { offset: 0, len_bytes: *size, register }])
             }
             Passing::Wide(size) => self.on_stack(*size, *size),
@@ -132,7 +134,7 @@ impl Supply {
     }
 }
 
-fn pieces(classes: &[Class], size: u64, next: &mut dyn FnMut(Class) -> Option<Register>) -> Vec<Piece> {
+fn pieces(classes: &[Class], size: u64, mut next: impl FnMut(Class) -> Option<Register>) -> Vec<Piece> {
     let piece = |(number, &class): (usize, &Class)| {
         let offset = number as u64 * 8;
         Piece { offset, len_bytes: size.saturating_sub(offset).min(8), register: next(class) }
@@ -142,32 +144,20 @@ fn pieces(classes: &[Class], size: u64, next: &mut dyn FnMut(Class) -> Option<Re
 
 /// Where a result is that is returned in this way.
 pub(super) fn result(passing: &Passing) -> Home {
-    let (mut integers, mut vectors) = (0, 0);
-    let mut next = |class: Class| match class {
-        Class::Integer => {
-            integers += 1;
-            Register::RESULTS.get(integers - 1).copied()
-        }
-        Class::Vector => {
-            vectors += 1;
-            Some(Register::Vector(vectors as u8 - 1))
-        }
-        Class::Nothing => None,
-    };
+    let mut supply = Supply::new();
+    let mut next = |class| supply.next(class, &Register::RESULTS);
+    let whole =
+        |len_bytes, register| Home::Registers(vec![Piece { offset: 0, len_bytes, register: Some(register) }]);
     match passing {
         Passing::Nothing => Home::Nothing,
-        Passing::Registers(classes, size) => Home::Registers(pieces(classes, *size, &mut next)),
+        Passing::Registers(classes, size) => Home::Registers(pieces(classes, *size, next)),
         Passing::Parts(parts) => {
             let one = |&(offset, len_bytes, class)| Piece { offset, len_bytes, register: next(class) };
             Home::Registers(parts.iter().map(one).collect())
         }
-        Passing::Wide(size) => {
-            Home::Registers(vec![Piece { offset: 0, len_bytes: *size, register: Some(Register::Vector(0)) }])
-        }
+        Passing::Wide(size) => whole(*size, Register::Vector(0)),
         Passing::Memory { .. } | Passing::Address => Home::Memory(Register::RESULTS[0], 0),
-        Passing::X87 => {
-            Home::Registers(vec![Piece { offset: 0, len_bytes: 16, register: Some(Register::Float) }])
-        }
+        Passing::X87 => whole(16, Register::Float),
     }
 }
 
@@ -224,15 +214,15 @@ fn is_special(reader: &Reader<'_>, kind: Type, depth: usize, left: &mut usize) -
     let (mut special, mut inner, mut members) = (false, Vec::new(), 0);
     let _ = reader.children(die, |child, entry| {
         members += 1;
-        let flag = |name| matches!(entry.attr_value(name), Some(gimli::AttributeValue::Flag(true)));
-        let is_plain = entry.attr_value(gimli::DW_AT_defaulted).is_some() || flag(gimli::DW_AT_deleted);
+        let is_plain =
+            entry.attr_value(gimli::DW_AT_defaulted).is_some() || is_flag(entry, gimli::DW_AT_deleted);
+        let is_written = !is_flag(entry, gimli::DW_AT_artificial);
         match entry.tag() {
             gimli::DW_TAG_subprogram if !is_plain => {
                 let name = reader.text(child.unit, entry, gimli::DW_AT_name).unwrap_or_default();
-                special |=
-                    entry.attr(gimli::DW_AT_vtable_elem_location).is_some() && name.first() == Some(&b'~');
-                special |= name.first() == Some(&b'~') && !flag(gimli::DW_AT_artificial);
-                special |= name == own && copies(reader, child, die) && !flag(gimli::DW_AT_artificial);
+                let is_virtual = entry.attr(gimli::DW_AT_vtable_elem_location).is_some();
+                special |= name.first() == Some(&b'~') && (is_virtual || is_written);
+                special |= name == own && is_written && copies(reader, child, die);
             }
             gimli::DW_TAG_member if entry.attr(gimli::DW_AT_external).is_none() => {
                 special |= reader
@@ -270,7 +260,6 @@ fn copies(reader: &Reader<'_>, constructor: Die, class: Die) -> bool {
 
 /// C's way.
 fn of_value(reader: &Reader<'_>, kind: Type) -> Result<Passing, Unknown> {
-    let is_vector = kind.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_GNU_vector).is_some());
     let shape = kind.shape(reader);
     let size = match (shape, kind.size(reader)) {
         (Shape::Void | Shape::Function, _) => return Err(ODD_TYPE),
@@ -290,7 +279,7 @@ fn of_value(reader: &Reader<'_>, kind: Type) -> Result<Passing, Unknown> {
         }
         (_, None) => return Err(ODD_TYPE),
     };
-    if is_vector {
+    if is_vector(reader, kind) {
         return match size {
             8 | 16 | 32 | 64 => Ok(Passing::Wide(size)),
             _ => Err(ODD_TYPE),
@@ -307,13 +296,17 @@ fn of_value(reader: &Reader<'_>, kind: Type) -> Result<Passing, Unknown> {
         let align = align.and_then(|(_, value)| value.udata_value()).unwrap_or(8);
         return Ok(Passing::Memory { size, align });
     }
-    let mut classes = vec![Class::Nothing; size.div_ceil(8) as usize];
-    let mut left = MOST_MEMBERS;
-    match classify(reader, kind, 0, &mut classes, 0, &mut left)? {
-        true if classes.iter().all(|class| *class == Class::Nothing) => Ok(Passing::Nothing),
-        true => Ok(Passing::Registers(classes, size)),
+    let classes = vec![Class::Nothing; size.div_ceil(8) as usize];
+    let mut classifier = Classifier { reader, classes, left: MOST_MEMBERS };
+    match classifier.add(kind, 0, 0)? {
+        true if classifier.classes.iter().all(|class| *class == Class::Nothing) => Ok(Passing::Nothing),
+        true => Ok(Passing::Registers(classifier.classes, size)),
         false => Ok(Passing::Memory { size, align: 8 }),
     }
+}
+
+fn is_vector(reader: &Reader<'_>, kind: Type) -> bool {
+    kind.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_GNU_vector).is_some())
 }
 
 fn encoding(reader: &Reader<'_>, kind: Type) -> Option<gimli::DwAte> {
@@ -340,123 +333,124 @@ fn of_base(reader: &Reader<'_>, kind: Type, size: u64) -> Result<Passing, Unknow
     }
 }
 
-/// Adds what lies at an offset to the classes; `false` if a part is not aligned, so that all is in memory.
-fn classify(
-    reader: &Reader<'_>,
-    kind: Type,
-    at: u64,
-    classes: &mut [Class],
-    depth: usize,
-    left: &mut usize,
-) -> Result<bool, Unknown> {
-    if depth > DEEPEST || *left == 0 {
-        return Err(ODD_TYPE);
+/// Finds the classes of a value's eights of bytes. Its methods add what lies at an offset; they give
+/// `false` if a part is not aligned, so that all is in memory.
+struct Classifier<'a, 'd> {
+    reader: &'a Reader<'d>,
+    classes: Vec<Class>,
+    /// Types that may still be looked at.
+    left: usize,
+}
+
+impl Classifier<'_, '_> {
+    fn add(&mut self, kind: Type, at: u64, depth: usize) -> Result<bool, Unknown> {
+        if depth > DEEPEST || self.left == 0 {
+            return Err(ODD_TYPE);
+        }
+        self.left -= 1;
+        let size = kind.size(self.reader);
+        match kind.shape(self.reader) {
+            Shape::Base => self.base(kind, at, size.filter(|size| *size <= 16).ok_or(ODD_TYPE)?),
+            Shape::Pointer | Shape::Reference => self.mark(at, 8, Class::Integer),
+            Shape::Enum => self.mark(at, size.filter(|size| *size <= 8).ok_or(ODD_TYPE)?, Class::Integer),
+            Shape::Array => self.array(kind, at, depth),
+            Shape::Record => self.record(kind.die.ok_or(ODD_TYPE)?, at, depth),
+            Shape::Other if size.is_none() => self.mark(at, 8, Class::Integer),
+            Shape::Void | Shape::Function | Shape::Other => Err(ODD_TYPE),
+        }
     }
-    *left -= 1;
-    let mut mark = |at: u64, size: u64, class: Class| -> Result<bool, Unknown> {
+
+    fn mark(&mut self, at: u64, size: u64, class: Class) -> Result<bool, Unknown> {
         if size == 0 || at.checked_rem(size) != Some(0) {
             return Ok(false);
         }
         for eight in at / 8..=(at + size - 1) / 8 {
-            let known =
-                usize::try_from(eight).ok().and_then(|eight| classes.get_mut(eight)).ok_or(ODD_TYPE)?;
+            let known = self.eight(eight)?;
             *known = class.max(*known);
         }
         Ok(true)
-    };
-    match kind.shape(reader) {
-        Shape::Base => {
-            let size = kind.size(reader).filter(|size| *size <= 16).ok_or(ODD_TYPE)?;
-            match encoding(reader, kind).ok_or(ODD_TYPE)? {
-                gimli::DW_ATE_float if size <= 8 => mark(at, size, Class::Vector),
-                gimli::DW_ATE_complex_float if size <= 16 => {
-                    Ok(mark(at, size / 2, Class::Vector)? && mark(at + size / 2, size / 2, Class::Vector)?)
-                }
-                // A `long double` fills all of it, and is in memory.
-                gimli::DW_ATE_float | gimli::DW_ATE_complex_float => Ok(false),
-                gimli::DW_ATE_decimal_float => Err(ODD_TYPE),
-                _ => mark(at, size, Class::Integer),
+    }
+
+    fn eight(&mut self, number: u64) -> Result<&mut Class, Unknown> {
+        usize::try_from(number).ok().and_then(|number| self.classes.get_mut(number)).ok_or(ODD_TYPE)
+    }
+
+    fn base(&mut self, kind: Type, at: u64, size: u64) -> Result<bool, Unknown> {
+        match encoding(self.reader, kind).ok_or(ODD_TYPE)? {
+            gimli::DW_ATE_float if size <= 8 => self.mark(at, size, Class::Vector),
+            gimli::DW_ATE_complex_float => {
+                let half = size / 2;
+                Ok(self.mark(at, half, Class::Vector)? && self.mark(at + half, half, Class::Vector)?)
+            }
+            // A `long double` fills all of it, and is in memory.
+            gimli::DW_ATE_float => Ok(false),
+            gimli::DW_ATE_decimal_float => Err(ODD_TYPE),
+            _ => self.mark(at, size, Class::Integer),
+        }
+    }
+
+    fn array(&mut self, kind: Type, at: u64, depth: usize) -> Result<bool, Unknown> {
+        if is_vector(self.reader, kind) {
+            return Err(ODD_TYPE);
+        }
+        let elements = kind.elements(self.reader).ok_or(ODD_TYPE)?;
+        for number in 0..elements.count.unwrap_or(0).min(17) {
+            let at = elements.stride.checked_mul(number).and_then(|far| far.checked_add(at));
+            if !self.add(elements.element, at.ok_or(ODD_TYPE)?, depth + 1)? {
+                return Ok(false);
             }
         }
-        Shape::Pointer | Shape::Reference => mark(at, 8, Class::Integer),
-        Shape::Enum => mark(at, kind.size(reader).filter(|size| *size <= 8).ok_or(ODD_TYPE)?, Class::Integer),
-        Shape::Array => {
-            if kind.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_GNU_vector).is_some()) {
-                return Err(ODD_TYPE);
-            }
-            let elements = kind.elements(reader).ok_or(ODD_TYPE)?;
-            for number in 0..elements.count.unwrap_or(0).min(17) {
-                let at = elements
-                    .stride
-                    .checked_mul(number)
-                    .and_then(|far| far.checked_add(at))
-                    .ok_or(ODD_TYPE)?;
-                if !classify(reader, elements.element, at, classes, depth + 1, left)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        }
-        Shape::Record => {
-            let die = kind.die.ok_or(ODD_TYPE)?;
-            let mut members: Vec<(u64, Type, Option<u64>)> = Vec::new();
-            let mut odd = false;
-            let told = reader.children(die, |child, entry| {
-                match entry.tag() {
-                    gimli::DW_TAG_variant_part => odd = true,
-                    gimli::DW_TAG_member | gimli::DW_TAG_inheritance
-                        if entry.attr(gimli::DW_AT_external).is_none()
-                            && entry.attr(gimli::DW_AT_declaration).is_none() =>
-                    {
-                        let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
-                        let location = entry.attr_value(gimli::DW_AT_data_member_location);
-                        odd |= location.is_some() && number(gimli::DW_AT_data_member_location).is_none();
-                        let offset = number(gimli::DW_AT_data_member_location).unwrap_or(0);
-                        let bit = number(gimli::DW_AT_bit_size).map(|_| {
-                            number(gimli::DW_AT_data_bit_offset).unwrap_or(offset.saturating_mul(8))
-                        });
-                        members.push((offset, Type::of(reader, child), bit));
+        Ok(true)
+    }
+
+    fn record(&mut self, die: Die, at: u64, depth: usize) -> Result<bool, Unknown> {
+        let reader = self.reader;
+        let (mut members, mut odd) = (Vec::new(), false);
+        let told = reader.children(die, |child, entry| {
+            match entry.tag() {
+                gimli::DW_TAG_variant_part => odd = true,
+                gimli::DW_TAG_member | gimli::DW_TAG_inheritance if !is_static(entry) => {
+                    match offset_and_bit(entry) {
+                        Some((offset, bit)) => members.push((offset, Type::of(reader, child), bit)),
+                        None => odd = true,
                     }
-                    _ => {}
                 }
-                members.len() < MOST_MEMBERS
-            });
-            if told.is_err() || odd {
-                return Err(ODD_TYPE);
+                _ => {}
             }
-            for (offset, inner, bit) in members {
-                let fits = match bit {
-                    // Bits are integers, wherever they lie.
-                    Some(bit) => mark_bit(classes, at.saturating_mul(8).saturating_add(bit)),
-                    None if inner.size(reader) == Some(0) => Ok(true),
-                    None if inner.shape(reader) == Shape::Array && inner.size(reader).is_none() => Ok(true),
-                    None => classify(
-                        reader,
-                        inner,
-                        at.checked_add(offset).ok_or(ODD_TYPE)?,
-                        classes,
-                        depth + 1,
-                        left,
-                    ),
-                };
-                if !fits? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
+            members.len() < MOST_MEMBERS
+        });
+        if told.is_err() || odd {
+            return Err(ODD_TYPE);
         }
-        Shape::Void | Shape::Function => Err(ODD_TYPE),
-        Shape::Other => match kind.size(reader) {
-            None => mark(at, 8, Class::Integer),
-            Some(_) => Err(ODD_TYPE),
-        },
+        for (offset, inner, bit) in members {
+            let size = inner.size(reader);
+            let fits = match bit {
+                // Bits are integers, wherever they lie.
+                Some(bit) => {
+                    *self.eight(at.saturating_mul(8).saturating_add(bit) / 64)? = Class::Integer;
+                    true
+                }
+                None if size == Some(0) => true,
+                None if size.is_none() && inner.shape(reader) == Shape::Array => true,
+                None => self.add(inner, at.checked_add(offset).ok_or(ODD_TYPE)?, depth + 1)?,
+            };
+            if !fits {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
-fn mark_bit(classes: &mut [Class], bit: u64) -> Result<bool, Unknown> {
-    let eight = usize::try_from(bit / 64).ok().and_then(|eight| classes.get_mut(eight)).ok_or(ODD_TYPE)?;
-    *eight = Class::Integer;
-    Ok(true)
+/// Where a member lies in its record, in bytes, and the first bit of one that is bits. Nothing where
+/// the place is computed.
+fn offset_and_bit(entry: &Entry<'_>) -> Option<(u64, Option<u64>)> {
+    let offset = match entry.attr_value(gimli::DW_AT_data_member_location) {
+        Some(value) => value.udata_value()?,
+        None => 0,
+    };
+    let first = || number(entry, gimli::DW_AT_data_bit_offset).unwrap_or(offset.saturating_mul(8));
+    Some((offset, number(entry, gimli::DW_AT_bit_size).map(|_| first())))
 }
 
 /// Rust's way: numbers and pointers in a register each, two of them as two values, what is larger than two registers by its address.
@@ -534,11 +528,8 @@ fn members(reader: &Reader<'_>, record: Die) -> Option<Members> {
         match entry.tag() {
             gimli::DW_TAG_variant_part => parts.push(child),
             gimli::DW_TAG_member => {
-                let offset = entry.attr_value(gimli::DW_AT_data_member_location);
-                members.push((
-                    offset.and_then(|value| value.udata_value()).unwrap_or(0),
-                    Type::of(reader, child),
-                ));
+                let offset = number(entry, gimli::DW_AT_data_member_location).unwrap_or(0);
+                members.push((offset, Type::of(reader, child)));
             }
             _ => {}
         }

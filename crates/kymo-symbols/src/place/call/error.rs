@@ -6,6 +6,7 @@ use thiserror::Error;
 /// Why an expression over the parameters of a function cannot be read at its entry or return.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum CallError {
     /// The text is no expression.
     #[error(transparent)]
@@ -17,104 +18,41 @@ pub enum CallError {
     #[error(
         "{module} was built without debug information, so the names of its arguments are not known: rebuild it with -g, install its debug symbols, or write arg1 to arg6"
     )]
-    NoDebugInfo {
-        /// The module.
-        module: String,
-    },
+    NoDebugInfo { module: String },
     /// The debug information is in `.dwo` files.
     #[error(
         "the debug information of {module} is split into .dwo files, which kymo does not read; rebuild without -gsplit-dwarf, or write arg1 to arg6"
     )]
-    Split {
-        /// The module.
-        module: String,
-    },
+    Split { module: String },
     /// The debug information does not know the function.
     #[error("the debug information of {module} does not know {function}; write arg1 to arg6")]
-    NoFunction {
-        /// The module.
-        module: String,
-        /// The function.
-        function: String,
-    },
+    NoFunction { module: String, function: String },
     /// The debug information has lines alone.
     #[error(
         "the debug information of {module} has only the lines of {function}, not what it takes: rebuild it with -g, not -g1, or write arg1 to arg6"
     )]
-    LinesOnly {
-        /// The module.
-        module: String,
-        /// The function.
-        function: String,
-    },
+    LinesOnly { module: String, function: String },
     /// No parameter has the name.
     #[error("`{name}` is no parameter of {function}{}", ParameterNames(.known))]
-    Unknown {
-        /// The name that was asked for.
-        name: String,
-        /// The function.
-        function: String,
-        /// What it has.
-        known: Vec<String>,
-    },
+    Unknown { name: String, function: String, known: Vec<String> },
     /// The function returns nothing.
     #[error("{function} returns nothing")]
-    Void {
-        /// The function.
-        function: String,
-    },
+    Void { function: String },
     /// The parameter is there, and its value is not.
     #[error("`{name}` of {function} cannot be read at its {}: {why}", if *.at_return { "return" } else { "entry" })]
-    Lost {
-        /// The parameter.
-        name: String,
-        /// The function.
-        function: String,
-        /// Whether it is what the function returns.
-        at_return: bool,
-        /// The reason.
-        why: String,
-    },
+    Lost { name: String, function: String, at_return: bool, why: String },
     /// A type has no such field.
     #[error("{type_name} has no field `{field}`{}", Near(.near))]
-    NoField {
-        /// The type.
-        type_name: String,
-        /// The field.
-        field: String,
-        /// Names like it.
-        near: Vec<String>,
-    },
+    NoField { type_name: String, field: String, near: Vec<String> },
     /// A step cannot be taken.
     #[error("cannot take {wanted} of `{of}`, which is {type_name}: {why}")]
-    WrongType {
-        /// What was written before.
-        of: String,
-        /// Its type.
-        type_name: String,
-        /// The step.
-        wanted: String,
-        /// The reason.
-        why: String,
-    },
+    WrongType { of: String, type_name: String, wanted: String, why: String },
     /// The value is no number, pointer or text.
     #[error("`{of}` is {type_name}, which is more than a number: name a part of it{}", Near(.near))]
-    Large {
-        /// What was written.
-        of: String,
-        /// Its type.
-        type_name: String,
-        /// Its fields.
-        near: Vec<String>,
-    },
+    Large { of: String, type_name: String, near: Vec<String> },
     /// What the debug information says makes no sense.
     #[error("the debug information of `{of}` makes no sense: {why}")]
-    Damaged {
-        /// What was written.
-        of: String,
-        /// The reason.
-        why: &'static str,
-    },
+    Damaged { of: String, why: &'static str },
 }
 
 struct ParameterNames<'a>(&'a [String]);

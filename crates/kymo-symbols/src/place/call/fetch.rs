@@ -1,7 +1,5 @@
 //! Expressions over parameters: from `req->uri` to a register and the loads behind it.
 
-use std::fmt;
-
 use super::super::debug::Reader;
 use super::super::field::{self, Bits, Step};
 use super::super::near;
@@ -11,95 +9,15 @@ use super::super::types::{Shape, Type};
 use super::super::value::ValueKind;
 use super::MOST_STEPS;
 use super::error::CallError;
-use super::home::{self, Home, Piece};
-use super::routine::{Language, Routine};
+use super::home;
+use super::register::{Home, Piece, Register};
+use super::routine::Routine;
+use super::signature::Language;
 
 /// Pointers and references that are followed for one field.
 const MOST_FOLLOWED: usize = 4;
 /// Names that a sentence lists.
 const MOST_NAMES: usize = 12;
-
-/// A register of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Register {
-    /// A general one, by its number in debug information (0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 r8, ...).
-    General(u8),
-    /// `xmm0` to `xmm15`.
-    Vector(u8),
-    /// The top of the floating-point stack.
-    Float,
-}
-
-impl Register {
-    pub(super) const STACK: Register = Register::General(7);
-    pub(super) const FRAME: Register = Register::General(6);
-    /// Those of integer arguments, in order.
-    pub(super) const ARGUMENTS: [Register; 6] = [
-        Register::General(5),
-        Register::General(4),
-        Register::General(1),
-        Register::General(2),
-        Register::General(8),
-        Register::General(9),
-    ];
-    /// Those of integer results.
-    pub(super) const RESULTS: [Register; 2] = [Register::General(0), Register::General(1)];
-
-    /// The integer argument of this number, from 0 on; nothing for those on the stack.
-    pub fn argument(number: usize) -> Option<Register> {
-        Register::ARGUMENTS.get(number).copied()
-    }
-
-    /// What a function returns, where that is a number or a pointer.
-    pub fn result() -> Register {
-        Register::RESULTS[0]
-    }
-
-    /// A general register by the name of its 64 bits (`rdi`).
-    pub fn named(name: &str) -> Option<Register> {
-        (0..16).map(Register::General).find(|register| register.general() == Some(name))
-    }
-
-    pub(super) fn of_dwarf(number: u16) -> Option<Register> {
-        match u8::try_from(number).ok()? {
-            number @ 0..=15 => Some(Register::General(number)),
-            number @ 17..=32 => Some(Register::Vector(number - 17)),
-            33 => Some(Register::Float),
-            _ => None,
-        }
-    }
-
-    /// Whether calls leave it as it was, so that no argument comes in it.
-    pub(super) fn is_kept(self) -> bool {
-        matches!(self, Register::General(3 | 6 | 12..=15))
-    }
-
-    pub(super) fn len_bytes(self) -> u64 {
-        if matches!(self, Register::General(_)) { 8 } else { 16 }
-    }
-
-    /// The name of a general register's 64 bits (`rdi`); nothing for others.
-    pub fn general(self) -> Option<&'static str> {
-        const NAMES: [&str; 16] = [
-            "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
-            "r14", "r15",
-        ];
-        match self {
-            Register::General(number) => NAMES.get(usize::from(number)).copied(),
-            Register::Vector(_) | Register::Float => None,
-        }
-    }
-}
-
-impl fmt::Display for Register {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, self.general()) {
-            (_, Some(name)) => f.write_str(name),
-            (Register::Vector(number), _) => write!(f, "xmm{number}"),
-            _ => f.write_str("st0"),
-        }
-    }
-}
 
 /// A value that a probe can read: begin with a register, follow pointers, take so many bytes.
 ///
@@ -191,15 +109,6 @@ impl Routine<'_> {
     pub fn fetch(&self, text: &str) -> Result<Fetch, CallError> {
         let spot = self.spot(&syntax::expression(text)?)?;
         self.finish(&spot, text)
-    }
-
-    /// As [`fetch`](Routine::fetch); a record becomes its fields, each by its name.
-    ///
-    /// # Errors
-    /// As [`fetch`](Routine::fetch).
-    pub fn fetch_all(&self, text: &str) -> Result<Vec<Fetch>, CallError> {
-        let spot = self.spot(&syntax::expression(text)?)?;
-        super::list::whole(self, &spot, text)
     }
 
     pub(super) fn spot(&self, tree: &Expr) -> Result<Spot, CallError> {

@@ -1,62 +1,18 @@
 //! Where parameters are at a function's first instruction, and its result at the return.
 
-use std::fmt;
-
 use gimli::{AttributeValue, Operation};
 use thiserror::Error;
 
 use super::super::debug::{Die, Reader, Slice};
 use super::super::types::Type;
 use super::classes::{self, Passing, Supply};
-use super::fetch::Register;
-use super::routine::{Declared, Language};
+use super::register::{FIRST_ON_STACK, Home, Piece, Register};
+use super::signature::{Declared, Language};
 
 /// Operations of one location that are looked at.
 const MOST_OPERATIONS: usize = 32;
 /// Entries of one location list that are looked at.
 const MOST_LOCATIONS: usize = 1 << 12;
-/// Above the stack pointer at the entry lies the return address, then what is passed on the stack.
-pub(super) const FIRST_ON_STACK: i64 = 8;
-
-/// Where a value is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    /// In registers, piece by piece.
-    Registers(Vec<Piece>),
-    /// In memory, so many bytes from where a register points.
-    Memory(Register, i64),
-    /// In memory, and its address lies so many bytes from where a register points.
-    Indirect(Register, i64),
-    /// It has no bytes.
-    Nothing,
-}
-
-/// A part of a value that is in one register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Where in the value it begins, in bytes.
-    pub(super) offset: u64,
-    pub(super) len_bytes: u64,
-    /// Nothing where the compiler has dropped the part.
-    pub(super) register: Option<Register>,
-}
-
-impl fmt::Display for Home {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Home::Registers(pieces) => {
-                let names =
-                    pieces.iter().map(|piece| piece.register.map_or("-".to_owned(), |r| r.to_string()));
-                f.write_str(&names.collect::<Vec<_>>().join(":"))
-            }
-            Home::Memory(register, 0) => write!(f, "[{register}]"),
-            Home::Memory(register, offset) => write!(f, "[{register}{offset:+}]"),
-            Home::Indirect(register, offset) => write!(f, "[[{register}{offset:+}]]"),
-            Home::Nothing => f.write_str("nowhere, it has no bytes"),
-        }
-    }
-}
-
 /// Why it is not known where a value is.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum Lost {

@@ -1,6 +1,8 @@
 //! Lists of expressions: as typed in parentheses, and all that a function takes.
 
 use super::super::field;
+use super::super::request::Expr;
+use super::super::syntax;
 use super::super::types::Shape;
 use super::error::CallError;
 use super::fetch::{Fetch, Spot};
@@ -75,7 +77,7 @@ fn part(text: &str) -> Part {
 }
 
 /// A value, or the fields of a record.
-pub(super) fn whole(routine: &Routine<'_>, spot: &Spot, name: &str) -> Result<Vec<Fetch>, CallError> {
+fn whole(routine: &Routine<'_>, spot: &Spot, name: &str) -> Result<Vec<Fetch>, CallError> {
     let error = match routine.finish(spot, name) {
         Ok(fetch) => return Ok(vec![fetch]),
         Err(error) => error,
@@ -96,19 +98,29 @@ pub(super) fn whole(routine: &Routine<'_>, spot: &Spot, name: &str) -> Result<Ve
     if found.is_empty() { Err(error) } else { Ok(found) }
 }
 
-/// All that a function takes.
-pub(super) fn everything(routine: &Routine<'_>) -> Vec<Result<Fetch, CallError>> {
-    let mut found = Vec::new();
-    for name in routine.names() {
-        let tree = super::super::request::Expr::Name { file: None, path: name.clone() };
-        match routine.spot(&tree).and_then(|spot| whole(routine, &spot, &name)) {
-            Ok(fetches) => found.extend(fetches.into_iter().map(Ok)),
-            Err(error) => found.push(Err(error)),
-        }
-        if found.len() >= MOST_PARTS {
-            break;
-        }
+impl Routine<'_> {
+    /// As [`fetch`](Routine::fetch); a record becomes its fields, each by its name.
+    ///
+    /// # Errors
+    /// As [`fetch`](Routine::fetch).
+    pub fn fetch_all(&self, text: &str) -> Result<Vec<Fetch>, CallError> {
+        whole(self, &self.spot(&syntax::expression(text)?)?, text)
     }
-    found.truncate(MOST_PARTS);
-    found
+
+    /// What `--args` shows of a call: every parameter that can be read, records by their fields; and those that cannot, with the reason.
+    pub fn everything(&self) -> Vec<Result<Fetch, CallError>> {
+        let mut found = Vec::new();
+        for name in self.names() {
+            let tree = Expr::Name { file: None, path: name.clone() };
+            match self.spot(&tree).and_then(|spot| whole(self, &spot, &name)) {
+                Ok(fetches) => found.extend(fetches.into_iter().map(Ok)),
+                Err(error) => found.push(Err(error)),
+            }
+            if found.len() >= MOST_PARTS {
+                break;
+            }
+        }
+        found.truncate(MOST_PARTS);
+        found
+    }
 }

@@ -7,7 +7,8 @@
 //! which is where a probe on it stands. Source: <https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>.
 
 use super::super::value::ValueKind;
-use super::fetch::{Fetch, Register};
+use super::fetch::Fetch;
+use super::register::Register;
 
 /// More than `<sys/sdt.h>` can say.
 const MOST: usize = 12;

@@ -26,12 +26,15 @@ mod fetch;
 mod home;
 mod list;
 mod marker;
+mod register;
 mod routine;
+mod signature;
 
 pub use error::CallError;
-pub use fetch::{Fetch, Register, Text};
+pub use fetch::{Fetch, Text};
 pub use list::{Part, arguments};
 pub use marker::marker_arguments;
+pub use register::Register;
 pub use routine::{Parameter, Routine, Routines};
 
 /// Whether a text can be an expression over parameters, whatever they are called.

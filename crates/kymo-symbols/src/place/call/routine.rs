@@ -3,21 +3,19 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use gimli::AttributeValue;
 use hashbrown::HashMap;
 
 use super::super::debug::{Die, Reader, shown};
 use super::super::module::ModuleFile;
 use super::super::types::{Shape, Type};
 use super::error::CallError;
-use super::home::{self, Home, Lost};
-use super::list;
+use super::home::{self, Lost};
+use super::register::Home;
+use super::signature::{self, Declared, Language};
+use crate::elf::EM_X86_64;
 
-/// Parameters of one function that are looked at.
-const MOST_PARAMETERS: usize = 256;
 /// Functions of one unit that are looked at.
 const MOST_FUNCTIONS: usize = 1 << 20;
-const X86_64: u16 = 62;
 
 /// The functions of a module, as its debug information knows them.
 pub struct Routines<'m> {
@@ -79,26 +77,17 @@ pub(super) struct Taken {
     pub(super) home: Result<Home, Lost>,
 }
 
-/// Languages, as far as their calling conventions differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Language {
-    C,
-    Cplusplus,
-    Rust,
-    Other,
-}
-
 impl<'m> Routines<'m> {
     /// The functions of a module; its debug information is read now if nobody has asked before.
     ///
     /// # Errors
     /// The module has none, or is for another machine.
     pub fn of(module: &'m ModuleFile) -> Result<Routines<'m>, CallError> {
-        if module.own.machine != X86_64 || !module.own.is_64 {
+        if module.own.machine != EM_X86_64 || !module.own.is_64 {
             return Err(CallError::Machine);
         }
         let none = || CallError::NoDebugInfo { module: module.short_name() };
-        let reader = module.debug_info_with_lists().ok_or_else(none)?.reader();
+        let reader = module.debug_info(true).ok_or_else(none)?.reader();
         let (mut extents, mut unplaced) = (Vec::new(), Vec::new());
         for number in 0..reader.own_infos() {
             let Ok(unit) = reader.unit(number) else { continue };
@@ -197,9 +186,9 @@ impl<'m> Routines<'m> {
 impl<'m> Routine<'m> {
     fn read(reader: &Rc<Reader<'m>>, die: Die, svma: u64, symbol: &str) -> Routine<'m> {
         let name = reader.name(die).map(shown).unwrap_or_else(|| symbol.to_owned());
-        let language = language(reader, die.unit);
+        let language = signature::language(reader, die.unit);
         let returned = Type::of(reader, die);
-        let parameters = parameters(reader, die);
+        let parameters = signature::parameters(reader, die);
         let (homes, odd) =
             home::homes(reader, &home::Called { die, svma, symbol, language, returned }, &parameters);
         let taken = |(parameter, home): (&Declared, _)| Taken {
@@ -245,102 +234,5 @@ impl<'m> Routine<'m> {
     /// The names of its parameters.
     pub fn names(&self) -> Vec<String> {
         self.takes.iter().map(|taken| taken.name.clone()).filter(|name| !name.is_empty()).collect()
-    }
-
-    /// What `--args` shows of a call: every parameter that can be read, records by their fields; and those that cannot, with the reason.
-    pub fn everything(&self) -> Vec<Result<super::Fetch, CallError>> {
-        list::everything(self)
-    }
-}
-
-/// A parameter as it is declared.
-#[derive(Clone, Debug)]
-pub(super) struct Declared {
-    pub(super) name: String,
-    pub(super) kind: Type,
-    /// The entry that can say where it is.
-    pub(super) die: Option<Die>,
-    pub(super) is_artificial: bool,
-}
-
-/// The parameters of a function in the order of the declaration; of one that the compiler has made of another one, those of the other.
-fn parameters(reader: &Reader<'_>, die: Die) -> Vec<Declared> {
-    let own = listed(reader, die);
-    let origin =
-        reader.entry(die).ok().and_then(|entry| reader.link(die.unit, &entry, gimli::DW_AT_abstract_origin));
-    let declared = |&die: &Die, place: Option<Die>| {
-        let flag = reader.attr(die, gimli::DW_AT_artificial).map(|(_, value)| value);
-        Declared {
-            name: reader.name(die).map(shown).unwrap_or_default(),
-            kind: Type::of(reader, die),
-            die: place,
-            is_artificial: matches!(flag, Some(AttributeValue::Flag(true))),
-        }
-    };
-    let plain = || own.iter().map(|die| declared(die, Some(*die))).collect();
-    let Some(origin) = origin else { return plain() };
-    let of_origin = |die: Die| -> Option<Die> {
-        let entry = reader.entry(die).ok()?;
-        reader.link(die.unit, &entry, gimli::DW_AT_abstract_origin)
-    };
-    let places: HashMap<Die, Die> = own.iter().filter_map(|&die| Some((of_origin(die)?, die))).collect();
-    let all = listed(reader, origin);
-    if all.is_empty() || places.len() < own.len() {
-        return plain();
-    }
-    let each = all.iter().map(|die| declared(die, places.get(die).copied()));
-    // What a constructor is told by some of its variants only.
-    each.filter(|parameter| parameter.die.is_some() || !parameter.is_artificial).collect()
-}
-
-/// The entries of the parameters below an entry; packs are looked into.
-fn listed(reader: &Reader<'_>, die: Die) -> Vec<Die> {
-    let (mut found, mut packs) = (Vec::new(), Vec::new());
-    let _ = reader.children(die, |child, entry| {
-        match entry.tag() {
-            gimli::DW_TAG_formal_parameter => found.push(child),
-            gimli::DW_TAG_GNU_formal_parameter_pack => packs.push((found.len(), child)),
-            _ => {}
-        }
-        found.len() + packs.len() < MOST_PARAMETERS
-    });
-    for (at, pack) in packs.into_iter().rev() {
-        let mut inner = Vec::new();
-        let _ = reader.children(pack, |child, entry| {
-            if entry.tag() == gimli::DW_TAG_formal_parameter {
-                inner.push(child);
-            }
-            inner.len() < MOST_PARAMETERS
-        });
-        found.splice(at..at, inner);
-    }
-    found.truncate(MOST_PARAMETERS);
-    found
-}
-
-fn language(reader: &Reader<'_>, unit: u32) -> Language {
-    let told = reader.unit(unit).ok().and_then(|unit| {
-        let root = unit.entry(unit.header.root_offset()).ok()?;
-        root.attr_value(gimli::DW_AT_language)
-    });
-    let Some(AttributeValue::Language(language)) = told else { return Language::Other };
-    match language {
-        gimli::DW_LANG_C
-        | gimli::DW_LANG_C89
-        | gimli::DW_LANG_C99
-        | gimli::DW_LANG_C11
-        | gimli::DW_LANG_C17
-        | gimli::DW_LANG_ObjC => Language::C,
-        gimli::DW_LANG_C_plus_plus
-        | gimli::DW_LANG_C_plus_plus_03
-        | gimli::DW_LANG_C_plus_plus_11
-        | gimli::DW_LANG_C_plus_plus_14
-        | gimli::DW_LANG_C_plus_plus_17
-        | gimli::DW_LANG_C_plus_plus_20
-        | gimli::DW_LANG_ObjC_plus_plus => Language::Cplusplus,
-        gimli::DW_LANG_Rust => Language::Rust,
-        // C23, whatever number it has.
-        gimli::DwLang(0x3e) => Language::C,
-        _ => Language::Other,
     }
 }

@@ -7,7 +7,7 @@ use kymo_symbols::place::call::{Fetch, Part, Routines, arguments};
 use kymo_symbols::place::{ModuleFile, ValueKind};
 use kymo_testing::skip;
 
-use super::programs::{missing, run};
+use crate::tools::{run, workshop};
 
 const C: &str = r#"
 #include <stddef.h>
@@ -243,12 +243,7 @@ fn check(program: &Path, what: &str, cases: &[Case]) {
 /// Checks registers, steps and kinds of C's parameters and results, unoptimized, where locations are those behind the prologue, and optimized, where lists tell.
 #[test]
 fn parameters_of_c() {
-    const TEST: &str = "place::call::parameters_of_c";
-    if let Some(tool) = missing(&["cc"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("call.c"), C).expect("the source");
+    let Some(dir) = workshop("place::call::parameters_of_c", &["cc"], &[("call.c", C)]) else { return };
     for (name, flags) in [
         ("o0", &["-O0", "-g"][..]),
         ("o2", &["-O2", "-g"]),
@@ -263,12 +258,7 @@ fn parameters_of_c() {
 /// Checks C++: `this`, base classes, references, classes that are passed by address, strings.
 #[test]
 fn parameters_of_cxx() {
-    const TEST: &str = "place::call::parameters_of_cxx";
-    if let Some(tool) = missing(&["c++"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("call.cc"), CXX).expect("the source");
+    let Some(dir) = workshop("place::call::parameters_of_cxx", &["c++"], &[("call.cc", CXX)]) else { return };
     for (name, flag) in [("o0", "-O0"), ("o2", "-O2")] {
         run(dir.path(), "c++", &["call.cc", "-std=c++17", "-g", flag, "-o", name]);
         check(&dir.path().join(name), name, CXX_CASES);
@@ -278,12 +268,9 @@ fn parameters_of_cxx() {
 /// Checks Rust: text and slices in two registers, pairs, what is passed by its address.
 #[test]
 fn parameters_of_rust() {
-    const TEST: &str = "place::call::parameters_of_rust";
-    if let Some(tool) = missing(&["rustc"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("call.rs"), RUST).expect("the source");
+    let Some(dir) = workshop("place::call::parameters_of_rust", &["rustc"], &[("call.rs", RUST)]) else {
+        return;
+    };
     for (name, flag) in [("o0", "-Copt-level=0"), ("o2", "-Copt-level=2")] {
         run(dir.path(), "rustc", &["call.rs", "--edition", "2021", "-g", "-Awarnings", flag, "-o", name]);
         check(&dir.path().join(name), name, RUST_CASES);
@@ -293,18 +280,14 @@ fn parameters_of_rust() {
 /// Checks that types inside of types, of which there are more than anyone can look at, are answered about soon.
 #[test]
 fn types_without_end() {
-    const TEST: &str = "place::call::types_without_end";
-    if let Some(tool) = missing(&["c++"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
     let mut text = "struct s0 { int x; };\n".to_owned();
     for level in 1..9 {
         let members: Vec<String> = (0..10).map(|number| format!("s{} m{number};", level - 1)).collect();
         text += &format!("struct s{level} {{ {} }};\n", members.join(" "));
     }
     text += "s8 *address; s8 made(int n) { return address[n]; }\nint main() { return address ? made(1).m0.m0.m0.m0.m0.m0.m0.m0.x : 0; }\n";
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("types.cc"), text).expect("the source");
+    let files = [("types.cc", text.as_str())];
+    let Some(dir) = workshop("place::call::types_without_end", &["c++"], &files) else { return };
     run(dir.path(), "c++", &["types.cc", "-g", "-O0", "-o", "types"]);
     check(
         &dir.path().join("types"),
@@ -320,18 +303,14 @@ fn types_without_end() {
 #[test]
 fn changed_functions() {
     const TEST: &str = "place::call::changed_functions";
-    if let Some(tool) = missing(&["cc", "nm"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
-    let dir = tempfile::tempdir().expect("a directory");
+    let Some(dir) = workshop(TEST, &["cc", "nm"], &[]) else { return };
     let text = "struct s { long a, b; }; volatile long sink;\n\
         static __attribute__((noinline)) long part(struct s *p, int unused, int n) { sink += p->b; return n + p->b; }\n\
         int main(int argc, char **argv) { struct s s = { 1, argc }; return (int)(part(&s, 1, argc) + part(&s, 2, argc + 1)); }\n";
     std::fs::write(dir.path().join("changed.c"), text).expect("the source");
     run(dir.path(), "cc", &["changed.c", "-O2", "-g", "-fipa-sra", "-o", "changed"]);
     let program = dir.path().join("changed");
-    let output = std::process::Command::new("nm").arg(&program).output().expect("nm");
-    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    let symbols = run(dir.path(), "nm", &["changed"]);
     let Some(line) = symbols.lines().find(|line| line.contains(" part.")) else {
         return skip(TEST, "this compiler left the function as it is");
     };
@@ -404,16 +383,14 @@ int main(int argc, char **argv) {
 /// Checks what we know of the calling convention against what compilers say of many parameters of optimized functions, which lists place at their first instruction.
 #[test]
 fn convention_and_lists_agree() {
-    const TEST: &str = "place::call::convention_and_lists_agree";
-    if let Some(tool) = missing(&["c++", "nm"]) {
-        return skip(TEST, format_args!("{tool} is missing"));
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("library.cc"), LIBRARY).expect("the source");
+    let Some(dir) =
+        workshop("place::call::convention_and_lists_agree", &["c++", "nm"], &[("library.cc", LIBRARY)])
+    else {
+        return;
+    };
     run(dir.path(), "c++", &["library.cc", "-std=c++17", "-g", "-O1", "-fno-inline", "-o", "library"]);
     let program = dir.path().join("library");
-    let output = std::process::Command::new("nm").arg(&program).output().expect("nm");
-    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    let symbols = run(dir.path(), "nm", &["library"]);
     let module = ModuleFile::open(&program, &program, &SymbolOptions::default()).expect("the program");
     let routines = Routines::of(&module).expect("debug information");
     let (mut wrong, mut known, mut unknown) = (Vec::new(), 0, Vec::new());

@@ -7,7 +7,8 @@ use kymo_testing::skip;
 use proptest::prelude::*;
 
 use super::exhaust::exercise;
-use super::programs::{CXX, RUST, build_c, missing, run};
+use super::programs::{CXX, RUST, build_c};
+use crate::tools::{lacks, run};
 
 /// A program's bytes, and where what matters lies in them.
 type Program = (Vec<u8>, Vec<Range<usize>>);
@@ -18,7 +19,7 @@ fn programs() -> &'static [Program] {
     PROGRAMS.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let mut found = Vec::new();
-        if missing(&["cc", "c++"]).is_none() {
+        if !lacks("place::hostile", &["cc", "c++"]) {
             for (name, flags) in [("c4", &["-gdwarf-4", "-fdebug-types-section"][..]), ("c5", &["-gdwarf-5"])]
             {
                 found.push(build_c(dir.path(), name, flags));
@@ -27,7 +28,7 @@ fn programs() -> &'static [Program] {
             run(dir.path(), "c++", &["a.cc", "-std=c++17", "-fno-access-control", "-g", "-o", "cxx"]);
             found.push(dir.path().join("cxx"));
         }
-        if missing(&["rustc"]).is_none() {
+        if !lacks("place::hostile", &["rustc"]) {
             std::fs::write(dir.path().join("places.rs"), RUST).expect("the source");
             let flags =
                 ["places.rs", "--edition", "2021", "-g", "-Awarnings", "-Cdwarf-version=5", "-o", "rust"];

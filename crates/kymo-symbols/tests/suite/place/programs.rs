@@ -8,6 +8,8 @@ use std::sync::Arc;
 use kymo_symbols::SymbolOptions;
 use kymo_symbols::place::{self, Mapping, Module, ModuleFile, ResolveError, Target, Watch};
 
+use crate::tools::run;
+
 pub(super) const C: &str = r#"
 #include <stdio.h>
 #include <stdint.h>
@@ -327,19 +329,6 @@ pub(super) fn mappings_of(maps: &str) -> Vec<Mapping> {
             Some(Mapping { range: hex(start)..hex(end), offset: hex(offset), path: PathBuf::from(path) })
         })
         .collect()
-}
-
-/// Runs a compiler or tool in a folder; fails with its words.
-pub(super) fn run(dir: &Path, program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).current_dir(dir).output().expect(program);
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Whether all these programs can be run.
-pub(super) fn missing<'a>(tools: &[&'a str]) -> Option<&'a str> {
-    tools.iter().copied().find(|tool| {
-        Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
-    })
 }
 
 /// Compiles the three C files with flags.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use proptest::prelude::*;
 
-use super::oracle::have;
+use crate::tools::{run, workshop};
 use kymo_testing::skip;
 
 /// A small program with debug information, compiled once.
@@ -14,16 +14,8 @@ fn program() -> Option<&'static [u8]> {
     static PROGRAM: OnceLock<Option<Vec<u8>>> = OnceLock::new();
     PROGRAM
         .get_or_init(|| {
-            if !have("gcc") {
-                return None;
-            }
-            let dir = tempfile::tempdir().expect("a directory");
-            std::fs::write(dir.path().join("a.c"), super::C).expect("the source");
-            super::run(
-                "gcc",
-                &["a.c", "-g", "-O2", "-rdynamic", "-lm", "-Wl,-z,lazy", "-o", "a"],
-                dir.path(),
-            );
+            let dir = workshop("symbols::hostile", &["gcc"], &[("a.c", super::C)])?;
+            run(dir.path(), "gcc", &["a.c", "-g", "-O2", "-rdynamic", "-lm", "-Wl,-z,lazy", "-o", "a"]);
             std::fs::read(dir.path().join("a")).ok()
         })
         .as_deref()

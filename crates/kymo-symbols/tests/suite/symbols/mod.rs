@@ -6,19 +6,14 @@ mod lines;
 mod oracle;
 mod plt;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore, demangle};
 
+use crate::tools::{lacks, run, workshop};
 use kymo_testing::skip;
-use oracle::{Mapped, compare, compare_file, have, kernel_text, probes};
-
-/// Runs a command and fails with its words if it fails.
-fn run(program: &str, arguments: &[&str], dir: &Path) {
-    let output = Command::new(program).args(arguments).current_dir(dir).output().expect(program);
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
+use oracle::{Mapped, compare, compare_file, kernel_text, probes};
 
 const C: &str = r#"
 #include <math.h>
@@ -97,17 +92,11 @@ fn main() {
 
 /// Builds one program per set of flags, and compares each file of `files` with perf.
 fn build_and_compare(test: &str, compiler: &str, source: (&str, &str), flag_sets: &[(&str, &[&str])]) {
-    for tool in ["perf", compiler] {
-        if !have(tool) {
-            return skip(test, format!("{tool} is not installed"));
-        }
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join(source.0), source.1).expect("the source");
+    let Some(dir) = workshop(test, &["perf", compiler], &[source]) else { return };
     for (name, flags) in flag_sets {
         let mut arguments = vec![source.0, "-o", name];
         arguments.extend_from_slice(flags);
-        run(compiler, &arguments, dir.path());
+        run(dir.path(), compiler, &arguments);
         compare_file(name, &dir.path().join(name), 60_000);
     }
 }
@@ -169,29 +158,23 @@ fn rust_programs_have_the_symbols_of_perf() {
 #[test]
 fn split_debug_files_are_found_as_perf_finds_them() {
     const TEST: &str = "split_debug_files_are_found_as_perf_finds_them";
-    for tool in ["perf", "gcc", "objcopy", "strip"] {
-        if !have(tool) {
-            return skip(TEST, format!("{tool} is not installed"));
-        }
-    }
-    let dir = tempfile::tempdir().expect("a directory");
+    let Some(dir) = workshop(TEST, &["perf", "gcc", "objcopy", "strip"], &[("a.c", C)]) else { return };
     let dir = dir.path();
-    std::fs::write(dir.join("a.c"), C).expect("the source");
     std::fs::create_dir(dir.join(".debug")).expect("a directory");
     for (name, flag) in [("with-id", "-Wl,--build-id=sha1"), ("without-id", "-Wl,--build-id=none")] {
-        run("gcc", &["a.c", "-g", "-O1", "-lm", "-Wl,-z,lazy", flag, "-o", name], dir);
+        run(dir, "gcc", &["a.c", "-g", "-O1", "-lm", "-Wl,-z,lazy", flag, "-o", name]);
         let debug = format!("{name}.debug");
-        run("objcopy", &["--only-keep-debug", name, &debug], dir);
-        run("strip", &[name], dir);
-        run("objcopy", &[&format!("--add-gnu-debuglink={debug}"), name], dir);
+        run(dir, "objcopy", &["--only-keep-debug", name, &debug]);
+        run(dir, "strip", &[name]);
+        run(dir, "objcopy", &[&format!("--add-gnu-debuglink={debug}"), name]);
         compare_file(name, &dir.join(name), 60_000);
         std::fs::rename(dir.join(&debug), dir.join(".debug").join(&debug)).expect("the move");
         compare_file(&format!("{name} in .debug"), &dir.join(name), 60_000);
         std::fs::remove_file(dir.join(".debug").join(&debug)).expect("the removal");
         compare_file(&format!("{name} lost"), &dir.join(name), 60_000);
     }
-    run("gcc", &["a.c", "-O1", "-rdynamic", "-lm", "-o", "partly"], dir);
-    run("objcopy", &["--strip-symbol=seen", "--strip-symbol=main", "partly"], dir);
+    run(dir, "gcc", &["a.c", "-O1", "-rdynamic", "-lm", "-o", "partly"]);
+    run(dir, "objcopy", &["--strip-symbol=seen", "--strip-symbol=main", "partly"]);
     compare_file("partly stripped", &dir.join("partly"), 60_000);
 }
 
@@ -225,8 +208,8 @@ fn files_of_this_machine() -> Vec<PathBuf> {
 /// Checks that every symbol of the machine's usual programs and libraries is perf's.
 #[test]
 fn installed_files_have_the_symbols_of_perf() {
-    if !have("perf") {
-        return skip("installed_files_have_the_symbols_of_perf", "perf is not installed");
+    if lacks("installed_files_have_the_symbols_of_perf", &["perf"]) {
+        return;
     }
     for file in files_of_this_machine() {
         compare_file(&file.display().to_string(), &file, 150_000);
@@ -237,8 +220,8 @@ fn installed_files_have_the_symbols_of_perf() {
 #[test]
 fn the_kernel_has_the_symbols_of_perf() {
     const TEST: &str = "the_kernel_has_the_symbols_of_perf";
-    if !have("perf") {
-        return skip(TEST, "perf is not installed");
+    if lacks(TEST, &["perf"]) {
+        return;
     }
     let Some(text) = kernel_text() else {
         return skip(TEST, "the kernel hides its addresses (run as root, kptr_restrict 0)");
@@ -258,8 +241,8 @@ fn the_kernel_has_the_symbols_of_perf() {
 #[test]
 fn perf_maps_have_the_symbols_of_perf() {
     const TEST: &str = "perf_maps_have_the_symbols_of_perf";
-    if !have("perf") {
-        return skip(TEST, "perf is not installed");
+    if lacks(TEST, &["perf"]) {
+        return;
     }
     // A process number beyond the kernel's range, so that no living process is meant.
     let pid = 5_000_000 + std::process::id() as i32 % 100_000;
@@ -287,19 +270,15 @@ fn perf_maps_have_the_symbols_of_perf() {
         compare("perf map", &store, &key, &Mapped::Jit(pid), &addresses, dir.path());
     });
     std::fs::remove_file(&map).expect("the removal");
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
-    }
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 /// Checks every mangled name of the machine's largest libraries against the GNU demangler, which is perf's.
 #[test]
 fn names_are_demangled_as_by_cplusfilt() {
     const TEST: &str = "names_are_demangled_as_by_cplusfilt";
-    for tool in ["nm", "c++filt"] {
-        if !have(tool) {
-            return skip(TEST, format!("{tool} is not installed"));
-        }
+    if lacks(TEST, &["nm", "c++filt"]) {
+        return;
     }
     let mut names = std::collections::BTreeSet::new();
     for file in ["/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus"] {
@@ -341,8 +320,8 @@ fn names_are_demangled_as_by_cplusfilt() {
 /// Checks the vdso, which no file holds.
 #[test]
 fn the_vdso_has_the_symbols_of_perf() {
-    if !have("perf") {
-        return skip("the_vdso_has_the_symbols_of_perf", "perf is not installed");
+    if lacks("the_vdso_has_the_symbols_of_perf", &["perf"]) {
+        return;
     }
     let dir = tempfile::tempdir().expect("a directory");
     let store = SymbolStore::new(SymbolOptions::default());
@@ -357,17 +336,10 @@ fn the_vdso_has_the_symbols_of_perf() {
 #[test]
 fn a_replaced_file_is_refused_and_the_cache_serves() {
     const TEST: &str = "a_replaced_file_is_refused_and_the_cache_serves";
-    for tool in ["gcc", "readelf"] {
-        if !have(tool) {
-            return skip(TEST, format!("{tool} is not installed"));
-        }
-    }
-    let dir = tempfile::tempdir().expect("a directory");
+    let Some(dir) = workshop(TEST, &["gcc", "readelf"], &[("a.c", C)]) else { return };
     let dir = dir.path();
-    std::fs::write(dir.join("a.c"), C).expect("the source");
-    run("gcc", &["a.c", "-O1", "-lm", "-o", "prog"], dir);
-    let notes = Command::new("readelf").args(["-n", "prog"]).current_dir(dir).output().expect("readelf");
-    let notes = String::from_utf8_lossy(&notes.stdout).into_owned();
+    run(dir, "gcc", &["a.c", "-O1", "-lm", "-o", "prog"]);
+    let notes = run(dir, "readelf", &["-n", "prog"]);
     let hex = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).expect("a build id");
     let id: Vec<u8> =
         (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hex")).collect();
@@ -381,7 +353,7 @@ fn a_replaced_file_is_refused_and_the_cache_serves() {
     let kept = cache.join(".build-id").join(&hex[..2]).join(&hex[2..]);
     std::fs::create_dir_all(&kept).expect("the cache");
     std::fs::copy(dir.join("prog"), kept.join("elf")).expect("the copy");
-    run("gcc", &["a.c", "-O2", "-g", "-lm", "-o", "prog"], dir);
+    run(dir, "gcc", &["a.c", "-O2", "-g", "-lm", "-o", "prog"]);
     let cached: Vec<u64> = fresh_store().get(&key).table().iter().map(|s| s.start).collect();
     assert_eq!(before, cached);
 

@@ -9,12 +9,6 @@ use std::process::Command;
 
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 
-/// Whether a program can be run here.
-pub(crate) fn have(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-}
-
 const PERF_RECORD_MMAP: u32 = 1;
 const PERF_RECORD_SAMPLE: u32 = 9;
 const MISC_KERNEL: u16 = 1;

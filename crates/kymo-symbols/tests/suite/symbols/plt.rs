@@ -5,10 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
-use kymo_testing::skip;
 
-use super::oracle::have;
-use super::{files_of_this_machine, run};
+use super::files_of_this_machine;
+use crate::tools::{run, workshop};
 
 const SECTIONS: [&str; 3] = [".plt", ".plt.sec", ".plt.got"];
 
@@ -73,13 +72,7 @@ fn compare(path: &Path) -> usize {
 #[test]
 fn stubs_are_named_as_by_objdump() {
     let test = "stubs_are_named_as_by_objdump";
-    for tool in ["gcc", "objdump"] {
-        if !have(tool) {
-            return skip(test, format!("{tool} is not installed"));
-        }
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("a.c"), super::C).expect("the source");
+    let Some(dir) = workshop(test, &["gcc", "objdump"], &[("a.c", super::C)]) else { return };
     let mut stubs = 0;
     for (name, flags) in [
         ("plain", &[][..]),
@@ -94,7 +87,7 @@ fn stubs_are_named_as_by_objdump() {
     ] {
         let mut arguments = vec!["a.c", "-O1", "-lm", "-o", name];
         arguments.extend(flags);
-        run("gcc", &arguments, dir.path());
+        run(dir.path(), "gcc", &arguments);
         stubs += compare(&dir.path().join(name));
     }
     assert!(stubs > 20, "{stubs} stubs");
@@ -109,23 +102,16 @@ fn stubs_are_named_as_by_objdump() {
 #[test]
 fn what_resolves_functions_is_no_address() {
     let test = "what_resolves_functions_is_no_address";
-    for tool in ["gcc", "objdump"] {
-        if !have(tool) {
-            return skip(test, format!("{tool} is not installed"));
-        }
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("a.c"), super::C).expect("the source");
+    let Some(dir) = workshop(test, &["gcc", "objdump"], &[("a.c", super::C)]) else { return };
     for (name, flags) in
         [("lazy", &["-fcf-protection=none"][..]), ("marked", &["-fcf-protection", "-Wl,-z,ibtplt"])]
     {
         // Stripped: `_init`, which has no length, would reach into `.plt`.
         let mut arguments = vec!["a.c", "-O1", "-lm", "-shared", "-fPIC", "-s", "-Wl,-z,lazy", "-o", name];
         arguments.extend(flags);
-        run("gcc", &arguments, dir.path());
+        run(dir.path(), "gcc", &arguments);
         let path = dir.path().join(name);
-        let headers = Command::new("objdump").args(["-h", "-w"]).arg(&path).output().expect("objdump");
-        let headers = String::from_utf8_lossy(&headers.stdout).into_owned();
+        let headers = run(dir.path(), "objdump", &["-h", "-w", name]);
         let section = |name: &str| {
             let fields = headers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let fields = fields.into_iter().find(|fields| fields.get(1) == Some(&name))?;

@@ -1,0 +1,45 @@
+//! What a caller says about symbols, and what it is told about them.
+
+use std::path::PathBuf;
+
+use super::budget::Budget;
+
+/// Where to look for symbols and how to show them.
+#[derive(Clone, Debug)]
+pub struct SymbolOptions {
+    /// A directory that stands for `/` of the recorded machine (`--symfs`).
+    pub symfs: Option<PathBuf>,
+    /// A kernel image with symbols (`--vmlinux`).
+    pub vmlinux: Option<PathBuf>,
+    /// The kernel's symbol list (`--kallsyms`); `/proc/kallsyms` unless given.
+    pub kallsyms: Option<PathBuf>,
+    /// The build-id cache (`--buildid-dir`); `$PERF_BUILDID_DIR` or `~/.debug` unless given.
+    pub buildid_dir: Option<PathBuf>,
+    /// Whether names of compiled languages are made readable.
+    pub demangle: bool,
+    /// Whether the kernel's names are demangled too.
+    pub demangle_kernel: bool,
+    /// Whether perf maps of other owners are read (`-f`).
+    pub force: bool,
+    /// The account of what files may cost; the process's own unless another one is given.
+    pub budget: Budget,
+}
+
+impl Default for SymbolOptions {
+    fn default() -> SymbolOptions {
+        SymbolOptions {
+            symfs: None,
+            vmlinux: None,
+            kallsyms: None,
+            buildid_dir: None,
+            demangle: true,
+            demangle_kernel: false,
+            force: false,
+            budget: Budget::default(),
+        }
+    }
+}
+
+/// Something that the user should know about a module's symbols: what, on which file, why, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note(pub String);
