@@ -2,7 +2,7 @@
 //!
 //! Values come from the kernel's user ABI header `perf_event.h` and, for record types from 64 on,
 //! from perf's file format. Names keep the kernel's spelling so that they can be searched for.
-#![expect(missing_docs, reason = "most names say what they stand for")]
+#![allow(missing_docs, reason = "most names say what they stand for")]
 
 // Record types: below 64 the kernel's, from 64 on perf's.
 /// A memory mapping (old form).

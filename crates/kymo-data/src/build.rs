@@ -106,7 +106,7 @@ pub fn exit(attr: &Attr, id: &SampleId, pid: i32, ppid: i32, tid: i32, ptid: i32
 
 /// A mapping for [`mmap2`] and [`mmap`].
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "the fields are those of `Mapping` and `MappedFile`")]
+#[allow(missing_docs, reason = "the fields are those of `Mapping` and `MappedFile`")]
 pub struct MapSpec<'a> {
     /// Process; -1 for the kernel.
     pub pid: i32,

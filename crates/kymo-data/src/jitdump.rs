@@ -31,7 +31,7 @@ pub struct JitHeader {
 /// Why a jitdump file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum JitError {
     /// It does not start like one.
     #[error("not a jitdump file: it does not start with its magic")]
@@ -61,7 +61,7 @@ pub struct JitRecord<'a> {
 /// What a jitdump record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the names of most fields say what they are")]
+#[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub enum JitEvent<'a> {
     /// A function was compiled.
     Load {

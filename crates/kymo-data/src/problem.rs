@@ -41,7 +41,7 @@ impl std::fmt::Display for Problem {
 /// Why a recording cannot be opened. The caller adds the file's name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum OpenError {
     /// Nothing in it.
     #[error("the file is empty: the recorder wrote nothing into it; record again")]

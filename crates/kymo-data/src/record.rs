@@ -202,7 +202,7 @@ pub struct BuildId {
 /// What a record says, apart from samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the names of most fields say what they are")]
+#[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub enum Record<'a> {
     /// MMAP or MMAP2.
     Mmap(Mapping<'a>),

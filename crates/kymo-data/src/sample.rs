@@ -169,7 +169,7 @@ pub struct Sample<'a> {
 
 /// Who and when: the trailer of records other than samples (with `sample_id_all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "the names of most fields say what they are")]
+#[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub struct SampleId {
     pub pid: Option<i32>,
     pub tid: Option<i32>,

@@ -16,7 +16,7 @@ use super::{perf_map, vdso};
 /// Which module an address belongs to, as the recording knows it; `build_id`: what it stored, if
 /// anything. For kernel modules that is the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names of most fields say what they are")]
+#[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub enum ModuleKey {
     /// A file mapped by a process, by the path of the mapping record. Addresses are file offsets.
     Elf { path: PathBuf, build_id: Option<Vec<u8>> },

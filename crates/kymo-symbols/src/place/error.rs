@@ -31,7 +31,7 @@ impl fmt::Display for Candidate {
 /// Why a request could not be turned into an address.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ResolveError {
     /// A module's file cannot be read.
     #[error("cannot look for symbols in {path}: {why}")]

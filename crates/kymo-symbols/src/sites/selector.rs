@@ -21,7 +21,7 @@ pub struct ProbeSelector {
 
 /// Places in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of most fields say what they are")]
+#[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub enum Place {
     /// Functions by name, where `*` stands for anything and `?` for one character; then so many bytes into them.
     Function { glob: String, offset: u64 },

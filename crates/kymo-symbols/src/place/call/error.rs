@@ -6,7 +6,7 @@ use thiserror::Error;
 /// Why an expression over the parameters of a function cannot be read at its entry or return.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CallError {
     /// The text is no expression.
     #[error(transparent)]
