@@ -103,16 +103,9 @@ impl Attr {
 
     /// The 128 bytes that perf 6.1 knows, with `size` set to 128: without `config3` and `config4`.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.to_bytes_sized(ATTR_SIZE_WRITTEN)
-    }
-
-    /// The attr in exactly `size` bytes (at most 256, filled up with zeros or cut), with its `size`
-    /// field set.
-    pub(crate) fn to_bytes_sized(&self, size: u32) -> Vec<u8> {
-        let size = size.min(256);
-        let mut out = Vec::with_capacity(size as usize);
+        let mut out = Vec::with_capacity(ATTR_SIZE_WRITTEN as usize);
         out.extend_from_slice(&self.kind.to_le_bytes());
-        out.extend_from_slice(&size.to_le_bytes());
+        out.extend_from_slice(&ATTR_SIZE_WRITTEN.to_le_bytes());
         for word in [self.config, self.sample_period, self.sample_type, self.read_format, self.flags] {
             out.extend_from_slice(&word.to_le_bytes());
         }
@@ -129,10 +122,7 @@ impl Attr {
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&self.aux_sample_size.to_le_bytes());
         out.extend_from_slice(&self.aux_action.to_le_bytes());
-        for word in [self.sig_data, self.config3, self.config4] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out.resize(size as usize, 0);
+        out.extend_from_slice(&self.sig_data.to_le_bytes());
         out
     }
 
@@ -207,11 +197,13 @@ mod tests {
         };
         attr.set_precise_ip(2).set(abi::ATTR_FLAG_FREQ, true);
         assert_eq!((attr.precise_ip(), attr.freq()), (2, Some(3)));
-        let mut long = attr.to_bytes_sized(144);
+        let mut long = attr.to_bytes();
+        long[4] = 144;
+        long.extend([attr.config3, attr.config4].iter().flat_map(|word| word.to_le_bytes()));
         long.extend_from_slice(&[0xff; 40]);
         let back = Attr::parse(&long).expect("parses");
         assert_eq!(back, Attr { size: 144, ..attr.clone() });
-        let short = Attr::parse(&attr.to_bytes_sized(64)).expect("parses");
+        let short = Attr::parse(&attr.to_bytes()[..64]).expect("parses");
         assert_eq!((short.config1, short.config2), (9, 0));
         assert!(Attr::parse(&[0; 63]).is_none());
         assert_eq!(attr.to_bytes().len(), 128);

@@ -245,6 +245,11 @@ impl<'a> Tail<'a> {
         }
     }
 
+    /// The next word, if it is there by the sample's type.
+    fn u64_if(&mut self, there: bool, what: &'static str) -> Result<Option<u64>, ParseError> {
+        if there { self.u64(what).map(Some) } else { Ok(None) }
+    }
+
     #[inline]
     fn bytes(&mut self, len: u64, what: &'static str) -> Result<&'a [u8], ParseError> {
         let rest = self.body.get(self.at..).unwrap_or(&[]);
@@ -362,36 +367,19 @@ impl SampleLayout {
         };
         let bits = self.sample_type;
         let mut words = Words::new(fixed).iter();
-        let mut next = || words.next().unwrap_or(0);
-        if bits & PERF_SAMPLE_IDENTIFIER != 0 {
-            sample.id = Some(next());
-        }
-        if bits & PERF_SAMPLE_IP != 0 {
-            sample.ip = Some(next());
-        }
-        if bits & PERF_SAMPLE_TID != 0 {
-            let word = next();
+        let mut next_if = |bit| if bits & bit != 0 { words.next() } else { None };
+        sample.id = next_if(PERF_SAMPLE_IDENTIFIER);
+        sample.ip = next_if(PERF_SAMPLE_IP);
+        if let Some(word) = next_if(PERF_SAMPLE_TID) {
             sample.pid = Some(word as i32);
             sample.tid = Some((word >> 32) as i32);
         }
-        if bits & PERF_SAMPLE_TIME != 0 {
-            sample.time = Some(next());
-        }
-        if bits & PERF_SAMPLE_ADDR != 0 {
-            sample.addr = Some(next());
-        }
-        if bits & PERF_SAMPLE_ID != 0 {
-            sample.id = Some(next());
-        }
-        if bits & PERF_SAMPLE_STREAM_ID != 0 {
-            sample.stream_id = Some(next());
-        }
-        if bits & PERF_SAMPLE_CPU != 0 {
-            sample.cpu = Some(next() as u32);
-        }
-        if bits & PERF_SAMPLE_PERIOD != 0 {
-            sample.period = Some(next());
-        }
+        sample.time = next_if(PERF_SAMPLE_TIME);
+        sample.addr = next_if(PERF_SAMPLE_ADDR);
+        sample.id = next_if(PERF_SAMPLE_ID).or(sample.id);
+        sample.stream_id = next_if(PERF_SAMPLE_STREAM_ID);
+        sample.cpu = next_if(PERF_SAMPLE_CPU).map(|word| word as u32);
+        sample.period = next_if(PERF_SAMPLE_PERIOD);
         let mut tail = Tail { body, at: self.fixed_bytes };
         if bits & PERF_SAMPLE_READ != 0 {
             let rest = body.get(tail.at..).unwrap_or(&[]);
@@ -441,30 +429,17 @@ impl SampleLayout {
             let dynamic = if size == 0 { 0 } else { tail.u64("user stack dynamic size")? };
             sample.user_stack = Some(stack.get(..dynamic.min(size) as usize).unwrap_or(stack));
         }
-        if bits & (PERF_SAMPLE_WEIGHT | PERF_SAMPLE_WEIGHT_STRUCT) != 0 {
-            sample.weight = Some(tail.u64("weight")?);
-        }
-        if bits & PERF_SAMPLE_DATA_SRC != 0 {
-            sample.data_src = Some(tail.u64("data source")?);
-        }
-        if bits & PERF_SAMPLE_TRANSACTION != 0 {
-            sample.transaction = Some(tail.u64("transaction")?);
-        }
+        let weight = PERF_SAMPLE_WEIGHT | PERF_SAMPLE_WEIGHT_STRUCT;
+        sample.weight = tail.u64_if(bits & weight != 0, "weight")?;
+        sample.data_src = tail.u64_if(bits & PERF_SAMPLE_DATA_SRC != 0, "data source")?;
+        sample.transaction = tail.u64_if(bits & PERF_SAMPLE_TRANSACTION != 0, "transaction")?;
         if bits & PERF_SAMPLE_REGS_INTR != 0 {
             sample.intr_regs = tail.regs(self.regs_intr)?;
         }
-        if bits & PERF_SAMPLE_PHYS_ADDR != 0 {
-            sample.phys_addr = Some(tail.u64("physical address")?);
-        }
-        if bits & PERF_SAMPLE_CGROUP != 0 {
-            sample.cgroup = Some(tail.u64("cgroup")?);
-        }
-        if bits & PERF_SAMPLE_DATA_PAGE_SIZE != 0 {
-            sample.data_page_size = Some(tail.u64("data page size")?);
-        }
-        if bits & PERF_SAMPLE_CODE_PAGE_SIZE != 0 {
-            sample.code_page_size = Some(tail.u64("code page size")?);
-        }
+        sample.phys_addr = tail.u64_if(bits & PERF_SAMPLE_PHYS_ADDR != 0, "physical address")?;
+        sample.cgroup = tail.u64_if(bits & PERF_SAMPLE_CGROUP != 0, "cgroup")?;
+        sample.data_page_size = tail.u64_if(bits & PERF_SAMPLE_DATA_PAGE_SIZE != 0, "data page size")?;
+        sample.code_page_size = tail.u64_if(bits & PERF_SAMPLE_CODE_PAGE_SIZE != 0, "code page size")?;
         if bits & PERF_SAMPLE_AUX != 0 {
             let size = tail.u64("aux size")?;
             sample.aux = Some(tail.bytes(size, "aux data")?);

@@ -130,10 +130,10 @@ impl<'a> Blob<'a> {
         value.ok_or(TracingDataError { offset: self.0.at(), expected })
     }
     fn magic(&mut self, magic: &[u8], expected: &'static str) -> Result<(), TracingDataError> {
-        let before = self.0;
+        let offset = self.0.at();
         match self.0.take(magic.len()) {
             Some(bytes) if bytes == magic => Ok(()),
-            _ => before_error(before, expected),
+            _ => Err(TracingDataError { offset, expected }),
         }
     }
     fn name(&mut self, expected: &'static str) -> Result<&'a [u8], TracingDataError> {
@@ -157,10 +157,6 @@ impl<'a> Blob<'a> {
         let size = self.0.u64();
         self.sized(size, expected)
     }
-}
-
-fn before_error(cursor: Cursor<'_>, expected: &'static str) -> Result<(), TracingDataError> {
-    Err(TracingDataError { offset: cursor.at(), expected })
 }
 
 /// Reads tracing data.

@@ -390,36 +390,22 @@ mod tests {
     #[test]
     fn functions_of_anonymous_namespaces_keep_their_names_as_arguments() {
         for (raw, shown) in [
+            ("4wrapIXadL_ZNS_12_GLOBAL__N_11fEiEEEEii", "wrap<&node::(anonymous namespace)::f>"),
+            ("4wrapIXadL_ZNS_12_GLOBAL__N_11gEiEEEEii", "wrap<&node::(anonymous namespace)::g>"),
+            ("4wrapIXadL_ZNS_12_GLOBAL__N_11S1mEiEEEEii", "wrap<&node::(anonymous namespace)::S::m>"),
+            ("5wrap2IiXadL_ZNS_12_GLOBAL__N_11fEiEEEEii", "wrap2<int, &node::(anonymous namespace)::f>"),
+            ("1QIXadL_ZNS_12_GLOBAL__N_11fEiEELi3EE3runEi", "Q<&node::(anonymous namespace)::f, 3>::run"),
             (
-                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11fEiEEEEii",
-                "node::wrap<&node::(anonymous namespace)::f>",
+                "4memsIXadL_ZNKS_12_GLOBAL__N_11S1nEiEEEEiRS2_i",
+                "mems<&(node::(anonymous namespace)::S::n(int) const)>",
             ),
             (
-                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11gEiEEEEii",
-                "node::wrap<&node::(anonymous namespace)::g>",
-            ),
-            (
-                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11S1mEiEEEEii",
-                "node::wrap<&node::(anonymous namespace)::S::m>",
-            ),
-            (
-                "_ZN4node5wrap2IiXadL_ZNS_12_GLOBAL__N_11fEiEEEEii",
-                "node::wrap2<int, &node::(anonymous namespace)::f>",
-            ),
-            (
-                "_ZN4node1QIXadL_ZNS_12_GLOBAL__N_11fEiEELi3EE3runEi",
-                "node::Q<&node::(anonymous namespace)::f, 3>::run",
-            ),
-            (
-                "_ZN4node4memsIXadL_ZNKS_12_GLOBAL__N_11S1nEiEEEEiRS2_i",
-                "node::mems<&(node::(anonymous namespace)::S::n(int) const)>",
-            ),
-            (
-                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11hIiEEiT_EEEEii",
-                "node::wrap<&(node::(anonymous namespace)::h<int>(int))>",
+                "4wrapIXadL_ZNS_12_GLOBAL__N_11hIiEEiT_EEEEii",
+                "wrap<&(node::(anonymous namespace)::h<int>(int))>",
             ),
         ] {
-            assert_eq!(readable(raw), shown, "{raw}");
+            let (raw, shown) = (format!("_ZN4node{raw}"), format!("node::{shown}"));
+            assert_eq!(readable(&raw), shown, "{raw}");
         }
     }
 

@@ -194,17 +194,11 @@ impl ElfFile {
         }
         let header = Fields(&ident);
         elf.machine = header.u16(18);
-        elf.read_segments(
-            header.word(is_64, 32, 28),
-            u64::from(header.u16(if is_64 { 54 } else { 42 })),
-            u64::from(header.u16(if is_64 { 56 } else { 44 })),
-        );
-        elf.read_sections(
-            header.word(is_64, 40, 32),
-            u64::from(header.u16(if is_64 { 58 } else { 46 })),
-            u64::from(header.u16(if is_64 { 60 } else { 48 })),
-            u32::from(header.u16(if is_64 { 62 } else { 50 })),
-        )?;
+        // From the sizes of entries on, fields of 32-bit files lie twelve bytes before those of 64-bit ones.
+        let half = |at: usize| header.u16(if is_64 { at } else { at - 12 });
+        elf.read_segments(header.word(is_64, 32, 28), half(54).into(), half(56).into());
+        let names = half(62).into();
+        elf.read_sections(header.word(is_64, 40, 32), half(58).into(), half(60).into(), names)?;
         Ok(elf)
     }
 

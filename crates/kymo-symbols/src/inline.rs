@@ -43,6 +43,7 @@ pub struct InlineFrame {
 }
 
 /// The lines of one module.
+#[derive(Default)]
 pub(super) struct Lines {
     debug: Option<Arc<ElfFile>>,
     runtime: Option<Arc<ElfFile>>,
@@ -86,17 +87,7 @@ impl Lines {
         delta: u64,
         demangle: bool,
     ) -> Lines {
-        Lines {
-            debug,
-            runtime,
-            delta,
-            demangle,
-            dwarf: OnceLock::new(),
-            contexts: Mutex::default(),
-            known: RwLock::default(),
-            names: Mutex::default(),
-            is_stopped: AtomicBool::new(false),
-        }
+        Lines { debug, runtime, delta, demangle, ..Lines::default() }
     }
 
     /// What was not read, and why.

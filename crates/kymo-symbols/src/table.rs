@@ -449,29 +449,19 @@ impl TableBuilder {
 }
 
 /// Bytes to text in place: what is no UTF-8 becomes `?`, so that offsets stay true.
-fn into_text(mut bytes: Vec<u8>) -> String {
-    loop {
-        match String::from_utf8(bytes) {
-            Ok(text) => return text,
-            Err(error) => {
-                let at = error.utf8_error().valid_up_to();
-                bytes = error.into_bytes();
-                let mut from = at;
-                // One pass: restarting the whole check at each bad byte would be quadratic.
-                while from < bytes.len() {
-                    match std::str::from_utf8(&bytes[from..]) {
-                        Ok(_) => break,
-                        Err(error) => {
-                            let bad = from + error.valid_up_to();
-                            let len = error.error_len().unwrap_or(bytes.len() - bad);
-                            bytes[bad..bad + len].fill(b'?');
-                            from = bad + len;
-                        }
-                    }
-                }
-            }
-        }
+fn into_text(bytes: Vec<u8>) -> String {
+    let mut bytes = match String::from_utf8(bytes) {
+        Ok(text) => return text,
+        Err(error) => error.into_bytes(),
+    };
+    let mut from = 0;
+    while let Err(error) = std::str::from_utf8(&bytes[from..]) {
+        let bad = from + error.valid_up_to();
+        from = error.error_len().map_or(bytes.len(), |len| bad + len);
+        bytes[bad..from].fill(b'?');
     }
+    // SANITY: every byte that was none of UTF-8 has been replaced.
+    String::from_utf8(bytes).expect("it is UTF-8 now")
 }
 
 fn round_up_page(address: u64) -> u64 {

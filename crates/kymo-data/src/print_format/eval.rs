@@ -1,7 +1,7 @@
 //! What expressions come to, for the raw bytes of one sample.
 
 use super::lex::unescaped;
-use super::node::{Node, Operator};
+use super::node::Node;
 use super::printf::{Conversion, ConversionKind, Extent};
 use super::{KernelNames, MAX_PRINTED_BYTES};
 use crate::tracing_data::{Field, FieldKind};
@@ -127,7 +127,7 @@ impl<'a> Sample<'a> {
             Node::Not(operand) => u64::from(self.number(*operand) == 0),
             Node::Complement(operand) => !self.number(*operand),
             Node::Negative(operand) => self.number(*operand).wrapping_neg(),
-            Node::Binary(operator, left, right) => binary(*operator, self.number(*left), self.number(*right)),
+            Node::Binary(operator, left, right) => operator(self.number(*left), self.number(*right)),
             Node::Choice(condition, first, second) => {
                 self.number(if self.number(*condition) != 0 { *first } else { *second })
             }
@@ -308,30 +308,6 @@ impl<'a> Sample<'a> {
             let _ = write!(shown, "{between}{left:#x}");
         }
         shown
-    }
-}
-
-fn binary(operator: Operator, left: u64, right: u64) -> u64 {
-    let shift = u32::try_from(right).unwrap_or(u32::MAX);
-    match operator {
-        Operator::Multiply => left.wrapping_mul(right),
-        Operator::Divide => left.checked_div(right).unwrap_or(0),
-        Operator::Remainder => left.checked_rem(right).unwrap_or(0),
-        Operator::Add => left.wrapping_add(right),
-        Operator::Subtract => left.wrapping_sub(right),
-        Operator::ShiftLeft => left.checked_shl(shift).unwrap_or(0),
-        Operator::ShiftRight => left.checked_shr(shift).unwrap_or(0),
-        Operator::Less => u64::from(left < right),
-        Operator::LessEqual => u64::from(left <= right),
-        Operator::Greater => u64::from(left > right),
-        Operator::GreaterEqual => u64::from(left >= right),
-        Operator::Equal => u64::from(left == right),
-        Operator::NotEqual => u64::from(left != right),
-        Operator::BitAnd => left & right,
-        Operator::BitXor => left ^ right,
-        Operator::BitOr => left | right,
-        Operator::And => u64::from(left != 0 && right != 0),
-        Operator::Or => u64::from(left != 0 || right != 0),
     }
 }
 

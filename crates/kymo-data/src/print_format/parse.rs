@@ -10,25 +10,29 @@ use crate::tracing_data::{Format, known_bits_of_type};
 
 /// Operators with their binding strength; the strongest have the largest.
 const OPERATORS: [(&str, u8, Operator); 18] = [
-    ("*", 10, Operator::Multiply),
-    ("/", 10, Operator::Divide),
-    ("%", 10, Operator::Remainder),
-    ("+", 9, Operator::Add),
-    ("-", 9, Operator::Subtract),
-    ("<<", 8, Operator::ShiftLeft),
-    (">>", 8, Operator::ShiftRight),
-    ("<", 7, Operator::Less),
-    ("<=", 7, Operator::LessEqual),
-    (">", 7, Operator::Greater),
-    (">=", 7, Operator::GreaterEqual),
-    ("==", 6, Operator::Equal),
-    ("!=", 6, Operator::NotEqual),
-    ("&", 5, Operator::BitAnd),
-    ("^", 4, Operator::BitXor),
-    ("|", 3, Operator::BitOr),
-    ("&&", 2, Operator::And),
-    ("||", 1, Operator::Or),
+    ("*", 10, u64::wrapping_mul),
+    ("/", 10, |left, right| left.checked_div(right).unwrap_or(0)),
+    ("%", 10, |left, right| left.checked_rem(right).unwrap_or(0)),
+    ("+", 9, u64::wrapping_add),
+    ("-", 9, u64::wrapping_sub),
+    ("<<", 8, |left, right| shift(right).and_then(|bits| left.checked_shl(bits)).unwrap_or(0)),
+    (">>", 8, |left, right| shift(right).and_then(|bits| left.checked_shr(bits)).unwrap_or(0)),
+    ("<", 7, |left, right| u64::from(left < right)),
+    ("<=", 7, |left, right| u64::from(left <= right)),
+    (">", 7, |left, right| u64::from(left > right)),
+    (">=", 7, |left, right| u64::from(left >= right)),
+    ("==", 6, |left, right| u64::from(left == right)),
+    ("!=", 6, |left, right| u64::from(left != right)),
+    ("&", 5, |left, right| left & right),
+    ("^", 4, |left, right| left ^ right),
+    ("|", 3, |left, right| left | right),
+    ("&&", 2, |left, right| u64::from(left != 0 && right != 0)),
+    ("||", 1, |left, right| u64::from(left != 0 || right != 0)),
 ];
+
+fn shift(bits: u64) -> Option<u32> {
+    u32::try_from(bits).ok()
+}
 
 struct Parser<'a> {
     format: &'a Format,

@@ -121,21 +121,15 @@ impl<'d> Reader<'d> {
     fn new(dwarf: gimli::Dwarf<Slice<'d>>) -> Reader<'d> {
         let mut heads = Vec::new();
         // A damaged header ends the list; what came before stays.
-        let mut infos = dwarf.units();
-        while let Ok(Some(header)) = infos.next() {
-            heads.push(Head { part: Part::Own, header });
-        }
+        let (mut infos, mut types) = (dwarf.units(), dwarf.type_units());
+        let head = |part, header| Head { part, header };
+        heads.extend(std::iter::from_fn(|| infos.next().ok()?).map(|header| head(Part::Own, header)));
         let own_infos = heads.len();
-        let mut types = dwarf.type_units();
-        while let Ok(Some(header)) = types.next() {
-            heads.push(Head { part: Part::Own, header });
-        }
+        heads.extend(std::iter::from_fn(|| types.next().ok()?).map(|header| head(Part::Own, header)));
         let shared_from = heads.len();
         if let Some(shared) = dwarf.sup() {
             let mut infos = shared.units();
-            while let Ok(Some(header)) = infos.next() {
-                heads.push(Head { part: Part::Shared, header });
-            }
+            heads.extend(std::iter::from_fn(|| infos.next().ok()?).map(|header| head(Part::Shared, header)));
         }
         Reader {
             dwarf,
@@ -252,17 +246,22 @@ impl<'d> Reader<'d> {
         Some(text.slice())
     }
 
-    /// A text attribute of an entry or of what it completes.
-    fn text_of_chain(&self, die: Die, name: DwAt) -> Option<&'d [u8]> {
+    /// What `find` finds at an entry or at what it completes.
+    fn along<T>(&self, die: Die, find: impl Fn(Die, &Entry<'d>) -> Option<T>) -> Option<T> {
         let mut die = die;
         for _ in 0..LONGEST_CHAIN {
             let entry = self.entry(die).ok()?;
-            if let Some(text) = self.text(die.unit, &entry, name) {
-                return Some(text);
+            if let Some(found) = find(die, &entry) {
+                return Some(found);
             }
             die = self.completes(die.unit, &entry)?;
         }
         None
+    }
+
+    /// A text attribute of an entry or of what it completes.
+    fn text_of_chain(&self, die: Die, name: DwAt) -> Option<&'d [u8]> {
+        self.along(die, |die, entry| self.text(die.unit, entry, name))
     }
 
     /// The entry that this one completes: its declaration or abstract form.
@@ -284,15 +283,7 @@ impl<'d> Reader<'d> {
 
     /// An attribute of an entry or of what it completes, with the entry that has it.
     pub(super) fn attr(&self, die: Die, name: DwAt) -> Option<(Die, AttributeValue<Slice<'d>>)> {
-        let mut die = die;
-        for _ in 0..LONGEST_CHAIN {
-            let entry = self.entry(die).ok()?;
-            if let Some(value) = entry.attr_value(name) {
-                return Some((die, value));
-            }
-            die = self.completes(die.unit, &entry)?;
-        }
-        None
+        self.along(die, |die, entry| Some((die, entry.attr_value(name)?)))
     }
 
     /// The name of a unit's source file.

@@ -33,7 +33,6 @@ impl fmt::Display for Access {
 /// One `EXPR[:len][:r|w|rw|x]`, taken apart; [`parse`](super::parse) makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    pub(super) text: String,
     /// The part before length and access, trimmed.
     pub(super) expression: String,
     pub(super) tree: Expr,
@@ -43,26 +42,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// The whole text as it was written.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The expression alone, without length and access.
-    pub fn expression(&self) -> &str {
-        &self.expression
-    }
-
-    /// The length that was written, in bytes: 1, 2, 4 or 8 unless [`resolve`](super::resolve()) refuses it.
-    pub fn len_bytes(&self) -> Option<u64> {
-        self.len_bytes
-    }
-
-    /// The access that was written.
-    pub fn access(&self) -> Option<Access> {
-        self.access
-    }
-
     /// Whether the expression is an address and needs no module at all.
     pub fn is_address(&self) -> bool {
         match &self.tree {

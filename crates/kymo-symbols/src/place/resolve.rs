@@ -345,8 +345,8 @@ impl<'t> Resolver<'t, '_> {
         let module = spot.module.or_else(|| self.target.module_at(avma));
         let symbol = module.and_then(|module| {
             let svma = avma.wrapping_sub(module.bias);
-            let (name, range) = module.file.symbols().covering(svma)?;
-            Some(SymbolAt { name, offset: svma - range.start, size_bytes: range.end - range.start })
+            let (name, offset) = module.file.symbols().covering(svma)?;
+            Some(SymbolAt { name, offset })
         });
         Ok(Watch {
             avma,

@@ -265,19 +265,16 @@ fn scan_unit(
                     _ => {}
                 }
             }
-            let completes = is_variable
-                && !has_name
-                && match target {
-                    Some(AttributeValue::UnitRef(UnitOffset(at))) => {
-                        here.contains(&at)
-                            || wanted.targets.contains(&at.saturating_add(head.header.offset().0))
-                    }
-                    Some(AttributeValue::DebugInfoRef(at)) => {
-                        wanted.targets.contains(&at.0)
-                            || at.0.checked_sub(head.header.offset().0).is_some_and(|at| here.contains(&at))
-                    }
-                    _ => false,
-                };
+            let start = head.header.offset().0;
+            let target = match target {
+                Some(AttributeValue::UnitRef(UnitOffset(at))) => Some(at.saturating_add(start)),
+                Some(AttributeValue::DebugInfoRef(at)) => Some(at.0),
+                _ => None,
+            };
+            let is_known = |at: usize| {
+                wanted.targets.contains(&at) || at.checked_sub(start).is_some_and(|at| here.contains(&at))
+            };
+            let completes = is_variable && !has_name && target.is_some_and(is_known);
             // A field is no variable; a static member is marked.
             let is_named =
                 is_named && wanted.tags.contains(&tag) && (tag != gimli::DW_TAG_member || is_external);

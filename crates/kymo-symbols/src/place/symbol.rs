@@ -3,7 +3,6 @@
 //! The symbol tables of the reports keep one of several aliases, as perf does; here every name counts.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use memchr::memmem;
 
@@ -192,13 +191,13 @@ impl Symbols {
         found
     }
 
-    /// The symbol that covers an address: its name, its start and its length.
-    pub(super) fn covering(&self, svma: u64) -> Option<(String, Range<u64>)> {
+    /// The symbol that covers an address, and how far behind its start that is.
+    pub(super) fn covering(&self, svma: u64) -> Option<(String, u64)> {
         let end = self.entries.partition_point(|entry| entry.svma <= svma);
         // Symbols that start later are smaller; a few without a length may stand between.
         let covers = |entry: &&Entry| entry.kind != Kind::ThreadLocal && svma - entry.svma < entry.size;
         let entry = self.entries[..end].iter().rev().take(64).find(covers)?;
-        Some((self.found(entry).name, entry.svma..entry.svma.saturating_add(entry.size)))
+        Some((self.found(entry).name, svma - entry.svma))
     }
 
     /// Readable names, for suggestions.

@@ -20,24 +20,17 @@ const LONGEST: usize = 64 << 10;
 /// Stars, parentheses and steps of one expression.
 const DEEPEST: usize = 200;
 
-/// What is wrong with the text of an expression, where, and what to write instead.
+/// What is wrong with the text of an expression, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("cannot read the expression '{text}': {why}")]
 pub struct SyntaxError {
     text: String,
     why: String,
-    column: usize,
 }
 
 impl SyntaxError {
-    fn new(text: &str, column: usize, why: impl Into<String>) -> SyntaxError {
-        let shown: String = text.chars().take(200).collect();
-        SyntaxError { text: shown, why: why.into(), column }
-    }
-
-    /// Where reading stopped, in characters from 0.
-    pub fn column(&self) -> usize {
-        self.column
+    fn new(text: &str, why: impl Into<String>) -> SyntaxError {
+        SyntaxError { text: text.chars().take(200).collect(), why: why.into() }
     }
 }
 
@@ -50,9 +43,6 @@ impl SyntaxError {
 /// # Errors
 /// The text does not follow the grammar; the error says where and what would.
 pub fn parse(text: &str) -> Result<Request, SyntaxError> {
-    if text.len() > LONGEST {
-        return Err(SyntaxError::new(text, LONGEST, format!("it is longer than {LONGEST} bytes")));
-    }
     let mut rest = text.trim();
     let (mut len_bytes, mut access, mut only_reads) = (None, None, false);
     let mut file = None;
@@ -61,7 +51,6 @@ pub fn parse(text: &str) -> Result<Request, SyntaxError> {
         if before.trim().is_empty() {
             return Err(SyntaxError::new(
                 text,
-                0,
                 "there is nothing before the colon; write EXPR:length:access",
             ));
         }
@@ -71,15 +60,9 @@ pub fn parse(text: &str) -> Result<Request, SyntaxError> {
         } else if let (Some(bytes), None) = (number(word), len_bytes) {
             len_bytes = Some(bytes);
         } else {
-            let column = text[..text.len() - text.trim_start().len() + at].chars().count() + 1;
             if !before.contains(['.', '/']) {
-                return Err(SyntaxError::new(
-                    text,
-                    column,
-                    format!(
-                        "'{word}' after the colon is neither a length (1, 2, 4 or 8) nor an access (r, w, rw or x)"
-                    ),
-                ));
+                let why = "after the colon is neither a length (1, 2, 4 or 8) nor an access (r, w, rw or x)";
+                return Err(SyntaxError::new(text, format!("'{word}' {why}")));
             }
             // A source file, whose own name may have colons.
             file = Some(before.trim().to_owned());
@@ -99,23 +82,8 @@ pub fn parse(text: &str) -> Result<Request, SyntaxError> {
         Some(file) => format!("{file}:{rest}"),
         None => rest.to_owned(),
     };
-    let mut parser = Parser { text: rest, at: 0, steps: 0, file };
-    let tree = parser.expr().and_then(|tree| match parser.peek() {
-        None => Ok(tree),
-        Some(c) => Err(parser.wrong(format!("'{c}' does not belong here"))),
-    });
-    let tree = tree.map_err(|error| {
-        let skipped = text.find(rest).map_or(0, |at| text[..at].chars().count());
-        SyntaxError::new(text, skipped + error.column, error.why)
-    })?;
-    if let Some(path) = &parser.file {
-        return Err(SyntaxError::new(
-            text,
-            0,
-            format!("the file {path} picks among variables, and none follows"),
-        ));
-    }
-    Ok(Request { text: text.to_owned(), expression, tree, len_bytes, access, only_reads })
+    let tree = whole(text, rest, file)?;
+    Ok(Request { expression, tree, len_bytes, access, only_reads })
 }
 
 /// Reads an expression alone.
@@ -123,15 +91,21 @@ pub fn parse(text: &str) -> Result<Request, SyntaxError> {
 /// # Errors
 /// As [`parse`].
 pub(super) fn expression(text: &str) -> Result<Expr, SyntaxError> {
+    whole(text, text, None)
+}
+
+/// Reads all of `rest`, the expression in `text`; `file` picks among its variables.
+fn whole(text: &str, rest: &str, file: Option<String>) -> Result<Expr, SyntaxError> {
     if text.len() > LONGEST {
-        return Err(SyntaxError::new(text, LONGEST, format!("it is longer than {LONGEST} bytes")));
+        return Err(SyntaxError::new(text, format!("it is longer than {LONGEST} bytes")));
     }
-    let mut parser = Parser { text, at: 0, steps: 0, file: None };
-    let tree = parser.expr().and_then(|tree| match parser.peek() {
-        None => Ok(tree),
-        Some(c) => Err(parser.wrong(format!("'{c}' does not belong here"))),
+    let mut parser = Parser { text: rest, at: 0, steps: 0, file };
+    let tree = parser.expr().and_then(|tree| match (parser.peek(), &parser.file) {
+        (Some(c), _) => Err(format!("'{c}' does not belong here")),
+        (None, Some(path)) => Err(format!("the file {path} picks among variables, and none follows")),
+        (None, None) => Ok(tree),
     });
-    tree.map_err(|error| SyntaxError::new(text, error.column, error.why))
+    tree.map_err(|why| SyntaxError::new(text, why))
 }
 
 fn access_of(word: &str) -> Option<Access> {
@@ -144,7 +118,7 @@ fn access_of(word: &str) -> Option<Access> {
 }
 
 /// Decimal, or hexadecimal after `0x`.
-fn number(word: &str) -> Option<u64> {
+pub(super) fn number(word: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         (!text.is_empty() && text.bytes().all(|c| char::from(c).is_digit(radix)))
             .then(|| u64::from_str_radix(text, radix).ok())
@@ -175,11 +149,6 @@ fn last_single_colon(text: &str) -> Option<usize> {
     found
 }
 
-struct Wrong {
-    column: usize,
-    why: String,
-}
-
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -189,10 +158,6 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn wrong(&self, why: impl Into<String>) -> Wrong {
-        Wrong { column: self.text[..self.at].chars().count(), why: why.into() }
-    }
-
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -212,16 +177,12 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn step(&mut self) -> Result<(), Wrong> {
+    fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
-        if self.steps > DEEPEST {
-            Err(self.wrong(format!("it has more than {DEEPEST} steps")))
-        } else {
-            Ok(())
-        }
+        if self.steps > DEEPEST { Err(format!("it has more than {DEEPEST} steps")) } else { Ok(()) }
     }
 
-    fn expr(&mut self) -> Result<Expr, Wrong> {
+    fn expr(&mut self) -> Result<Expr, String> {
         let mut tree = self.unary()?;
         loop {
             let negative = match self.peek() {
@@ -234,32 +195,29 @@ impl<'a> Parser<'a> {
             self.peek();
             let word = self.word();
             let bytes = number(word).and_then(|n| i64::try_from(n).ok());
-            let bytes = bytes.ok_or_else(|| {
-                self.wrong("after + or - comes a number of bytes, for example counter+8 or counter+0x10")
-            })?;
+            let bytes =
+                bytes.ok_or("after + or - comes a number of bytes, for example counter+8 or counter+0x10")?;
             tree = Expr::Offset(Box::new(tree), if negative { -bytes } else { bytes });
         }
     }
 
-    fn unary(&mut self) -> Result<Expr, Wrong> {
+    fn unary(&mut self) -> Result<Expr, String> {
         match self.peek() {
             Some('*') => {
                 self.step()?;
                 self.at += 1;
                 let inner = self.unary()?;
                 if matches!(inner, Expr::Offset(..)) {
-                    return Err(self.wrong(
-                        "an offset inside *( ) is unclear; write pointer[n] for the n-th element, *pointer+n for n bytes",
-                    ));
+                    return Err("an offset inside *( ) is unclear; write pointer[n] for the n-th element, *pointer+n for n bytes".to_owned());
                 }
                 Ok(Expr::Follow(Box::new(inner)))
             }
-            Some('&') => Err(self.wrong("leave the & out; an expression means its place, not its value")),
+            Some('&') => Err("leave the & out; an expression means its place, not its value".to_owned()),
             _ => self.postfix(),
         }
     }
 
-    fn postfix(&mut self) -> Result<Expr, Wrong> {
+    fn postfix(&mut self) -> Result<Expr, String> {
         let mut tree = self.primary()?;
         loop {
             let arrow = match self.peek() {
@@ -278,51 +236,52 @@ impl<'a> Parser<'a> {
             self.peek();
             let name = self.field();
             if name.is_empty() {
-                return Err(self.wrong("a field's name has to follow, for example queue.head or tuple.0"));
+                return Err("a field's name has to follow, for example queue.head or tuple.0".to_owned());
             }
             let (inner, name) = (Box::new(tree), name.to_owned());
             tree = if arrow { Expr::Arrow(inner, name) } else { Expr::Field(inner, name) };
         }
     }
 
-    fn index(&mut self) -> Result<i64, Wrong> {
+    fn index(&mut self) -> Result<i64, String> {
         let negative = self.eat("-");
         self.peek();
         let index = number(self.word()).and_then(|n| i64::try_from(n).ok());
-        let index = index.ok_or_else(|| self.wrong("an index is a number, for example table[3]"))?;
+        let index = index.ok_or("an index is a number, for example table[3]")?;
         if !self.eat("]") {
-            return Err(self.wrong("the index is not closed; write table[3]"));
+            return Err("the index is not closed; write table[3]".to_owned());
         }
         Ok(if negative { -index } else { index })
     }
 
-    fn primary(&mut self) -> Result<Expr, Wrong> {
+    fn primary(&mut self) -> Result<Expr, String> {
         match self.peek() {
-            None => Err(self.wrong("a symbol, a variable or an address has to stand here")),
+            None => Err("a symbol, a variable or an address has to stand here".to_owned()),
             Some('(') if !self.rest().starts_with("(anonymous namespace)") => {
                 self.step()?;
                 let inside = closing(self.rest()).map(|end| self.rest()[1..end].trim_end());
                 if inside.is_some_and(|inside| inside.len() > 1 && inside.ends_with('*')) {
-                    return Err(self.wrong(
-                        "there are no casts; write the address and the length, for example 0x404040:4",
-                    ));
+                    return Err(
+                        "there are no casts; write the address and the length, for example 0x404040:4"
+                            .to_owned(),
+                    );
                 }
                 self.at += 1;
                 let tree = self.expr()?;
                 if !self.eat(")") {
-                    return Err(self.wrong("a parenthesis is not closed"));
+                    return Err("a parenthesis is not closed".to_owned());
                 }
                 Ok(tree)
             }
             Some('\'') => {
                 let body = &self.rest()[1..];
                 let Some(end) = body.find('\'') else {
-                    return Err(self.wrong("the quote is not closed"));
+                    return Err("the quote is not closed".to_owned());
                 };
                 self.at += end + 2;
                 let path = body[..end].trim();
                 if path.is_empty() {
-                    return Err(self.wrong("there is no name between the quotes"));
+                    return Err("there is no name between the quotes".to_owned());
                 }
                 // gdb's 'file.c'::name.
                 if self.rest().starts_with("::") {
@@ -337,17 +296,14 @@ impl<'a> Parser<'a> {
                 let word = self.word();
                 match number(word) {
                     Some(address) if self.file.is_none() => Ok(Expr::Address(address)),
-                    Some(_) => Err(self.wrong("a file picks among variables, not among addresses")),
-                    None => Err(self.wrong(format!("'{word}' is no address; write it as 0x404040"))),
+                    Some(_) => Err("a file picks among variables, not among addresses".to_owned()),
+                    None => Err(format!("'{word}' is no address; write it as 0x404040")),
                 }
             }
-            Some(c) => {
-                match self.path() {
-                    "" => Err(self
-                        .wrong(format!("'{c}' cannot start a name; put unusual symbols in single quotes"))),
-                    path => Ok(self.name(path)),
-                }
-            }
+            Some(c) => match self.path() {
+                "" => Err(format!("'{c}' cannot start a name; put unusual symbols in single quotes")),
+                path => Ok(self.name(path)),
+            },
         }
     }
 
@@ -424,4 +380,87 @@ fn closing(text: &str) -> Option<usize> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Checks expression, length and access of what people write.
+    #[test]
+    fn lengths_and_accesses_are_taken_off_the_end() {
+        use Access::{Execute, ReadWrite, Write};
+        for (text, expression, len, access) in [
+            ("counter", "counter", None, None),
+            ("counter:8", "counter", Some(8), None),
+            ("counter:w", "counter", None, Some(Write)),
+            ("counter:4:rw", "counter", Some(4), Some(ReadWrite)),
+            (" counter : 4 : r ", "counter", Some(4), Some(ReadWrite)),
+            ("main:x", "main", None, Some(Execute)),
+            ("0x404040/8:w", "0x404040", Some(8), Some(Write)),
+            ("symbol+0x10:2", "symbol+0x10", Some(2), None),
+            ("ns::Class::member:8:w", "ns::Class::member", Some(8), Some(Write)),
+            ("ns::w", "ns::w", None, None),
+            ("pool.c:counter:8", "pool.c:counter", Some(8), None),
+            ("src/pool.c:x:rw", "src/pool.c:x", None, Some(ReadWrite)),
+            ("a->b[3].c:w", "a->b[3].c", None, Some(Write)),
+            ("'operator new(unsigned long)':x", "'operator new(unsigned long)'", None, Some(Execute)),
+            ("krate::{impl#0}::f::COUNT:8", "krate::{impl#0}::f::COUNT", Some(8), None),
+            ("Box<ns::A>::count:8", "Box<ns::A>::count", Some(8), None),
+            ("(anonymous namespace)::x:w", "(anonymous namespace)::x", None, Some(Write)),
+        ] {
+            let request = parse(text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(
+                (request.expression.as_str(), request.len_bytes, request.access),
+                (expression, len, access),
+                "{text}"
+            );
+        }
+    }
+
+    /// Checks that each mistake gets a sentence that says what to write.
+    #[test]
+    fn mistakes_are_told_with_what_to_write() {
+        for (text, words) in [
+            ("", "has to stand here"),
+            (":8", "nothing before the colon"),
+            (
+                "counter:q",
+                "'q' after the colon is neither a length (1, 2, 4 or 8) nor an access (r, w, rw or x)",
+            ),
+            ("counter:8:8", "neither a length"),
+            ("a..b", "a field's name"),
+            ("a->", "a field's name"),
+            ("a[", "an index is a number"),
+            ("a[x]", "an index is a number"),
+            ("a[3", "not closed"),
+            ("(a", "not closed"),
+            ("a b", "'b' does not belong here"),
+            ("*", "has to stand here"),
+            ("&a", "leave the & out"),
+            ("*(int*)0x404040", "no casts"),
+            ("*(p+8)", "unclear"),
+            ("a+b", "a number of bytes"),
+            ("12ab", "no address"),
+            ("'abc", "quote is not closed"),
+            ("pool.c:(0x1234)", "not among addresses"),
+        ] {
+            let error = parse(text).map(|request| format!("{request:?}")).expect_err(text).to_string();
+            assert!(error.contains(words) && error.contains(text), "{text}: {error}");
+        }
+        for deep in ["*".repeat(100_000), "(".repeat(60_000), format!("a{}", "[1]".repeat(20_000))] {
+            assert!(parse(&deep).is_err());
+        }
+    }
+
+    proptest! {
+        /// Checks that no text makes the parser panic, and that what it took apart is the text.
+        #[test]
+        fn any_text_is_survived(text in "[a-z0-9.:>*()<{}'&+/ \\[\\]-]{0,40}") {
+            if let Ok(request) = parse(&text) {
+                prop_assert!(!request.expression.is_empty());
+            }
+        }
+    }
 }

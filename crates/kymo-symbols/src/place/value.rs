@@ -112,14 +112,8 @@ impl ValueKind {
             Some(digits) => (true, digits),
             None => (false, word),
         };
-        if !digits.starts_with(|c: char| c.is_ascii_digit()) {
-            return None;
-        }
-        let number = match digits.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16).ok()?,
-            None => digits.parse::<u64>().ok()?,
-        };
-        Some(if negative { -i128::from(number) } else { i128::from(number) })
+        let number = i128::from(super::syntax::number(digits)?);
+        Some(if negative { -number } else { number })
     }
 }
 

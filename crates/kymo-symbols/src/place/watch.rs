@@ -12,8 +12,6 @@ pub struct SymbolAt {
     pub name: String,
     /// How far behind its start, in bytes.
     pub offset: u64,
-    /// The symbol's own length in bytes; 0 if the table does not tell.
-    pub size_bytes: u64,
 }
 
 impl std::fmt::Display for SymbolAt {

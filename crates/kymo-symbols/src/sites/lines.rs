@@ -22,19 +22,15 @@ pub(super) enum LineMatch {
     NoCode(Option<u32>, Option<u32>),
 }
 
-/// Looks for a line. The file is named by the end of its path, in whole names.
-pub(super) fn find(elf: &Arc<ElfFile>, file: &str, line: u32) -> LineMatch {
-    asked(elf, |dwarf| find_in(dwarf, file, line))
-}
-
 /// Asks the debug information of a file, within what it may cost.
-fn asked<T>(elf: &Arc<ElfFile>, ask: impl FnOnce(&gimli::Dwarf<Reader>) -> T) -> T {
+pub(super) fn ask<T>(elf: &ElfFile, question: impl FnOnce(&gimli::Dwarf<Reader>) -> T) -> T {
     let (dwarf, _room) = sections_of(elf);
     let work = Arc::new(elf.budget.work(elf.stored));
-    metered::question(&work, elf.stored, || ask(&dwarf)).0
+    metered::question(&work, elf.stored, || question(&dwarf)).0
 }
 
-fn find_in(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> LineMatch {
+/// Looks for a line. The file is named by the end of its path, in whole names.
+pub(super) fn find(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> LineMatch {
     let (mut addresses, mut files) = (BTreeSet::new(), BTreeSet::new());
     let (mut before, mut behind, mut seen) = (None::<u32>, None::<u32>, false);
     let mut units = dwarf.units();
@@ -118,12 +114,9 @@ fn ends_with(path: &str, end: &str) -> bool {
     path.strip_suffix(end).is_some_and(|head| head.is_empty() || head.ends_with('/') || end.starts_with('/'))
 }
 
-/// Whether there is a function of that name that was inlined and has no code of its own: where it was written.
-pub(super) fn inlined_only(elf: &Arc<ElfFile>, name: &str) -> Option<(String, u32)> {
-    asked(elf, |dwarf| inlined_in(dwarf, name))
-}
-
-fn inlined_in(dwarf: &gimli::Dwarf<Reader>, name: &str) -> Option<(String, u32)> {
+/// Whether there is a function of that name that was inlined and has no code of its own: where it
+/// was written.
+pub(super) fn inlined_only(dwarf: &gimli::Dwarf<Reader>, name: &str) -> Option<(String, u32)> {
     let last = name.rsplit("::").next().unwrap_or(name);
     let mut units = dwarf.units();
     while let Ok(Some(header)) = units.next() {

@@ -11,7 +11,7 @@ use super::super::locate;
 use super::super::options::SymbolOptions;
 use super::super::user;
 use super::go::GoFunctions;
-use super::lines;
+use super::lines::{self, LineMatch};
 use super::runtime::{Runtime, StackUse};
 use super::unwind_tables::UnwindTables;
 use super::usdt::{self, Marker};
@@ -255,16 +255,15 @@ impl ProbeModule {
     }
 
     /// The first places of a source line, one for each function that has code of it; or the nearest lines that have any.
-    pub(super) fn line(&self, file: &str, line: u32) -> lines::LineMatch {
-        let debug = self.debug_file();
-        let Some(elf) = debug.as_ref() else { return lines::LineMatch::NoDebugInfo };
-        lines::find(elf, file, line)
+    pub(super) fn line(&self, file: &str, line: u32) -> LineMatch {
+        let Some(elf) = self.debug_file() else { return LineMatch::NoDebugInfo };
+        lines::ask(&elf, |dwarf| lines::find(dwarf, file, line))
     }
 
     /// Whether the debug information knows a function of that name that has no code of its own, because it was inlined everywhere; where it
     /// was written.
     pub(super) fn inlined_only(&self, name: &str) -> Option<(String, u32)> {
-        lines::inlined_only(self.debug_file().as_ref()?, name)
+        lines::ask(&*self.debug_file()?, |dwarf| lines::inlined_only(dwarf, name))
     }
 
     /// The libraries that it names, with the paths to look in.

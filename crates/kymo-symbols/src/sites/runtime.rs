@@ -17,16 +17,14 @@ use crate::elf_symbols;
 
 /// A language's runtime that walks stacks itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "most names say which one it is")]
 pub enum Runtime {
-    /// Go.
     Go,
     /// A Java virtual machine, or what starts one.
     Java,
     /// V8: node, chromium, electron.
     V8,
-    /// .NET.
     DotNet,
-    /// Mono.
     Mono,
     /// Erlang's BEAM.
     Erlang,
@@ -34,9 +32,7 @@ pub enum Runtime {
     OCaml4,
     /// OCaml 5: fibers, whose stacks are copied as they grow.
     OCaml5,
-    /// Haskell.
     Ghc,
-    /// LuaJIT.
     LuaJit,
 }
 

@@ -202,19 +202,15 @@ impl Routine<'_> {
         let at = match &spot.at {
             At::Registers(pieces, offset) => {
                 let offset = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
-                At::Registers(pieces.clone(), offset.ok_or_else(|| self.damaged(of))?)
+                At::Registers(pieces.clone(), offset.ok_or_else(|| damaged(of))?)
             }
             At::Memory(register, steps, offset) => {
-                let offset = offset.checked_add(bytes).ok_or_else(|| self.damaged(of))?;
+                let offset = offset.checked_add(bytes).ok_or_else(|| damaged(of))?;
                 At::Memory(*register, steps.clone(), offset)
             }
             At::Nothing => At::Nothing,
         };
         Ok(Spot { at, kind, bits: None })
-    }
-
-    fn damaged(&self, of: &str) -> CallError {
-        CallError::Damaged { of: of.to_owned(), why: "an offset is larger than any value" }
     }
 
     pub(super) fn field(&self, spot: Spot, of: &str, name: &str, arrow: bool) -> Result<Spot, CallError> {
@@ -271,7 +267,7 @@ impl Routine<'_> {
             match step {
                 Step::Bytes(more) => {
                     let sum = i64::try_from(*more).ok().and_then(|more| bytes.checked_add(more));
-                    bytes = sum.ok_or_else(|| self.damaged(of))?;
+                    bytes = sum.ok_or_else(|| damaged(of))?;
                 }
                 Step::Computed(..) => {
                     return Err(
@@ -317,7 +313,7 @@ impl Routine<'_> {
             _ => return Err(self.wrong(of, spot.kind, &wanted, "which has no elements")),
         };
         let bytes = i64::try_from(stride).ok().and_then(|stride| stride.checked_mul(index));
-        self.inside(&start, bytes.ok_or_else(|| self.damaged(of))?, element, of)
+        self.inside(&start, bytes.ok_or_else(|| damaged(of))?, element, of)
     }
 
     /// What a pointer points at, as the first of a run: place, type, bytes to the next.
@@ -442,7 +438,7 @@ impl Routine<'_> {
                     offset = i64::try_from(begin)
                         .ok()
                         .and_then(|more| offset.checked_add(more))
-                        .ok_or_else(|| self.damaged(name))?;
+                        .ok_or_else(|| damaged(name))?;
                     len_bytes = needed as u8;
                     bits = Some((first as u8, field.width as u8));
                 }
@@ -555,6 +551,9 @@ fn is_char(reader: &Reader<'_>, kind: Type) -> bool {
 }
 
 fn far(offset: i64, of: &str) -> Result<i32, CallError> {
-    i32::try_from(offset)
-        .map_err(|_| CallError::Damaged { of: of.to_owned(), why: "an offset is larger than any value" })
+    i32::try_from(offset).map_err(|_| damaged(of))
+}
+
+fn damaged(of: &str) -> CallError {
+    CallError::Damaged { of: of.to_owned(), why: "an offset is larger than any value" }
 }

@@ -6,6 +6,7 @@
 //! Each is `SIZE@OPERAND`: a size in bytes, below 0 of numbers with a sign, and an operand as the assembler writes it for x86-64. They hold at the marker itself,
 //! which is where a probe on it stands. Source: <https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>.
 
+use super::super::syntax;
 use super::super::value::ValueKind;
 use super::fetch::Fetch;
 use super::register::Register;
@@ -77,14 +78,8 @@ fn number(text: &str) -> Option<i32> {
         Some(digits) => (-1, digits),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
-    if !digits.starts_with(|c: char| c.is_ascii_digit()) {
-        return None;
-    }
-    let number = match digits.strip_prefix("0x") {
-        Some(digits) => i64::from_str_radix(digits, 16),
-        None => digits.parse(),
-    };
-    i32::try_from(number.ok()?.checked_mul(sign)?).ok()
+    let number = i64::try_from(syntax::number(digits)?).ok()?;
+    i32::try_from(number * sign).ok()
 }
 
 /// `edi`, `dil`, `r8d`, `ah`: the whole register, and the bits that are meant where these are not the lowest.

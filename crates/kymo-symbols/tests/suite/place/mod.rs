@@ -5,5 +5,4 @@ mod exhaust;
 mod hostile;
 mod live;
 mod programs;
-mod syntax;
 mod typed;
