@@ -74,8 +74,6 @@ impl<'a> Iterator for RecordCursor<'a> {
     }
 }
 
-impl std::iter::FusedIterator for RecordCursor<'_> {}
-
 /// How many of the first `limit` bytes belong to records that are whole within the limit.
 pub fn whole_records_bytes(bytes: &[u8], limit: usize) -> usize {
     let mut cursor = RecordCursor::new(bytes.get(..limit).unwrap_or(bytes));

@@ -144,7 +144,6 @@ impl Fields<'_> {
 }
 
 impl ElfFile {
-    /// Opens the file and reads its headers.
     pub(crate) fn open(path: &Path, budget: &Budget) -> Result<ElfFile, SymbolError> {
         let (file, metadata) = budget::open_regular(path).map_err(|source| match source.kind() {
             io::ErrorKind::InvalidInput => SymbolError::NotAFile { path: path.to_owned() },
@@ -155,7 +154,6 @@ impl ElfFile {
         ElfFile::parse(path.to_owned(), Source::File(file, metadata.len()), budget.clone(), stored)
     }
 
-    /// Reads the headers of an image in memory.
     pub(crate) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
         let stored = bytes.len() as u64;
         ElfFile::parse(name.to_owned(), Source::Bytes(bytes), Budget::default(), stored)
@@ -325,24 +323,23 @@ impl ElfFile {
         if section.kind == SHT_NOBITS { None } else { self.read(section.offset, section.size) }
     }
 
-    /// A section's name.
     pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
         text_at(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
-    /// The first section with this name, and its number.
-    pub(crate) fn section(&self, name: &[u8]) -> Option<(usize, &Section)> {
+    /// The first section with this name.
+    pub(crate) fn section(&self, name: &[u8]) -> Option<&Section> {
         // Nothing is searched for the end of a name: there may be a million of them.
-        let is = |section: &Section| {
+        let is = |section: &&Section| {
             let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
             rest.strip_prefix(name).is_some_and(|rest| matches!(rest.first(), None | Some(0)))
         };
-        self.sections.iter().enumerate().skip(1).find(|(_, section)| is(section))
+        self.sections.iter().skip(1).find(is)
     }
 
     /// Whether the file itself has bytes of a section of this name.
     pub(crate) fn has_bytes(&self, name: &[u8]) -> bool {
-        self.section(name).is_some_and(|(_, section)| section.kind != SHT_NOBITS && section.size > 0)
+        self.section(name).is_some_and(|section| section.kind != SHT_NOBITS && section.size > 0)
     }
 
     /// Whether a section of instructions was linked there, or there are no section headers.
@@ -378,13 +375,13 @@ impl ElfFile {
     /// The build id note, looked for in the sections where perf looks.
     pub(crate) fn build_id(&self) -> Option<Vec<u8>> {
         let names: [&[u8]; 3] = [b".note.gnu.build-id", b".notes", b".note"];
-        let (_, section) = names.iter().find_map(|name| self.section(name))?;
+        let section = names.iter().find_map(|name| self.section(name))?;
         build_id_of_notes(&self.read_section(section)?)
     }
 
     /// The name and checksum of the file that holds the debug information.
     pub(crate) fn debuglink(&self) -> Option<(Vec<u8>, u32)> {
-        let (_, section) = self.section(b".gnu_debuglink")?;
+        let section = self.section(b".gnu_debuglink")?;
         let bytes = self.read_section(section)?;
         let end = memchr::memchr(0, &bytes)?;
         let sum = Fields(&bytes).u32((end + 4) & !3);

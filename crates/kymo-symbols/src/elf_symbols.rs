@@ -24,12 +24,12 @@ pub(super) enum AddressSpace {
 
 /// The symbol table proper of a file, if it has one.
 pub(crate) fn symtab(elf: &ElfFile) -> Option<&Section> {
-    elf.section(b".symtab").map(|(_, s)| s).filter(|s| s.kind == elf::SHT_SYMTAB)
+    elf.section(b".symtab").filter(|s| s.kind == elf::SHT_SYMTAB)
 }
 
 /// The dynamic linker's symbol table, if the file has one with bytes in it.
-pub(crate) fn dynsym(elf: &ElfFile) -> Option<(usize, &Section)> {
-    elf.section(b".dynsym").filter(|(_, s)| s.kind == elf::SHT_DYNSYM)
+pub(crate) fn dynsym(elf: &ElfFile) -> Option<&Section> {
+    elf.section(b".dynsym").filter(|s| s.kind == elf::SHT_DYNSYM)
 }
 
 /// One entry of an ELF symbol table.
@@ -47,24 +47,14 @@ impl Symbol {
     pub(crate) fn parse(is_64: bool, bytes: &[u8]) -> Symbol {
         let f = Fields(bytes);
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
-        if is_64 {
-            Symbol {
-                name: f.u32(0),
-                info: byte(4),
-                other: byte(5),
-                section: f.u16(6),
-                value: f.u64(8),
-                size: f.u64(16),
-            }
-        } else {
-            Symbol {
-                name: f.u32(0),
-                value: u64::from(f.u32(4)),
-                size: u64::from(f.u32(8)),
-                info: byte(12),
-                other: byte(13),
-                section: f.u16(14),
-            }
+        let at = |at_64: usize, at_32: usize| if is_64 { at_64 } else { at_32 };
+        Symbol {
+            name: f.u32(0),
+            info: byte(at(4, 12)),
+            other: byte(at(5, 13)),
+            section: f.u16(at(6, 14)),
+            value: f.word(is_64, 8, 4),
+            size: f.word(is_64, 16, 8),
         }
     }
 
@@ -117,7 +107,6 @@ impl SymbolEntries {
         self.chunks().map(|bytes| Symbol::parse(self.is_64, bytes))
     }
 
-    /// The entry with this number.
     pub(crate) fn get(&self, number: usize) -> Option<Symbol> {
         self.chunks().nth(number).map(|bytes| Symbol::parse(self.is_64, bytes))
     }
@@ -129,7 +118,7 @@ impl SymbolEntries {
 
 /// Both symbol tables of a file, as far as it has them.
 pub(crate) fn tables(elf: &ElfFile) -> impl Iterator<Item = &Section> {
-    [symtab(elf), dynsym(elf).map(|(_, section)| section)].into_iter().flatten()
+    [symtab(elf), dynsym(elf)].into_iter().flatten()
 }
 
 /// Adds the symbols of `elf`: of `.symtab` and then of `.dynsym`, each followed by the fixing of ends and aliases.

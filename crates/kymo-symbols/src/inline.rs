@@ -62,7 +62,6 @@ pub(super) struct Lines {
 /// An answer that is kept, with the room that it takes.
 struct CachedFrames(Arc<[InlineFrame]>, #[expect(dead_code, reason = "held, not read")] Charge);
 
-/// The debug information of a module.
 struct Dwarf {
     sections: Arc<gimli::Dwarf<Reader>>,
     work: Arc<Work>,
@@ -232,7 +231,7 @@ fn no_room(elf: &ElfFile, name: &[u8], bytes: u64) -> String {
 
 /// A section's bytes, decompressed, and the room that they take.
 pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Option<Charge>)> {
-    let (_, section) = elf.section(name)?;
+    let section = elf.section(name)?;
     let is_compressed = section.flags & elf::SHF_COMPRESSED != 0;
     let bytes = elf.read_section(section)?;
     if !is_compressed {
@@ -273,7 +272,7 @@ pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Opti
 /// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.
 pub(crate) fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
     use std::os::unix::ffi::OsStrExt;
-    let (_, section) = elf.section(b".gnu_debugaltlink")?;
+    let section = elf.section(b".gnu_debugaltlink")?;
     let bytes = elf.read_section(section)?;
     let end = memchr::memchr(0, &bytes)?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&bytes[..end]));

@@ -14,12 +14,10 @@ use super::perf_map;
 use super::table::{SymbolTable, TableBuilder};
 use super::user::Loaded;
 
-/// The running kernel's symbol list.
 const RUNNING: &str = "/proc/kallsyms";
 /// No kernel's list is longer; a file given by mistake may be.
 const LARGEST_LIST: u64 = 64 << 20;
 
-/// Reads a symbol list.
 pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kallsyms, Note> {
     let failed = |error: std::io::Error| {
         Note(format!("failed to read the kernel's symbols {}: {error}", path.display()))

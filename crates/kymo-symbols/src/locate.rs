@@ -27,7 +27,6 @@ pub(super) fn below_root(options: &SymbolOptions, path: &Path) -> PathBuf {
     }
 }
 
-/// The directory of the build-id cache.
 pub(super) fn build_id_cache(options: &SymbolOptions) -> Option<PathBuf> {
     if let Some(dir) = &options.buildid_dir {
         return Some(dir.clone());

@@ -43,7 +43,6 @@ thread_local! {
 pub(crate) struct Cost {
     /// Bytes that the process has grown by, for what the question made and keeps. An estimate.
     pub(crate) bytes: u64,
-    /// The reader was stopped.
     pub(crate) is_stopped: bool,
 }
 

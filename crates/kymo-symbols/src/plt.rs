@@ -48,7 +48,6 @@ pub(super) fn add(builder: &mut TableBuilder, runtime: &ElfFile) -> Option<()> {
 /// each of a million stubs.
 #[derive(Clone, Copy)]
 enum StubName {
-    /// A symbol by its number.
     Symbol(usize),
     /// An IFUNC by the address of its resolver.
     Resolver(i64),
@@ -62,7 +61,8 @@ struct Names {
 
 impl Names {
     fn read(runtime: &ElfFile) -> Option<Names> {
-        let (number, section) = dynsym(runtime)?;
+        let section = dynsym(runtime)?;
+        let number = runtime.sections.iter().position(|other| std::ptr::eq(other, section))?;
         let entries = SymbolEntries::read(runtime, section)?;
         (!entries.strings.is_empty()).then_some(Names { number, entries })
     }
@@ -126,9 +126,9 @@ fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Opti
     // The stubs: the word that each jumps through, with address in the file and size.
     let mut stubs: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     let got = [&b".got.plt"[..], b".got"].iter().find_map(|name| runtime.section(name));
-    let got = got.map_or(0, |(_, section)| section.addr);
+    let got = got.map_or(0, |section| section.addr);
     for name in [&b".plt"[..], b".plt.got", b".plt.sec", b".plt.bnd", b".iplt"] {
-        let Some((_, section)) = runtime.section(name) else { continue };
+        let Some(section) = runtime.section(name) else { continue };
         let Some(code) = runtime.read_section(section) else { continue };
         let mut at = 0;
         while at < code.len() {
@@ -144,7 +144,7 @@ fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Opti
     }
     let mut named: BTreeMap<u64, (u64, StubName)> = BTreeMap::new();
     for name in [&b".rela.plt"[..], b".rel.plt", b".rela.dyn", b".rel.dyn"] {
-        let Some((_, section)) = runtime.section(name) else { continue };
+        let Some(section) = runtime.section(name) else { continue };
         for relocation in relocations(runtime, section).unwrap_or_default() {
             if !stubs.contains_key(&relocation.at) {
                 continue;
@@ -170,7 +170,7 @@ fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Opti
 
 /// Names the part of `.plt` before its first stub.
 fn add_resolver(builder: &mut TableBuilder, runtime: &ElfFile, stubs: impl Iterator<Item = u64>) {
-    let Some((_, plt)) = runtime.section(b".plt") else { return };
+    let Some(plt) = runtime.section(b".plt") else { return };
     let end = plt.offset.saturating_add(plt.size);
     let end = stubs.filter(|stub| (plt.offset..end).contains(stub)).min().unwrap_or(end);
     if end > plt.offset
@@ -215,11 +215,11 @@ fn jump(code: &[u8], machine: u16, address: u64, got: u64) -> Option<(u64, bool)
 /// A header and entries of one size, in order of the relocations.
 fn add_in_order(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Option<()> {
     let sections: [&[u8]; 2] = [b".rela.plt", b".rel.plt"];
-    let (_, section) = sections.iter().find_map(|name| runtime.section(name))?;
+    let section = sections.iter().find_map(|name| runtime.section(name))?;
     if section.link as usize != names.number {
         return None;
     }
-    let (_, plt) = runtime.section(b".plt")?;
+    let plt = runtime.section(b".plt")?;
     let (header_size, size) = match runtime.machine {
         EM_ARM => (20, 12),
         EM_AARCH64 => (32, 16),

@@ -246,7 +246,6 @@ impl TableBuilder {
         self.live.push(number);
     }
 
-    /// The name at this offset of the arena.
     pub(super) fn name(&self, offset: u32) -> Cow<'_, str> {
         shortened(name_at(&self.arena, offset as usize))
     }
@@ -256,7 +255,6 @@ impl TableBuilder {
         self.entries.iter().find(|entry| self.name(entry.name) == name).map(|entry| entry.start)
     }
 
-    /// How many symbols were inserted.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -372,7 +370,6 @@ impl TableBuilder {
         tables.collect()
     }
 
-    /// The finished table.
     pub(super) fn finish(self) -> SymbolTable {
         self.finish_groups(1).pop().unwrap_or_default()
     }

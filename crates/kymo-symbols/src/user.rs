@@ -32,7 +32,6 @@ impl From<Note> for Loaded {
     }
 }
 
-/// Loads the symbols of a mapped file.
 pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> Loaded {
     let own = locate::below_root(options, path);
     let mut notes = Vec::new();

@@ -415,22 +415,9 @@ impl<'a> Parser<'a> {
 }
 
 fn is_type_word(word: &str) -> bool {
-    matches!(
-        word,
-        "unsigned"
-            | "signed"
-            | "long"
-            | "int"
-            | "short"
-            | "char"
-            | "struct"
-            | "union"
-            | "enum"
-            | "bool"
-            | "void"
-    ) || matches!(word, "u8" | "s8" | "u16" | "s16" | "u32" | "s32" | "u64" | "s64")
-        || word.starts_with("__")
-        || word.ends_with("_t")
+    const WORDS: &str =
+        "unsigned signed long int short char struct union enum bool void u8 s8 u16 s16 u32 s32 u64 s64";
+    WORDS.split(' ').any(|known| known == word) || word.starts_with("__") || word.ends_with("_t")
 }
 
 /// The bits of a type; those of a type that is not known are all 64.

@@ -369,7 +369,6 @@ impl<'d> Reader<'d> {
         found
     }
 
-    /// The language that a unit was written in.
     pub(super) fn language(&self, unit: u32) -> Option<gimli::DwLang> {
         let unit = self.unit(unit).ok()?;
         match unit.entry(unit.header.root_offset()).ok()?.attr_value(gimli::DW_AT_language)? {

@@ -13,9 +13,7 @@ const MOST_MEMBERS: usize = 1 << 16;
 /// How to get from a record to a field of it.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'d> {
-    /// One after the other.
     pub(super) steps: Vec<Step<'d>>,
-    /// Its type.
     pub(super) kind: Type,
     pub(super) bits: Option<Bits>,
     /// The variants of an enum that the field is in.

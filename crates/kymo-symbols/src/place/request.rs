@@ -42,6 +42,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// The expression alone, without length and access.
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
     /// Whether the expression is an address and needs no module at all.
     pub fn is_address(&self) -> bool {
         match &self.tree {

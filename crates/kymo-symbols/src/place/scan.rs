@@ -61,7 +61,6 @@ pub(super) fn named(reader: &Reader<'_>, name: &str, tags: &[DwTag]) -> Vec<Matc
     found
 }
 
-/// What makes an entry a match.
 struct EntryMatch<'a> {
     name: &'a [u8],
     /// Offsets of the name in `.debug_str`, of the module and of the shared file.
@@ -126,12 +125,10 @@ fn ended(name: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Where a text occurs.
 fn positions(bytes: &[u8], text: &[u8]) -> HashSet<usize> {
     memmem::find_iter(bytes, text).take(1 << 16).collect()
 }
 
-/// Some of the units.
 struct UnitSet {
     chosen: Vec<bool>,
 }

@@ -45,8 +45,7 @@ impl<'t> Resolver<'t, '_> {
                 continue;
             }
             let (Shape::Record, Some(record)) = (shape, kind.die) else {
-                let why = "which has no fields".to_owned();
-                return Err(wrong_type(of, &reader, kind, &wanted, why));
+                return Err(wrong_type(of, &reader, kind, &wanted, "which has no fields"));
             };
             // A smart pointer is a record whose whole content is a pointer.
             let is_pointer = kind.core(&reader).shape(&reader) == Shape::Pointer;
@@ -72,7 +71,7 @@ impl<'t> Resolver<'t, '_> {
             }
             if arrow {
                 let why = format!("not a pointer; write {of}.{name}");
-                return Err(wrong_type(of, &reader, kind, &wanted, why));
+                return Err(wrong_type(of, &reader, kind, &wanted, &why));
             }
             let names = field::names(&reader, record);
             let mut near = near::nearest(name, names.iter().map(String::as_str));
@@ -252,8 +251,7 @@ impl<'t> Resolver<'t, '_> {
             _ => kind,
         };
         if !matches!(pointer.shape(&reader), Shape::Pointer | Shape::Reference) {
-            let why = "which is no pointer; leave the * out".to_owned();
-            return Err(wrong_type(of, &reader, kind, through, why));
+            return Err(wrong_type(of, &reader, kind, through, "which is no pointer; leave the * out"));
         }
         let size = pointer.size(&reader).filter(|size| matches!(size, 4 | 8)).unwrap_or(8);
         let avma = self.pointer(spot.avma, size as usize, of)?;
@@ -318,10 +316,7 @@ impl<'t> Resolver<'t, '_> {
                 self.element_at(&start, &reader, kind, of, index, &wanted)
             }
             Shape::Record => self.index_of_record(&spot, &reader, kind, of, index, &wanted),
-            _ => {
-                let why = "which has no elements".to_owned();
-                Err(wrong_type(of, &reader, kind, &wanted, why))
-            }
+            _ => Err(wrong_type(of, &reader, kind, &wanted, "which has no elements")),
         }
     }
 
@@ -337,8 +332,7 @@ impl<'t> Resolver<'t, '_> {
     ) -> Result<Spot<'t>, ResolveError> {
         let target = pointer.target(reader);
         let Some(stride) = target.size(reader).filter(|size| *size > 0) else {
-            let why = "and what it points at has no known size".to_owned();
-            return Err(wrong_type(of, reader, pointer, wanted, why));
+            return Err(wrong_type(of, reader, pointer, wanted, "and what it points at has no known size"));
         };
         Ok(element(start, reader, start.avma, target, stride, index))
     }
@@ -406,8 +400,13 @@ impl<'t> Resolver<'t, '_> {
             let start = self.follow(spot, of, &format!("*{of}"))?;
             return self.element_at(&start, reader, core, of, index, wanted);
         }
-        let why = "which has no elements that kymo knows; name the fields that lead to them".to_owned();
-        Err(wrong_type(of, reader, kind, wanted, why))
+        Err(wrong_type(
+            of,
+            reader,
+            kind,
+            wanted,
+            "which has no elements that kymo knows; name the fields that lead to them",
+        ))
     }
 
     fn untyped(&self, spot: &Spot<'t>, of: &str, wanted: &str) -> ResolveError {
@@ -468,9 +467,9 @@ fn parameter(reader: &Reader<'_>, record: Die, name: &[u8]) -> Option<Type> {
     found
 }
 
-fn wrong_type(of: &str, reader: &Reader<'_>, kind: Type, wanted: &str, why: String) -> ResolveError {
+fn wrong_type(of: &str, reader: &Reader<'_>, kind: Type, wanted: &str, why: &str) -> ResolveError {
     let (of, wanted) = (of.to_owned(), wanted.to_owned());
-    ResolveError::WrongType { of, type_name: kind.spelled(reader), wanted, why }
+    ResolveError::WrongType { of, type_name: kind.spelled(reader), wanted, why: why.to_owned() }
 }
 
 fn damaged(spot: &Spot<'_>, of: &str, why: &str) -> ResolveError {

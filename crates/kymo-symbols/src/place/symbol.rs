@@ -69,7 +69,7 @@ impl Symbols {
         {
             symbols.add(elf, section, 0);
         }
-        if let Some((_, section)) = elf_symbols::dynsym(own) {
+        if let Some(section) = elf_symbols::dynsym(own) {
             symbols.add(own, section, 1);
         }
         symbols.entries.sort_by_key(|entry| (entry.svma, std::cmp::Reverse(entry.size), entry.table));
@@ -200,7 +200,6 @@ impl Symbols {
         Some((self.found(entry).name, svma - entry.svma))
     }
 
-    /// Readable names, for suggestions.
     pub(super) fn names(&self) -> impl Iterator<Item = String> + '_ {
         self.entries.iter().take(MOST_FOR_NEAR).map(|entry| {
             let raw = String::from_utf8_lossy(self.raw(entry));

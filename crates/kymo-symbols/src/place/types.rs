@@ -191,7 +191,6 @@ impl Type {
         format!("{inner} {brackets}")
     }
 
-    /// How its values are printed.
     pub(super) fn value_kind(self, reader: &Reader<'_>) -> ValueKind {
         // Rust keeps it in a number.
         if self.die.and_then(|die| reader.name(die)) == Some(b"AtomicBool") {

@@ -223,7 +223,6 @@ impl Site {
     }
 }
 
-/// A function that is being looked at.
 struct CallShape<'a> {
     module: &'a ProbeModule,
     name: &'a str,
@@ -431,7 +430,6 @@ impl CallShape<'_> {
     }
 }
 
-/// Where a direct jump leads.
 fn jump_target(instruction: &Instruction) -> Option<u64> {
     let jumps = matches!(
         instruction.flow_control(),

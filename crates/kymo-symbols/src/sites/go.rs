@@ -57,7 +57,7 @@ impl GoFunctions {
         let count = table.u64(8).min(MOST_FUNCTIONS);
         let start = text
             .or_else(|| Some(table.u64(24)).filter(|start| *start != 0))
-            .or_else(|| elf.section(b".text").map(|(_, section)| section.addr))?;
+            .or_else(|| elf.section(b".text").map(|section| section.addr))?;
         let functions = usize::try_from(table.u64(64)).ok()?;
         let entries = bytes.get(functions..)?;
         let mut found = HashMap::new();
@@ -69,7 +69,6 @@ impl GoFunctions {
         Some(GoFunctions(found))
     }
 
-    /// The function that begins there.
     pub(super) fn at(&self, svma: u64) -> Option<GoFunction> {
         self.0.get(&svma).copied().map(GoFunction)
     }

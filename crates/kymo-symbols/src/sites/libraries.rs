@@ -84,7 +84,6 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
 /// The name of a library that is needed, with the folders that the file which needs it has to look in.
 type NeededLibrary = (OsString, Rc<[PathBuf]>);
 
-/// What a file needs.
 fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<NeededLibrary> {
     let Some(section) = elf.sections.iter().find(|section| section.kind == SHT_DYNAMIC) else {
         return Vec::new();

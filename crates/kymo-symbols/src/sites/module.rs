@@ -12,7 +12,7 @@ use super::super::options::SymbolOptions;
 use super::super::user;
 use super::go::GoFunctions;
 use super::lines::{self, LineMatch};
-use super::runtime::{Runtime, StackUse};
+use super::runtime::{Runtime, SWITCHES, StackUse};
 use super::unwind_tables::UnwindTables;
 use super::usdt::{self, Marker};
 use crate::place::ModuleFile;
@@ -191,7 +191,6 @@ impl ProbeModule {
         })
     }
 
-    /// What `.eh_frame` says.
     pub(super) fn unwind_tables(&self) -> &UnwindTables {
         self.unwind_tables.get_or_init(|| UnwindTables::of(&self.elf))
     }
@@ -266,7 +265,6 @@ impl ProbeModule {
         lines::ask(&*self.debug_file()?, |dwarf| lines::inlined_only(dwarf, name))
     }
 
-    /// The libraries that it names, with the paths to look in.
     pub(super) fn elf(&self) -> &ElfFile {
         &self.elf
     }
@@ -279,7 +277,6 @@ impl ProbeModule {
         self.separate(|elf| elf_symbols::symtab(elf).is_some())
     }
 
-    /// The file with the debug information.
     fn debug_file(&self) -> Option<Arc<ElfFile>> {
         let has = |elf: &ElfFile| elf.has_bytes(b".debug_line");
         if has(&self.elf) {
@@ -298,9 +295,6 @@ impl ProbeModule {
         })
     }
 }
-
-/// What reasons begin with that tell of more than one stack.
-const SWITCHES: &str = "it switches stacks";
 
 /// Why return addresses of a program with these modules must not be replaced; `None` if nothing
 /// speaks against it.

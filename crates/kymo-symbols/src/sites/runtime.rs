@@ -86,6 +86,9 @@ const PROGRAMS: [(&str, Runtime); 7] = [
     ("libcoreclr.so", Runtime::DotNet),
 ];
 
+/// What reasons begin with that tell of more than one stack.
+pub(super) const SWITCHES: &str = "it switches stacks";
+
 /// Names of symbols that a module has, or wants of others, if it leaves calls otherwise than by
 /// returning, or walks the stack.
 const LEAVES: [(&str, &str); 12] = [
@@ -150,5 +153,5 @@ fn string_tables(elf: &ElfFile) -> Vec<Vec<u8>> {
 /// Go's table of functions.
 pub(super) fn go_table(elf: &ElfFile) -> Option<&crate::elf::Section> {
     let names: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
-    names.iter().find_map(|name| elf.section(name)).map(|(_, section)| section)
+    names.iter().find_map(|name| elf.section(name))
 }

@@ -8,11 +8,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parsed(text: &str) -> (Option<String>, Place, bool) {
-    let selector = ProbeSelector::parse(text).unwrap_or_else(|error| panic!("{error}"));
-    (selector.module, selector.place, selector.returns)
-}
-
 fn function(glob: &str, offset: u64) -> Place {
     Place::Function { glob: glob.into(), offset }
 }
@@ -20,36 +15,31 @@ fn function(glob: &str, offset: u64) -> Place {
 /// Checks every form of a selector, and names with colons, signs and digits that are not those of a form.
 #[test]
 fn forms() {
-    let module = |name: &str| Some(name.to_owned());
-    assert_eq!(parsed("main"), (None, function("main", 0), false));
-    assert_eq!(parsed("libc.so.6:mal*"), (module("libc.so.6"), function("mal*", 0), false));
-    assert_eq!(parsed("/a/b:f+0x10"), (module("/a/b"), function("f", 16), false));
-    assert_eq!(parsed("f+12"), (None, function("f", 12), false));
-    assert_eq!(parsed("f%return"), (None, function("f", 0), true));
-    assert_eq!(parsed("a::b"), (None, function("a::b", 0), false));
-    assert_eq!(parsed("prog:a::b<c::d>"), (module("prog"), function("a::b<c::d>", 0), false));
-    assert_eq!(parsed("x::operator+"), (None, function("x::operator+", 0), false));
-    assert_eq!(parsed("operator+=*"), (None, function("operator+=*", 0), false));
-    assert_eq!(parsed("file.c:120"), (None, Place::Line { file: "file.c".into(), line: 120 }, false));
-    let line = Place::Line { file: "src/file.c".into(), line: 7 };
-    assert_eq!(parsed("prog:src/file.c:7"), (module("prog"), line, false));
-    assert_eq!(parsed("lib.so:0x1f0"), (module("lib.so"), Place::Offset(0x1f0), false));
+    let line = |file: &str, line| Place::Line { file: file.into(), line };
     let marker = |provider: &str, name: &str| Place::Marker { provider: provider.into(), name: name.into() };
-    assert_eq!(parsed("usdt:p:n"), (None, marker("p", "n"), false));
-    assert_eq!(parsed("usdt:libpthread.so:p:*"), (module("libpthread.so"), marker("p", "*"), false));
-    for wrong in [
-        "",
-        ":",
-        "lib:",
-        ":f",
-        "usdt:",
-        "usdt:p",
-        "usdt:p:",
-        "usdt:a:b:c:d",
-        "f+1%return",
-        "a:99999999999",
-        "a:0xg",
+    for (text, module, place, returns) in [
+        ("main", None, function("main", 0), false),
+        ("libc.so.6:mal*", Some("libc.so.6"), function("mal*", 0), false),
+        ("/a/b:f+0x10", Some("/a/b"), function("f", 16), false),
+        ("f+12", None, function("f", 12), false),
+        ("f%return", None, function("f", 0), true),
+        ("a::b", None, function("a::b", 0), false),
+        ("prog:a::b<c::d>", Some("prog"), function("a::b<c::d>", 0), false),
+        ("x::operator+", None, function("x::operator+", 0), false),
+        ("operator+=*", None, function("operator+=*", 0), false),
+        ("file.c:120", None, line("file.c", 120), false),
+        ("prog:src/file.c:7", Some("prog"), line("src/file.c", 7), false),
+        ("lib.so:0x1f0", Some("lib.so"), Place::Offset(0x1f0), false),
+        ("usdt:p:n", None, marker("p", "n"), false),
+        ("usdt:libpthread.so:p:*", Some("libpthread.so"), marker("p", "*"), false),
     ] {
+        let selector = ProbeSelector::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(selector.module.as_deref(), module, "{text}");
+        assert_eq!((selector.place, selector.returns), (place, returns), "{text}");
+    }
+    let wrong =
+        ["", ":", "lib:", ":f", "usdt:", "usdt:p", "usdt:p:", "usdt:a:b:c:d", "f+1%return", "a:99999999999"];
+    for wrong in wrong.into_iter().chain(["a:0xg"]) {
         assert!(ProbeSelector::parse(wrong).is_err(), "{wrong}");
     }
 }
@@ -165,10 +155,8 @@ fn sites_of_a_program() {
         let alias = found("alias_of_two", &modules).unwrap();
         assert_eq!((alias.len(), alias[0].offset), (1, both[1].offset));
         assert_eq!(found("*of_two", &modules).unwrap().len(), 1);
-        assert_eq!(
-            found("shop:*", &modules).unwrap().iter().filter(|s| s.offset == both[1].offset).count(),
-            1
-        );
+        let all = found("shop:*", &modules).unwrap();
+        assert_eq!(all.iter().filter(|site| site.offset == both[1].offset).count(), 1);
 
         // One of the first bytes begins an instruction, and not all of them do.
         let inside: Vec<Site> =
@@ -239,13 +227,8 @@ fn own_libraries() {
     let module = ProbeModule::open(&exe, None).unwrap();
     let found = libraries(&module, &Search::default());
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let mapped = |name: &str| {
-        maps.lines()
-            .filter_map(|line| line.split_whitespace().nth(5))
-            .find(|p| p.contains(name))
-            .map(PathBuf::from)
-    };
-    let libc = mapped("libc.so").expect("libc is mapped");
+    let mut mapped = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).map(PathBuf::from);
+    let libc = mapped.find(|path| path.to_string_lossy().contains("libc.so")).expect("libc is mapped");
     assert!(found.contains(&libc), "{found:?} without {}", libc.display());
 }
 
@@ -353,11 +336,8 @@ fn exits_of_functions() {
     let refused = |name: &str| site(name).call_sites().expect_err(name);
     assert!(refused("indexed").contains("computed jump"));
     assert!(refused("never").contains("never returns"));
-    assert!(
-        refused("odd").contains("data") || refused("odd").contains("no instruction"),
-        "{}",
-        refused("odd")
-    );
+    let odd = refused("odd");
+    assert!(odd.contains("data") || odd.contains("no instruction"), "{odd}");
     assert!(refused("bare").contains("no unwind table"));
     assert!(site("__restore_rt").untouchable().is_some() && site("plain").untouchable().is_none());
     assert_eq!((stack_walker([&*modules[0]]), leaves_calls([&*modules[0]])), (None, None));

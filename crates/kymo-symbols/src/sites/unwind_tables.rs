@@ -15,10 +15,8 @@ pub(super) struct UnwindTables {
 
 impl UnwindTables {
     pub(super) fn of(elf: &ElfFile) -> UnwindTables {
-        let Some((bytes, svma)) = elf
-            .section(b".eh_frame")
-            .and_then(|(_, section)| Some((elf.read_section(section)?, section.addr)))
-        else {
+        let section = elf.section(b".eh_frame");
+        let Some((bytes, svma)) = section.and_then(|s| Some((elf.read_section(s)?, s.addr))) else {
             return UnwindTables::default();
         };
         let mut tables = UnwindTables { bytes, svma, ranges: Vec::new() };

@@ -31,9 +31,9 @@ pub struct Marker {
 
 /// The markers of a file, in the order of their notes. Notes that make no sense are left out.
 pub(super) fn markers(elf: &ElfFile) -> Vec<Marker> {
-    let Some((_, section)) = elf.section(b".note.stapsdt") else { return Vec::new() };
+    let Some(section) = elf.section(b".note.stapsdt") else { return Vec::new() };
     let Some(notes) = elf.read_section(section) else { return Vec::new() };
-    let base = elf.section(b".stapsdt.base").map(|(_, section)| section.addr);
+    let base = elf.section(b".stapsdt.base").map(|section| section.addr);
     parse(&notes, elf.is_64, base)
         .into_iter()
         .filter_map(|note| {

@@ -106,8 +106,8 @@ impl Supply {
                 Home::Registers(parts.iter().map(one).collect())
             }
             Passing::Wide(size) if self.vectors < 8 => {
-                let register = self.next(Class::Vector, &[]);
-                Home::Registers(vec![Piece { offset: 0, len_bytes: *size, register }])
+                self.vectors += 1;
+                Home::whole(Register::Vector(self.vectors as u8 - 1), *size)
             }
             Passing::Wide(size) => self.on_stack(*size, *size),
             Passing::Memory { size, align } => self.on_stack(*size, *align),
@@ -146,8 +146,6 @@ fn pieces(classes: &[Class], size: u64, mut next: impl FnMut(Class) -> Option<Re
 pub(super) fn result(passing: &Passing) -> Home {
     let mut supply = Supply::new();
     let mut next = |class| supply.next(class, &Register::RESULTS);
-    let whole =
-        |len_bytes, register| Home::Registers(vec![Piece { offset: 0, len_bytes, register: Some(register) }]);
     match passing {
         Passing::Nothing => Home::Nothing,
         Passing::Registers(classes, size) => Home::Registers(pieces(classes, *size, next)),
@@ -155,9 +153,9 @@ pub(super) fn result(passing: &Passing) -> Home {
             let one = |&(offset, len_bytes, class)| Piece { offset, len_bytes, register: next(class) };
             Home::Registers(parts.iter().map(one).collect())
         }
-        Passing::Wide(size) => whole(*size, Register::Vector(0)),
+        Passing::Wide(size) => Home::whole(Register::Vector(0), *size),
         Passing::Memory { .. } | Passing::Address => Home::Memory(Register::RESULTS[0], 0),
-        Passing::X87 => whole(16, Register::Float),
+        Passing::X87 => Home::whole(Register::Float, 16),
     }
 }
 

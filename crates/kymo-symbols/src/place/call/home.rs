@@ -62,6 +62,10 @@ enum Location {
     },
 }
 
+impl Location {
+    const NOTHING: Location = Location::Nothing { by_address: false };
+}
+
 /// Where each parameter is; and those that the convention would place elsewhere than the debug information does.
 pub(super) fn homes(
     reader: &Reader<'_>,
@@ -86,8 +90,7 @@ pub(super) fn homes(
     }
     let (mut found, mut odd) = (Vec::with_capacity(parameters.len()), Vec::new());
     for parameter in parameters {
-        let told =
-            parameter.die.map_or(Location::Nothing { by_address: false }, |die| told(reader, called, die));
+        let told = parameter.die.map_or(Location::NOTHING, |die| told(reader, called, die));
         let by_address = match &told {
             Location::Nothing { by_address } => *by_address,
             Location::Home(Home::Memory(register, 0)) => *register != Register::STACK,
@@ -141,21 +144,20 @@ pub(super) fn of_result(reader: &Reader<'_>, called: Type, language: Language) -
 
 /// What the debug information says of a parameter at the first instruction.
 fn told(reader: &Reader<'_>, called: &Called<'_>, die: Die) -> Location {
-    let nothing = Location::Nothing { by_address: false };
-    let Ok(unit) = reader.unit(die.unit) else { return nothing };
+    let Ok(unit) = reader.unit(die.unit) else { return Location::NOTHING };
     let Some((_, value)) = reader.attr(die, gimli::DW_AT_location) else {
         return match reader.attr(die, gimli::DW_AT_const_value) {
             Some((_, value)) => {
                 let number = value.sdata_value().or_else(|| value.udata_value().map(|value| value as i64));
                 Location::Lost(number.map_or(Lost::Odd, Lost::Constant))
             }
-            None => nothing,
+            None => Location::NOTHING,
         };
     };
     if let AttributeValue::Exprloc(expression) = value {
         return read(reader, called, &unit, expression, false);
     }
-    let Ok(Some(mut list)) = reader.dwarf.attr_locations(&unit, value) else { return nothing };
+    let Ok(Some(mut list)) = reader.dwarf.attr_locations(&unit, value) else { return Location::NOTHING };
     for _ in 0..MOST_LOCATIONS {
         match list.next() {
             Ok(Some(entry)) if entry.range.begin <= called.svma && called.svma < entry.range.end => {
@@ -165,7 +167,7 @@ fn told(reader: &Reader<'_>, called: &Called<'_>, die: Die) -> Location {
             Ok(None) | Err(_) => break,
         }
     }
-    nothing
+    Location::NOTHING
 }
 
 /// Where one piece is, on the way through a location.
@@ -183,7 +185,7 @@ fn read(
     expression: gimli::Expression<Slice<'_>>,
     exact: bool,
 ) -> Location {
-    let odd = || if exact { Location::Lost(Lost::Odd) } else { Location::Nothing { by_address: false } };
+    let odd = || if exact { Location::Lost(Lost::Odd) } else { Location::NOTHING };
     let is_cfa = frame_is_cfa(reader, called.die);
     let mut operations = expression.operations(unit.encoding());
     let mut at: Option<At> = None;
@@ -253,18 +255,12 @@ fn read(
     }
     match at {
         // Of the whole function it can only be told where it is kept behind the prologue.
-        Some(At::Register(register)) if !exact && register.is_kept() => {
-            Location::Nothing { by_address: false }
-        }
+        Some(At::Register(register)) if !exact && register.is_kept() => Location::NOTHING,
         Some(At::Memory(register, 0)) if !exact && register.is_kept() && register != Register::FRAME => {
             Location::Nothing { by_address: true }
         }
         Some(At::Memory(register, _)) if !exact && register.is_kept() => odd(),
-        Some(At::Register(register)) => Location::Home(Home::Registers(vec![Piece {
-            offset: 0,
-            len_bytes: register.len_bytes(),
-            register: Some(register),
-        }])),
+        Some(At::Register(register)) => Location::Home(Home::whole(register, register.len_bytes())),
         // Below the return address there is nothing yet, and the frame pointer is the caller's.
         Some(At::Memory(Register::STACK, offset)) if offset < FIRST_ON_STACK => odd(),
         // Relative to a stack pointer that the prologue has moved, unless it was told as of the canonical frame.
@@ -273,7 +269,7 @@ fn read(
         Some(At::Constant(_)) => odd(),
         // An empty location: the compiler left it out.
         None if exact => Location::Lost(Lost::LeftOut(called.symbol.to_owned())),
-        None => Location::Nothing { by_address: false },
+        None => Location::NOTHING,
     }
 }
 

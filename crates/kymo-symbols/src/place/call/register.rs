@@ -110,6 +110,13 @@ pub(super) struct Piece {
     pub(super) register: Option<Register>,
 }
 
+impl Home {
+    /// All of a value in one register.
+    pub(super) fn whole(register: Register, len_bytes: u64) -> Home {
+        Home::Registers(vec![Piece { offset: 0, len_bytes, register: Some(register) }])
+    }
+}
+
 impl fmt::Display for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
