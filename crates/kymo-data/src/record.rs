@@ -234,13 +234,15 @@ pub enum Record<'a> {
     FinishedRound,
     /// FINISHED_INIT: synthesized records end here.
     FinishedInit,
-    /// ID_INDEX: id, index, CPU and thread per entry (a word each), and a second list in newer files.
+    /// ID_INDEX: id, index, CPU and thread per entry (a word each), and a second list in newer
+    /// files.
     IdIndex { nr: u64, entries: Words<'a> },
     /// EVENT_UPDATE: later knowledge about an event; `what`: 0 unit, 1 scale, 2 name, 3 CPUs.
     EventUpdate { what: u64, id: u64, data: &'a [u8] },
     /// HEADER_FEATURE of a pipe recording.
     Feature { bit: u64, data: &'a [u8] },
-    /// A type without a parser here: known to perf but not needed by kymo, or newer than this library.
+    /// A type without a parser here: known to perf but not needed by kymo, or newer than this
+    /// library.
     Other,
 }
 

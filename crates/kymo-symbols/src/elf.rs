@@ -192,7 +192,8 @@ impl ElfFile {
         }
         let header = Fields(&ident);
         elf.machine = header.u16(18);
-        // From the sizes of entries on, fields of 32-bit files lie twelve bytes before those of 64-bit ones.
+        // From the sizes of entries on, fields of 32-bit files lie twelve bytes before those of
+        // 64-bit ones.
         let half = |at: usize| header.u16(if is_64 { at } else { at - 12 });
         elf.read_segments(header.word(is_64, 32, 28), half(54).into(), half(56).into());
         let names = half(62).into();
@@ -349,8 +350,8 @@ impl ElfFile {
             || after.checked_sub(1).and_then(|at| self.code.get(at)).is_some_and(|range| vaddr < range.end)
     }
 
-    /// Where code that was linked at an address is in the file: inside a section of instructions, or,
-    /// without section headers, inside a loaded segment.
+    /// Where code that was linked at an address is in the file: inside a section of instructions,
+    /// or, without section headers, inside a loaded segment.
     pub(crate) fn code_offset(&self, vaddr: u64) -> Option<u64> {
         let segment = self.segment_of(vaddr).filter(|_| self.is_code(vaddr))?;
         let into = vaddr - segment.vaddr;

@@ -21,8 +21,8 @@ pub(crate) fn text_at(strings: &[u8], offset: usize, most: usize) -> &[u8] {
     &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
 }
 
-/// The name that starts here, as far as it is looked at: a hostile table can name one endless string
-/// a million times.
+/// The name that starts here, as far as it is looked at: a hostile table can name one endless
+/// string a million times.
 pub(crate) fn name_at(strings: &[u8], offset: usize) -> &[u8] {
     text_at(strings, offset, MOST_LOOKED_AT)
 }

@@ -40,6 +40,7 @@ impl Default for SymbolOptions {
     }
 }
 
-/// Something that the user should know about a module's symbols: what, on which file, why, what to do.
+/// Something that the user should know about a module's symbols: what, on which file, why, what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note(pub String);

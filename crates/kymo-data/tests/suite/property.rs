@@ -70,7 +70,8 @@ fn sample_body(bits: u64, group: bool, words: &[u64], chain: &[u64], raw: &[u8],
     ] {
         put(&mut body, bit, &[words[word]]);
     }
-    // value, enabled, running, id, lost; or count, enabled, running, and per counter value, id, lost.
+    // value, enabled, running, id, lost; or count, enabled, running, and per counter value, id,
+    // lost.
     let list: &[u64] = if group { &[2, 11, 12, 20, 21, 22, 30, 31, 32] } else { &[20, 11, 12, 21, 22] };
     put(&mut body, PERF_SAMPLE_READ, list);
     put(&mut body, PERF_SAMPLE_CALLCHAIN, &[&[chain.len() as u64], chain].concat());

@@ -21,11 +21,11 @@ const MOST_CODE_BYTES: usize = 16 << 20;
 
 /// Where the instruction is whose access trapped at `trap_ip`.
 ///
-/// `code` is x86-64 code that starts at `code_avma` with the first instruction of the function around
-/// `trap_ip`; it should reach some 16 bytes beyond the trap, for `rep` instructions.
+/// `code` is x86-64 code that starts at `code_avma` with the first instruction of the function
+/// around `trap_ip`; it should reach some 16 bytes beyond the trap, for `rep` instructions.
 ///
-/// `None` where the code cannot tell: the trap is at the function's first instruction, behind a call,
-/// jump or return, the code is no code, or two instructions could have done it.
+/// `None` where the code cannot tell: the trap is at the function's first instruction, behind a
+/// call, jump or return, the code is no code, or two instructions could have done it.
 pub fn accessing_instruction(code: &[u8], code_avma: u64, trap_ip: u64) -> Option<u64> {
     let offset = usize::try_from(trap_ip.checked_sub(code_avma)?).ok()?;
     if offset > code.len() || offset > MOST_CODE_BYTES {
@@ -73,7 +73,8 @@ mod tests {
         accessing_instruction(code, START, START + trap).map(|avma| avma - START)
     }
 
-    /// Checks stores and loads of different lengths, and traps that no instruction before them explains.
+    /// Checks stores and loads of different lengths, and traps that no instruction before them
+    /// explains.
     #[test]
     fn the_instruction_before_the_trap_is_found() {
         // push %rbp; mov %rsp,%rbp; addl $1,0x2ee3(%rip); mov (%rdi),%eax; ret

@@ -147,8 +147,8 @@ impl ModuleFile {
         })
     }
 
-    /// The debug information, with the lists of ranges and locations or without them; read now if this
-    /// is the first question.
+    /// The debug information, with the lists of ranges and locations or without them; read now if
+    /// this is the first question.
     pub(super) fn debug_info(&self, lists: bool) -> Option<&DebugInfo> {
         let read = || self.debug_file().map(|elf| DebugInfo::read(elf, lists));
         self.debug[usize::from(lists)].get_or_init(read).as_ref()

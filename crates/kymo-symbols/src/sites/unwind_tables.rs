@@ -1,4 +1,5 @@
-//! What a module's `.eh_frame` says of functions: where their code lies, and how deep their frames are.
+//! What a module's `.eh_frame` says of functions: where their code lies, and how deep their frames
+//! are.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 

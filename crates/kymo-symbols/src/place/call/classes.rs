@@ -331,8 +331,8 @@ fn of_base(reader: &Reader<'_>, kind: Type, size: u64) -> Result<Passing, Unknow
     }
 }
 
-/// Finds the classes of a value's eights of bytes. Its methods add what lies at an offset; they give
-/// `false` if a part is not aligned, so that all is in memory.
+/// Finds the classes of a value's eights of bytes. Its methods add what lies at an offset; they
+/// give `false` if a part is not aligned, so that all is in memory.
 struct Classifier<'a, 'd> {
     reader: &'a Reader<'d>,
     classes: Vec<Class>,
@@ -440,8 +440,8 @@ impl Classifier<'_, '_> {
     }
 }
 
-/// Where a member lies in its record, in bytes, and the first bit of one that is bits. Nothing where
-/// the place is computed.
+/// Where a member lies in its record, in bytes, and the first bit of one that is bits. Nothing
+/// where the place is computed.
 fn offset_and_bit(entry: &Entry<'_>) -> Option<(u64, Option<u64>)> {
     let offset = match entry.attr_value(gimli::DW_AT_data_member_location) {
         Some(value) => value.udata_value()?,

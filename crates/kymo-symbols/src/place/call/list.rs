@@ -107,7 +107,8 @@ impl Routine<'_> {
         whole(self, &self.spot(&syntax::expression(text)?)?, text)
     }
 
-    /// What `--args` shows of a call: every parameter that can be read, records by their fields; and those that cannot, with the reason.
+    /// What `--args` shows of a call: every parameter that can be read, records by their fields;
+    /// and those that cannot, with the reason.
     pub fn everything(&self) -> Vec<Result<Fetch, CallError>> {
         let mut found = Vec::new();
         for name in self.names() {

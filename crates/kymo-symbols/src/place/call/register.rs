@@ -5,7 +5,8 @@ use std::fmt;
 /// A register of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// A general one, by its number in debug information (0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 r8, ...).
+    /// A general one, by its number in debug information (0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi,
+    /// 6 rbp, 7 rsp, 8 r8, ...).
     General(u8),
     /// `xmm0` to `xmm15`.
     Vector(u8),

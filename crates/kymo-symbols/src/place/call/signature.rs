@@ -28,7 +28,8 @@ pub(super) struct Declared {
     pub(super) is_artificial: bool,
 }
 
-/// The parameters of a function in the order of the declaration; of one that the compiler has made of another one, those of the other.
+/// The parameters of a function in the order of the declaration; of one that the compiler has made
+/// of another one, those of the other.
 pub(super) fn parameters(reader: &Reader<'_>, die: Die) -> Vec<Declared> {
     let own = listed(reader, die);
     let origin =
