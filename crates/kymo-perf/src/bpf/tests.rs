@@ -19,41 +19,28 @@ const STRANGERS: u64 = 0x2000_0000_0000;
 const PAGES: u64 = 4;
 const PAGE_FAULTS: u64 = 2;
 
-/// All ways of following the same processes.
+const fn way(attachment: Attachment, as_before: bool, entries: Option<u32>) -> FollowOptions {
+    let (keep_ended, no_sharing) = (as_before, as_before);
+    let preallocate = matches!(attachment, Attachment::Tracepoint);
+    FollowOptions { attachment: Some(attachment), keep_ended, preallocate, no_sharing, entries }
+}
+
+/// All ways of following the same processes; the last as before Linux 5.17.
 const WAYS: [FollowOptions; 3] = [
-    FollowOptions {
-        attachment: Some(Attachment::Raw),
-        keep_ended: false,
-        preallocate: false,
-        no_sharing: false,
-        entries: None,
-    },
-    FollowOptions {
-        attachment: Some(Attachment::Tracepoint),
-        keep_ended: false,
-        preallocate: true,
-        no_sharing: false,
-        entries: None,
-    },
-    // As before Linux 5.17.
-    FollowOptions {
-        attachment: Some(Attachment::Tracepoint),
-        keep_ended: true,
-        preallocate: true,
-        no_sharing: true,
-        entries: Some(5_000),
-    },
+    way(Attachment::Raw, false, None),
+    way(Attachment::Tracepoint, false, None),
+    way(Attachment::Tracepoint, true, Some(5_000)),
 ];
 
-/// Says loudly why a test cannot run here; `true` if it can.
-fn possible(test: &str) -> bool {
+/// Says loudly why a test cannot run here; `None` then.
+fn possible(test: &str) -> Option<()> {
     let reason = match Follower::available() {
         Err(reason) => reason.to_string(),
         Ok(()) if storm_program().is_none() => "no C compiler for fixtures/programs/storm.c".to_owned(),
-        Ok(()) => return true,
+        Ok(()) => return Some(()),
     };
     skip(test, reason);
-    false
+    None
 }
 
 /// storm.c, built once.
@@ -189,20 +176,23 @@ impl Watch {
         found
     }
 
-    /// The pages that were touched at and behind an address: (thread, page).
-    fn pages(self, base: u64) -> BTreeSet<(u32, u64)> {
-        let inside = |&(_, tid, page): &(u32, u32, u64)| (page >> 40 == base >> 40).then_some((tid, page));
-        self.samples().keys().filter_map(inside).collect()
+    /// The pages of ours that were touched: (thread, page).
+    fn pages(self) -> BTreeSet<(u32, u64)> {
+        pages_of(&self.samples(), OURS)
     }
+}
+
+/// The pages that were touched at and behind an address: (thread, page).
+fn pages_of(samples: &BTreeMap<(u32, u32, u64), u64>, base: u64) -> BTreeSet<(u32, u64)> {
+    let inside = |&(_, tid, page): &(u32, u32, u64)| (page >> 40 == base >> 40).then_some((tid, page));
+    samples.keys().filter_map(inside).collect()
 }
 
 /// Checks that every program in every variant passes this kernel's verifier and can be attached,
 /// with few descriptors, fewer when all events have the program.
 #[test]
 fn verified() {
-    if !possible("verified") {
-        return;
-    }
+    let Some(()) = possible("verified") else { return };
     let me = std::process::id() as i32;
     for options in WAYS {
         for (who, most) in [
@@ -230,9 +220,7 @@ fn verified() {
 /// Checks that of two programs that compute, only the followed one is sampled.
 #[test]
 fn one_of_two() {
-    if !possible("one_of_two") {
-        return;
-    }
+    let Some(()) = possible("one_of_two") else { return };
     let (ours, stranger) = (Storm::start("loop", OURS, 0), Storm::start("loop", STRANGERS, 0));
     let follower = Follower::start(Follow::Processes(&[ours.pid()])).unwrap();
     let watch = Watch::open(Perf::SW_CPU_CLOCK, 100_000, &follower);
@@ -253,41 +241,35 @@ fn one_of_two() {
     assert!(samples.keys().all(|&(pid, tid, _)| pid == ours.pid() as u32 && tid == pid), "{samples:?}");
 }
 
+/// Two programs that wait to fork, execute and make threads without pause: one that is followed, by
+/// its process or by its thread, and a stranger.
+fn bursts(threads: bool, options: &FollowOptions) -> (Storm, Storm, Follower) {
+    let (ours, stranger) = (Storm::start("burst", OURS, 50), Storm::start("burst", STRANGERS, 50));
+    let pid = [ours.pid()];
+    let who = if threads { Follow::Threads { ids: &pid, children: true } } else { Follow::Processes(&pid) };
+    let follower = Follower::start_with(who, options).unwrap();
+    (ours, stranger, follower)
+}
+
 /// Checks that of a process that forks, executes (from a thread that is not the first) and makes
 /// threads without pause nobody is missing and nobody is left in the map, in every way of
 /// following, while a stranger doing the same leaves no sample.
 #[test]
 fn nobody_is_missing() {
-    if !possible("nobody_is_missing") {
-        return;
-    }
+    let Some(()) = possible("nobody_is_missing") else { return };
     for options in WAYS {
         for threads in [false, true] {
-            let (mut ours, mut stranger) =
-                (Storm::start("burst", OURS, 50), Storm::start("burst", STRANGERS, 50));
-            let pid = ours.pid();
-            let who = if threads {
-                Follow::Threads { ids: &[pid], children: true }
-            } else {
-                Follow::Processes(&[pid])
-            };
-            let follower = Follower::start_with(who, &options).unwrap();
+            let (mut ours, mut stranger, follower) = bursts(threads, &options);
             let watch = Watch::open(PAGE_FAULTS, 1, &follower);
             stranger.go();
             ours.go();
             let (touched, _) = (ours.touched(50 * 4), stranger.touched(50 * 4));
             let samples = watch.samples();
-            let pages = |base: u64| {
-                let inside = move |&(_, tid, page): &(u32, u32, u64)| {
-                    (page >> 40 == base >> 40).then_some((tid, page))
-                };
-                samples.keys().filter_map(inside).collect::<BTreeSet<_>>()
-            };
-            let seen = pages(OURS);
+            let seen = pages_of(&samples, OURS);
             let missing: Vec<_> = touched.difference(&seen).collect();
             assert!(missing.is_empty(), "{options:?} {threads}: {missing:x?}");
             assert_eq!(seen.len(), touched.len());
-            assert!(pages(STRANGERS).is_empty());
+            assert!(pages_of(&samples, STRANGERS).is_empty());
             assert_eq!(follower.missed(), 0);
             if !options.keep_ended {
                 assert_eq!(follower.followed().unwrap(), [], "{options:?} {threads}");
@@ -301,20 +283,11 @@ fn nobody_is_missing() {
 /// same: by process and by thread.
 #[test]
 fn who_was_ever_followed() {
-    if !possible("who_was_ever_followed") {
-        return;
-    }
+    let Some(()) = possible("who_was_ever_followed") else { return };
     for options in WAYS.iter().filter(|options| !options.no_sharing) {
         for threads in [false, true] {
-            let (mut ours, mut stranger) =
-                (Storm::start("burst", OURS, 50), Storm::start("burst", STRANGERS, 50));
+            let (mut ours, mut stranger, follower) = bursts(threads, options);
             let (pid, other) = (ours.pid(), stranger.pid());
-            let who = if threads {
-                Follow::Threads { ids: &[pid], children: true }
-            } else {
-                Follow::Processes(&[pid])
-            };
-            let follower = Follower::start_with(who, options).unwrap();
             let ever = follower.ever().expect("this kernel can, as its programs could be loaded");
             assert!(ever.contains(pid) && !ever.contains(other));
             stranger.go();
@@ -334,9 +307,7 @@ fn who_was_ever_followed() {
 /// makes is in only where it is followed.
 #[test]
 fn ever_followed_are_processes() {
-    if !possible("ever_followed_are_processes") {
-        return;
-    }
+    let Some(()) = possible("ever_followed_are_processes") else { return };
     let me = std::process::id() as i32;
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -362,16 +333,14 @@ fn ever_followed_are_processes() {
 /// thread's is.
 #[test]
 fn chains_of_threads() {
-    if !possible("chains_of_threads") {
-        return;
-    }
+    let Some(()) = possible("chains_of_threads") else { return };
     for options in WAYS {
         let mut ours = Storm::start("chains", OURS, 0);
         ours.running();
         let follower = Follower::start_with(Follow::Processes(&[ours.pid()]), &options).unwrap();
         let watch = Watch::open(PAGE_FAULTS, 1, &follower);
         let touched = ours.touched(8);
-        assert_eq!(watch.pages(OURS), touched, "{options:?}");
+        assert_eq!(watch.pages(), touched, "{options:?}");
         assert_eq!(follower.followed().unwrap().is_empty(), !options.keep_ended);
     }
 }
@@ -379,9 +348,7 @@ fn chains_of_threads() {
 /// Checks that a command is sampled from its exec on and not before.
 #[test]
 fn from_exec() {
-    if !possible("from_exec") {
-        return;
-    }
+    let Some(()) = possible("from_exec") else { return };
     for options in WAYS {
         let mut ours = Storm::start("hold", OURS, 0);
         // Its own start is an exec, which a spawn does not wait for.
@@ -390,7 +357,7 @@ fn from_exec() {
         let watch = Watch::open(PAGE_FAULTS, 1, &follower);
         ours.go();
         let touched = ours.touched(2);
-        let pages = watch.pages(OURS);
+        let pages = watch.pages();
         let (slot_0, slot_1): (BTreeSet<_>, _) =
             touched.into_iter().partition(|&(_, page)| page < OURS + 0x1_0000);
         assert!(pages.is_disjoint(&slot_0), "{options:?}");
@@ -401,9 +368,7 @@ fn from_exec() {
 /// Checks that where only the named threads are wanted, what they make is not followed.
 #[test]
 fn threads_without_children() {
-    if !possible("threads_without_children") {
-        return;
-    }
+    let Some(()) = possible("threads_without_children") else { return };
     for options in WAYS {
         let mut ours = Storm::start("burst", OURS, 3);
         let who = Follow::Threads { ids: &[ours.pid()], children: false };
@@ -420,9 +385,7 @@ fn threads_without_children() {
 /// Checks that those who do not fit are counted: targets that are entered, and children.
 #[test]
 fn a_full_map() {
-    if !possible("a_full_map") {
-        return;
-    }
+    let Some(()) = possible("a_full_map") else { return };
     for attachment in [Attachment::Raw, Attachment::Tracepoint] {
         let mut ours = Storm::start("burst", OURS, 20);
         let options =
@@ -443,9 +406,7 @@ fn a_full_map() {
 /// Checks that someone who counts the hits of the same tracepoints still sees them all.
 #[test]
 fn others_see_every_hit() {
-    if !possible("others_see_every_hit") {
-        return;
-    }
+    let Some(()) = possible("others_see_every_hit") else { return };
     let point = match Tracefs::here().find("task", "task_newtask") {
         Ok(point) => point,
         Err(reason) => return skip("others_see_every_hit", reason),
@@ -470,9 +431,7 @@ fn others_see_every_hit() {
 /// and that a followed one with the same id is followed.
 #[test]
 fn ids_used_again() {
-    if !possible("ids_used_again") {
-        return;
-    }
+    let Some(()) = possible("ids_used_again") else { return };
     let set_last = |id: i32| std::fs::write("/proc/sys/kernel/ns_last_pid", id.to_string()).is_ok();
     for options in WAYS {
         // An id whose owner has ended.

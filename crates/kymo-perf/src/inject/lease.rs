@@ -5,13 +5,11 @@
 //! last of them. The kernel lets the held threads go when the thread that traces them ends. So that
 //! thread has a table of descriptors of its own, from which the pipe goes before the kernel comes
 //! to what the thread has traced.
+use super::connection::send_with;
 use crate::sys::ptrace::own_descriptors;
 use kymo_core::probe::wire::Command;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The thread that made it traces until it ends or drops this.
@@ -38,13 +36,7 @@ impl Lease {
     /// # Errors
     /// What the kernel says; it does not wait.
     pub(super) fn say_held(&self, socket: &OwnedFd) -> Result<(), Errno> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let pipe = [self.reading.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&pipe));
-        let packet = Command::Held.encode();
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(socket, &[IoSlice::new(&packet)], &mut control, flags).map(drop)
+        send_with(socket, &Command::Held.encode(), self.reading.as_fd())
     }
 }
 

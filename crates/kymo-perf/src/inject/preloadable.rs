@@ -142,12 +142,6 @@ mod tests {
     #[test]
     fn programs() {
         let own = std::env::current_exe().unwrap();
-        if !cfg!(target_arch = "x86_64") {
-            return kymo_testing::skip(
-                "inject::preloadable::programs",
-                "the agent patches x86-64 programs only",
-            );
-        }
         preloadable(&own).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("copy");

@@ -1,12 +1,17 @@
 //! The selector against perf itself: the same text must come to the same names and attrs.
 
-use crate::support::perf;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{
     EventAttr, KnownEventKind, Sampling, Selected, cache_events, known_events, parse, resolve,
 };
 use kymo_testing::skip;
 use std::collections::BTreeMap;
+use std::process::Output;
+
+/// Runs perf; `None`, and the test says so, if there is none.
+fn perf(test: &str, args: &[&str]) -> Option<Output> {
+    kymo_testing::perf(test)?.args(args).output().ok()
+}
 
 fn select(text: &str) -> Vec<Selected> {
     let groups = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -180,17 +185,9 @@ fn hardware_numbers_equal_perfs() {
     let mut names: Vec<String> =
         known.flat_map(|known| [Some(known.name), known.alias]).flatten().map(str::to_owned).collect();
     names.extend(cache_events().map(|(name, ..)| name));
-    let spellings = [
-        "l1d",
-        "l1-d-write-miss",
-        "L1-data-misses-load",
-        "d-tlb-speculative-read",
-        "btb-access",
-        "LLC",
-        "branches-load",
-    ];
-    names.extend(spellings.map(str::to_owned));
-    names.extend(["r1a8", "r0x1A8", "cycles:u", "4:0x3c"].map(str::to_owned));
+    let spellings = "l1d l1-d-write-miss L1-data-misses-load d-tlb-speculative-read btb-access LLC \
+                     branches-load r1a8 r0x1A8 cycles:u 4:0x3c";
+    names.extend(spellings.split(' ').map(str::to_owned));
     let mut compared = 0;
     for name in names {
         let Some(theirs) = stat_attr(TEST, &name) else { continue };

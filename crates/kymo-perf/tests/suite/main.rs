@@ -2,5 +2,4 @@
 
 mod against_perf;
 mod cgroup;
-mod support;
 mod unprivileged;

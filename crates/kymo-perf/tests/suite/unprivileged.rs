@@ -14,11 +14,11 @@ use std::process::Command;
 
 const INNER: &str = "KYMO_TEST_UNPRIVILEGED";
 
-/// Whether this run is the inner one. If it is not, starts it as an ordinary user and checks that
-/// it passes.
-fn is_inner(test: &str) -> bool {
+/// Whether this run is the inner one; `None` if not, when that one was started as an ordinary user
+/// and has passed.
+fn inner(test: &str) -> Option<()> {
     if std::env::var_os(INNER).is_some() {
-        return true;
+        return Some(());
     }
     // The test program may lie where only root can look, so the inner run gets a copy of it.
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn is_inner(test: &str) -> bool {
             }
         }
     }
-    false
+    None
 }
 
 fn ordinary() -> Caps {
@@ -65,9 +65,7 @@ fn ordinary() -> Caps {
 #[test]
 fn paranoid_level_of_this_machine() {
     const TEST: &str = "unprivileged::paranoid_level_of_this_machine";
-    if !is_inner(TEST) {
-        return;
-    }
+    let Some(()) = inner(TEST) else { return };
     let caps = ordinary();
     let Some(level) = caps.paranoid else { return skip(TEST, "this kernel has no perf events") };
     if caps.seccomp && caps.trials.own_user.is_err() {
@@ -93,9 +91,7 @@ fn paranoid_level_of_this_machine() {
 #[test]
 fn a_task_of_root() {
     const TEST: &str = "unprivileged::a_task_of_root";
-    if !is_inner(TEST) {
-        return;
-    }
+    let Some(()) = inner(TEST) else { return };
     let caps = ordinary();
     if caps.trials.own_user.is_err() {
         return skip(TEST, "an ordinary user cannot open any event here");
@@ -113,9 +109,7 @@ fn a_task_of_root() {
 #[test]
 fn tracefs_of_root() {
     const TEST: &str = "unprivileged::tracefs_of_root";
-    if !is_inner(TEST) {
-        return;
-    }
+    let Some(()) = inner(TEST) else { return };
     let caps = ordinary();
     match &caps.tracefs {
         TracefsState::Readable(path) => return skip(TEST, format!("everyone may read {}", path.display())),
@@ -137,9 +131,7 @@ fn tracefs_of_root() {
 /// leaves nothing open.
 #[test]
 fn following_says_what_is_missing() {
-    if !is_inner("unprivileged::following_says_what_is_missing") {
-        return;
-    }
+    let Some(()) = inner("unprivileged::following_says_what_is_missing") else { return };
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
     let reason = Follower::available().unwrap_err();

@@ -13,17 +13,10 @@ fn dummy(name: &str) -> Request {
     Request::new(name, attr)
 }
 
-fn permitted(test: &str) -> bool {
-    match Real.open(&dummy("dummy").attr, &EventTarget::new(0, ANY)) {
-        Ok(event) => {
-            Real.close(vec![event]);
-            true
-        }
-        Err(error) => {
-            skip(test, format!("perf events are not permitted here: {error}"));
-            false
-        }
-    }
+fn permitted(test: &str) -> Option<()> {
+    let opened = Real.open(&dummy("dummy").attr, &EventTarget::new(0, ANY));
+    let refused = |error: &_| skip(test, format!("perf events are not permitted here: {error}"));
+    opened.inspect_err(refused).ok().map(|event| Real.close(vec![event]))
 }
 
 /// How long each descriptor's event has been enabled; more than nothing if it was.
@@ -37,9 +30,7 @@ fn enabled(list: &Evlist) -> Vec<u64> {
 /// goes on and off, and that this thread may run where it could before.
 #[test]
 fn both_engines() {
-    if !permitted("evlist::tests::real::both_engines") {
-        return;
-    }
+    let Some(()) = permitted("evlist::tests::real::both_engines") else { return };
     let before = Binding::current().ok();
     with_waiting_threads(64, |tids| {
         for count in [1, 10] {
@@ -73,17 +64,11 @@ fn both_engines() {
 /// one that this thread has opened stays off.
 #[test]
 fn own_events_only() {
-    if !permitted("evlist::tests::real::own_events_only") {
-        return;
-    }
+    let Some(()) = permitted("evlist::tests::real::own_events_only") else { return };
     // This thread's: it runs while they are enabled.
     let me = rustix::thread::gettid().as_raw_nonzero().get();
-    let other = open(
-        Arc::new(Real),
-        EvlistPlan { events: vec![dummy("other")], targets: Targets::per_thread(vec![me]) },
-        OpenEngine::Serial,
-    );
-    let other = other.unwrap();
+    let plan = EvlistPlan { events: vec![dummy("other")], targets: Targets::per_thread(vec![me]) };
+    let other = open(Arc::new(Real), plan, OpenEngine::Serial).unwrap();
     with_waiting_threads(64, |mut tids| {
         tids[0] = me;
         let plan = EvlistPlan { events: vec![dummy("dummy")], targets: Targets::per_thread(tids) };
