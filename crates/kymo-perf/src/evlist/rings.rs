@@ -35,8 +35,8 @@ pub struct MappedRing {
     pub cpu: i32,
     /// The task of a per-thread ring, otherwise [`ANY`] or the first of several.
     pub task: i32,
-    /// The (event, CPU row, task column) of the descriptor that is mapped and polled.
-    pub owner: (usize, usize, usize),
+    /// The descriptor that is mapped and polled.
+    pub(crate) owner: EventSlot,
     /// The memory.
     pub ring: Ring,
 }
@@ -113,10 +113,7 @@ impl Evlist {
             }
         }
         for (slot, ring) in self.map_each(&slots, sizes) {
-            let ring = ring.map_err(|source| fail(slot, false, source))?;
-            let EventSlot { event, row, column } = slot;
-            let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
-            rings.push(MappedRing { cpu, task, owner: (event, row, column), ring });
+            rings.push(self.mapped(slot, ring.map_err(|source| fail(slot, false, source))?));
         }
         let failed = Arc::new(OnceLock::new());
         let first_failed = Arc::clone(&failed);
@@ -133,9 +130,8 @@ impl Evlist {
             }
             Ok(())
         };
-        self.for_units(redirect).map_err(|source| {
-            fail(failed.get().copied().unwrap_or(EventSlot { event: 0, row: 0, column: 0 }), true, source)
-        })?;
+        self.for_units(redirect)
+            .map_err(|source| fail(failed.get().copied().unwrap_or_default(), true, source))?;
         Ok(rings)
     }
 
@@ -169,35 +165,30 @@ impl Evlist {
                 Ok(mapped.into_iter().map(|(slot, _, ring)| (slot, ring)).collect())
             }
         }));
-        let ring = |(owner, ring): (EventSlot, Ring)| {
-            let EventSlot { event, row, column } = owner;
-            let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
-            MappedRing { cpu, task, owner: (event, row, column), ring }
-        };
         let all: Result<Vec<Vec<(EventSlot, Ring)>>, _> = mapped.into_iter().collect();
+        let ring = |(owner, ring)| self.mapped(owner, ring);
         Some(all.map(|found| found.into_iter().flatten().map(ring).collect()))
+    }
+
+    fn mapped(&self, owner: EventSlot, ring: Ring) -> MappedRing {
+        let (cpu, task) = (self.shape.cpus[owner.event][owner.row], self.tasks[owner.column]);
+        MappedRing { cpu, task, owner, ring }
     }
 
     /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel
     /// clearing their pages.
     fn map_each(&self, slots: &[EventSlot], sizes: Sizes) -> Vec<(EventSlot, io::Result<Ring>)> {
-        let map = move |kernel: &dyn Kernel, shape: &EvlistShape, units: &Units, slot| match units
-            .get(shape, slot)
-        {
-            Some(fd) => self::map(kernel, shape, slot, fd, sizes),
-            None => Err(io::ErrorKind::NotFound.into()),
+        let map = move |kernel: &dyn Kernel, shape: &EvlistShape, units: &Units, slot| {
+            let fd = units.get(shape, slot).ok_or(io::ErrorKind::NotFound)?;
+            self::map(kernel, shape, slot, fd, sizes)
         };
-        match &self.pool {
-            Some(pool) => pool.run(slots.iter().map(|&slot| {
-                let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
-                let units = Arc::clone(&self.units);
-                move |_: &mut CpuBinding| (slot, map(kernel.as_ref(), &shape, &units, slot))
-            })),
-            None => slots
-                .iter()
-                .map(|&slot| (slot, map(self.kernel.as_ref(), &self.shape, &self.units, slot)))
-                .collect(),
-        }
+        let here = |slot| map(self.kernel.as_ref(), &self.shape, &self.units, slot);
+        let Some(pool) = &self.pool else { return slots.iter().map(|&slot| (slot, here(slot))).collect() };
+        pool.run(slots.iter().map(|&slot| {
+            let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
+            let units = Arc::clone(&self.units);
+            move |_: &mut CpuBinding| (slot, map(kernel.as_ref(), &shape, &units, slot))
+        }))
     }
 
     /// Lets a ring refuse all records, or take them again. What it refuses counts as lost.
@@ -205,15 +196,13 @@ impl Evlist {
     /// # Errors
     /// What the kernel says.
     pub fn pause_output(&self, ring: &MappedRing, paused: bool) -> io::Result<()> {
-        let (event, row, column) = ring.owner;
-        let owner = self.units.get(&self.shape, EventSlot { event, row, column });
+        let owner = self.units.get(&self.shape, ring.owner);
         self.kernel.pause_output(owner.ok_or(io::ErrorKind::NotFound)?, paused)
     }
 
     /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
     pub fn poll_fd(&self, ring: &MappedRing) -> Option<BorrowedFd<'_>> {
-        let (event, row, column) = ring.owner;
-        self.kernel.poll_fd(self.units.get(&self.shape, EventSlot { event, row, column })?)
+        self.kernel.poll_fd(self.units.get(&self.shape, ring.owner)?)
     }
 }
 

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 /// A place in the table of descriptors. Slots are ordered as the serial engine opens them: event,
 /// CPU, task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EventSlot {
-    /// Index of the event.
     pub(crate) event: usize,
     /// Index among the CPUs of the event.
     pub(crate) row: usize,

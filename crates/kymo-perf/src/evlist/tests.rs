@@ -2,7 +2,7 @@
 mod faults;
 mod real;
 
-use super::{EvlistPlan, Feature, Note, OpenEngine, OpenError, Request, SIDE_RING_PAGES, Targets};
+use super::{EventSlot, EvlistPlan, Feature, Note, OpenEngine, OpenError, Request, SIDE_RING_PAGES, Targets};
 use crate::ring::Keeps;
 use crate::sys::fake::Call;
 use crate::sys::{Fake, Perf, attr_zeroed};
@@ -231,7 +231,8 @@ fn rings_are_shared_per_cpu() {
     let kernel = Arc::new(Fake::new());
     let mut list = open(&kernel, plan(vec![software("a"), software("b")], &[10, 11], &[0, 1])).unwrap();
     let rings = list.map_rings(4, false).unwrap();
-    assert_eq!(rings.iter().map(|r| (r.cpu, r.owner)).collect::<Vec<_>>(), [(0, (0, 0, 0)), (1, (0, 1, 0))]);
+    let owner = |row| EventSlot { event: 0, row, column: 0 };
+    assert_eq!(rings.iter().map(|r| (r.cpu, r.owner)).collect::<Vec<_>>(), [(0, owner(0)), (1, owner(1))]);
     assert_eq!(kernel.redirected().len(), 6);
     let per_thread =
         EvlistPlan { events: vec![software("a"), software("b")], targets: Targets::per_thread(vec![7, 8]) };
@@ -286,7 +287,12 @@ fn two_kinds_of_rings_per_cpu() {
         rings.sort_by_key(|ring| (ring.cpu, ring.owner));
         let found: Vec<_> = (rings.iter())
             .map(|ring| {
-                (ring.cpu, ring.owner.0, ring.ring.keeps(), ring.ring.size_bytes() / crate::sys::page_size())
+                (
+                    ring.cpu,
+                    ring.owner.event,
+                    ring.ring.keeps(),
+                    ring.ring.size_bytes() / crate::sys::page_size(),
+                )
             })
             .collect();
         let of = |cpu| [(cpu, 0, Keeps::Newest, 64), (cpu, 1, Keeps::Oldest, SIDE_RING_PAGES)];

@@ -103,10 +103,7 @@ impl PatchSites {
                 bytes.resize((begin + PIECE).min(all), 0);
                 target.read(at.wrapping_add(begin as u64), &mut bytes[begin..])?;
             }
-            Ok(bytes
-                .chunks_exact(8)
-                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
-                .collect())
+            Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
         };
         if said.sites > MOST_SITES || said.moves > MOST_SITES {
             return Err(io::Error::other("it names more sites than there can be"));
@@ -116,8 +113,7 @@ impl PatchSites {
         }
         let sites = read(said.sites_at, said.sites)?;
         let moves = read(said.moves_at, said.moves * 2)?;
-        let moves = moves.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-        Ok(PatchSites::of(sites, moves, said.restorers.clone()))
+        Ok(PatchSites::of(sites, moves.as_chunks().0.to_vec(), said.restorers.clone()))
     }
 
     fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> PatchSites {
@@ -291,12 +287,8 @@ impl HeldThreads {
             if !started {
                 (started, self.since) = (true, Some(Instant::now()));
             }
-            let mut ended = Vec::new();
-            for (number, thread) in self.threads.iter().enumerate().skip(first) {
-                if thread.traced.interrupt().is_err() {
-                    ended.push(number);
-                }
-            }
+            // One that cannot be interrupted has ended.
+            self.threads[first..].iter().for_each(|thread| _ = thread.traced.interrupt());
             let until = self.until.min(Instant::now() + STOP_TIMEOUT);
             for number in first..self.threads.len() {
                 self.wait(target.pid, number, until)?;
@@ -350,14 +342,13 @@ impl HeldThreads {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(error) => return Err(Failed::thread(traced.tid(), &error)),
             };
-            let mut changed = false;
             match places.stand(registers.rip) {
                 PcRelation::Outside => {}
-                PcRelation::Moves(to) => (registers.rip, changed) = (to, true),
+                PcRelation::Moves(to) => {
+                    registers.rip = to;
+                    traced.set_registers(&registers).map_err(|error| Failed::thread(traced.tid(), &error))?;
+                }
                 PcRelation::Inside => return Err(Failed::Inside(traced.tid())),
-            }
-            if changed {
-                traced.set_registers(&registers).map_err(|error| Failed::thread(traced.tid(), &error))?;
             }
             if !places.moves.is_empty() && !places.restorers.is_empty() {
                 stacks.look(target, registers.rsp, places, most, &mut buffer);

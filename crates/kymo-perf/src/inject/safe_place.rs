@@ -130,7 +130,7 @@ pub(super) fn unsafe_reason(
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 /// How many bytes of the stack the frames with these return addresses take at least. A word that is

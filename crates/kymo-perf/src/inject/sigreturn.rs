@@ -135,10 +135,9 @@ fn vectors(kept: &[u8]) -> Vec<u8> {
     }
     let features = if used & TILES == 0 { all & !TILES } else { all };
     bytes[SOFTWARE_AT..USED_AT].fill(0);
-    bytes[SOFTWARE_AT..SOFTWARE_AT + 4].copy_from_slice(&BEGIN.to_le_bytes());
-    bytes[SOFTWARE_AT + 4..SOFTWARE_AT + 8].copy_from_slice(&(count + 4).to_le_bytes());
-    bytes[SOFTWARE_AT + 8..SOFTWARE_AT + 16].copy_from_slice(&features.to_le_bytes());
-    bytes[SOFTWARE_AT + 16..SOFTWARE_AT + 20].copy_from_slice(&count.to_le_bytes());
+    let [low, high] = [features as u32, (features >> 32) as u32];
+    let words = [BEGIN, count + 4, low, high, count].map(u32::to_le_bytes);
+    bytes[SOFTWARE_AT..SOFTWARE_AT + 20].copy_from_slice(words.as_flattened());
     bytes.extend(END.to_le_bytes());
     bytes
 }

@@ -41,15 +41,11 @@ fn bad(what: &'static str) -> io::Error {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..at + 2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    if let Some(found) = bytes.get(at..at + 4) {
-        word.copy_from_slice(found);
-    }
-    u32::from_le_bytes(word)
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {

@@ -145,21 +145,21 @@ impl MemoryReader {
 }
 
 fn word(head: &[u8; HEAD_BYTES], number: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&head[8 * number..8 * number + 8]);
-    u64::from_le_bytes(word)
+    u64::from_le_bytes(head.as_chunks().0[number])
 }
 
 fn head(words: [u64; 3]) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
-    for (place, word) in head.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
+    head.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
     head
 }
 
 const READ: u64 = 0;
 const WRITE: u64 = 1;
+
+fn transfer(file: impl AsFd, access: u64, address: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    if access == READ { pread(file, bytes, address) } else { pwrite(file, bytes, address) }
+}
 
 /// What the helper does, until its socket is closed. System calls only: see [`helper`].
 fn serve(socket: BorrowedFd<'_>, memory: &mut [u8]) {
@@ -180,14 +180,8 @@ fn serve(socket: BorrowedFd<'_>, memory: &mut [u8]) {
         }
         let length = (word(job, 2) as usize).min(MOST_BYTES).min(bytes.len());
         let (address, bytes) = (word(job, 1), &mut bytes[..length]);
-        let done = match word(job, 0) {
-            READ => pread(&file, &mut *bytes, address),
-            _ => pwrite(&file, bytes, address),
-        };
-        let (error, count) = match done {
-            Ok(count) => (0, count),
-            Err(errno) => (errno.raw_os_error() as u64, 0),
-        };
+        let done = transfer(&file, word(job, 0), address, bytes);
+        let (error, count) = done.map_or_else(|errno| (errno.raw_os_error() as u64, 0), |count| (0, count));
         let sent = if word(job, 0) == READ { count } else { 0 };
         *job = head([error, count as u64, 0]);
         if send(socket, &memory[..HEAD_BYTES + sent], SendFlags::NOSIGNAL).is_err() {
@@ -235,11 +229,8 @@ impl Foreign {
     fn of(pid: i32) -> Option<Foreign> {
         let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         let pages = File::open(format!("/proc/{pid}/pagemap")).ok()?;
-        (owner != rustix::process::geteuid().as_raw()).then(|| Foreign {
-            pid,
-            pages,
-            devices: OnceLock::new(),
-        })
+        let is_foreign = owner != rustix::process::geteuid().as_raw();
+        is_foreign.then(|| Foreign { pid, pages, devices: OnceLock::new() })
     }
 
     /// Whether no page of this range has to be fetched from a file system that a user serves.
@@ -305,11 +296,8 @@ impl ProcessMemory {
     /// # Errors
     /// As [`open`](ProcessMemory::open).
     pub(crate) fn open_to_write(pid: i32) -> io::Result<ProcessMemory> {
-        File::options()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{pid}/mem"))
-            .map(|file| ProcessMemory::of(pid, file))
+        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(ProcessMemory::of(pid, file))
     }
 
     /// The memory of one thread's process, of a thread that may have executed another program.
@@ -329,10 +317,8 @@ impl ProcessMemory {
     /// # Errors
     /// EIO if not all of them are mapped; `Unanswered` if they did not come.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        match self.read_some(address, bytes)? {
-            all if all == bytes.len() => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+        let read = self.read_some(address, bytes)?;
+        if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     /// Reads as many bytes as there are: how many.
@@ -381,21 +367,15 @@ impl ProcessMemory {
 
     /// Has a helper read into the bytes, or write them: how many.
     fn ask(&self, access: u64, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        // Only saves the attempt.
-        if self.is_mute.load(Ordering::Relaxed) {
-            return Err(unanswered());
-        }
-        if self.foreign.as_ref().is_some_and(|foreign| !foreign.is_safe(address, bytes.len())) {
+        // Relaxed: only saves the attempt.
+        if self.is_mute.load(Ordering::Relaxed)
+            || self.foreign.as_ref().is_some_and(|foreign| !foreign.is_safe(address, bytes.len()))
+        {
             return Err(unanswered());
         }
         let Ok(helper) = MemoryReader::take() else {
             // No process is left (a limit on tasks): without a deadline is better than not at all.
-            let done = if access == READ {
-                pread(&self.file, bytes, address)
-            } else {
-                pwrite(&self.file, bytes, address)
-            };
-            return Ok(done?);
+            return Ok(transfer(&self.file, access, address, bytes)?);
         };
         let begun = Instant::now();
         let job = head([access, address, bytes.len() as u64]);
