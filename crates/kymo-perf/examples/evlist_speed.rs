@@ -5,7 +5,7 @@
 //! alternating rounds, in microseconds.
 use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use kymo_perf::sys::{Kernel as _, Perf, Real, attr_zeroed, online_cpus};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 fn dummy(index: usize) -> Request {
@@ -53,20 +53,8 @@ fn main() {
     let get = |index, default| arguments.get(index).copied().unwrap_or(default);
     let (threads, events, rounds, workers) = (get(0, 300), get(1, 1), get(2, 20), get(3, 0));
     kymo_perf::sys::reserve_descriptors(threads * events * online_cpus().len() + 1000);
-    let (tids, done) = (Mutex::new(Vec::new()), Barrier::new(threads + 1));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let thread = std::thread::Builder::new().stack_size(32 << 10);
-            let body = || {
-                tids.lock().unwrap().push(rustix::thread::gettid().as_raw_nonzero().get());
-                done.wait();
-                done.wait();
-            };
-            thread.spawn_scoped(scope, body).unwrap();
-        }
-        done.wait();
+    kymo_testing::with_waiting_threads(threads, |tasks| {
         let cpus = online_cpus();
-        let tasks = tids.lock().unwrap().clone();
         let targets = if threads == 0 { Targets::system(&cpus) } else { Targets::tasks(tasks, &cpus) };
         let plan = EvlistPlan { events: (0..events).map(dummy).collect(), targets };
         let count = Some(workers).filter(|&count| count > 0);
@@ -95,6 +83,5 @@ fn main() {
             });
             println!("{name:9} {}", medians.collect::<Vec<_>>().join("  "));
         }
-        done.wait();
     });
 }

@@ -51,7 +51,6 @@ impl Capability {
     ];
 
     /// The kernel's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.number_and_name().1
     }
@@ -160,31 +159,26 @@ pub struct Caps {
 
 impl Caps {
     /// Whether the capability is effective, and counts outside the process's user namespace.
-    #[must_use]
     pub fn has(&self, capability: Capability) -> bool {
         !self.user_namespace && self.effective & capability.bit() != 0
     }
 
     /// Whether `perf_event_paranoid` does not apply to this process.
-    #[must_use]
     pub fn perfmon(&self) -> bool {
         self.has(Capability::Perfmon) || self.has(Capability::SysAdmin)
     }
 
     /// Whether BPF programs for events may be loaded.
-    #[must_use]
     pub fn bpf(&self) -> bool {
         self.perfmon() && (self.has(Capability::Bpf) || self.has(Capability::SysAdmin))
     }
 
     /// Whether a thread may be given real-time priority.
-    #[must_use]
     pub(crate) fn real_time(&self) -> bool {
         self.has(Capability::SysNice) || self.rtprio > 0
     }
 
     /// Bytes of ring memory that may be mapped in all; `None`: no limit.
-    #[must_use]
     pub(crate) fn ring_bytes(&self) -> Option<u64> {
         if self.has(Capability::IpcLock) || self.paranoid == Some(-1) {
             return None;
@@ -196,14 +190,12 @@ impl Caps {
 
 /// Finds out what this process may do on this machine. Takes well under a millisecond and changes
 /// nothing.
-#[must_use]
 pub fn probe() -> Caps {
     probe_at(&Machine::here(), &Real)
 }
 
 /// The same for any machine and kernel. Paths that are not below the machine's roots are looked for
 /// beside its `proc`.
-#[must_use]
 pub(crate) fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
     let proc = machine.proc();
     let status = text(&proc.join("self/status")).unwrap_or_default();

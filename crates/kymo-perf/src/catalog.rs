@@ -44,7 +44,6 @@ impl CatalogSection {
     ];
 
     /// The section's name, one word.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Hardware => "hardware",
@@ -77,7 +76,6 @@ impl Availability {
     }
 
     /// The word of listings and JSON.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Yes => "yes",
@@ -116,7 +114,6 @@ pub struct Catalog {
 
 /// Lists the events whose name, alias or section matches `filter`: a glob, or a part of the name.
 /// `None`: all.
-#[must_use]
 pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filter: Option<&str>) -> Catalog {
     let mut lister = Lister { kernel, filter, entries: Vec::new() };
     lister.fixed();

@@ -67,7 +67,6 @@ impl Check {
 }
 
 /// The list for these facts, most needed first.
-#[must_use]
 pub fn checklist(caps: &Caps) -> Vec<Check> {
     let clock = EventAttr { kind: bindings::PERF_TYPE_SOFTWARE, ..EventAttr::default() };
     let user = EventAttr { exclude_kernel: true, ..clock };

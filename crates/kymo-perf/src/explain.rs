@@ -31,13 +31,11 @@ pub struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// An attempt to open one event for a task and a CPU.
-    #[must_use]
     pub fn new(event: &'a str, attr: &'a perf_event_attr, task: i32, cpu: i32) -> Self {
         Self { event, attr, task, cpu, task_owner: None, in_group: false, descriptors: None }
     }
 
     /// The attempt that an event list's opening ended with. Looks the task's owner up.
-    #[must_use]
     pub fn of(error: &'a OpenError, requests: &'a [Request], descriptors: Option<u64>) -> Option<Self> {
         let request = requests.get(error.index)?;
         // Which place was the last is no news where descriptors ran out: the words are about none
@@ -127,14 +125,12 @@ impl fmt::Display for Explanation {
 }
 
 /// The command that gives this program the right to use events, whoever runs it.
-#[must_use]
 pub fn setcap_command(caps: &Caps) -> String {
     setcap(caps, "cap_perfmon,cap_sys_ptrace,cap_syslog")
 }
 
 /// The command that gives this program every right it has a use for. `setcap` replaces, so nothing
 /// may be left out.
-#[must_use]
 pub(crate) fn setcap_all_command(caps: &Caps) -> String {
     setcap(caps, "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock")
 }
@@ -186,7 +182,6 @@ pub fn explain_list(error: &OpenError, requests: &[Request], descriptors: Option
 }
 
 /// Explains why `perf_event_open` answered with `errno`.
-#[must_use]
 pub fn explain_open(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
     let subject = attempt.subject();
     let because = |why: &str| Explanation::new(format!("{subject}: {why}"));
@@ -497,7 +492,6 @@ fn unsupported(attempt: &Attempt<'_>) -> Explanation {
 
 /// Explains why mapping a ring answered with `errno`: `rings` rings of `bytes` bytes each were
 /// wanted in all.
-#[must_use]
 pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps) -> Explanation {
     let kib = bytes.div_ceil(1024);
     let subject = format!("cannot map a ring of {kib} KiB for `{event}`");

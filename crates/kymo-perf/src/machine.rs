@@ -19,49 +19,41 @@ pub struct Machine {
 
 impl Machine {
     /// The machine this program runs on.
-    #[must_use]
     pub fn here() -> Self {
         Self::with_roots("/proc".into(), "/sys".into(), Tracefs::here())
     }
 
     /// A machine described by the folders `proc`, `sys` and `sys/kernel/tracing` below `root`.
-    #[must_use]
     pub fn at(root: &Path) -> Self {
         Self::with_roots(root.join("proc"), root.join("sys"), Tracefs::at(root.join("sys/kernel/tracing")))
     }
 
     /// A machine whose parts lie in different places.
-    #[must_use]
     pub(crate) fn with_roots(proc: PathBuf, sys: PathBuf, tracefs: Tracefs) -> Self {
         Self { proc, sys, tracefs, pmus: OnceLock::new() }
     }
 
     /// The root of procfs.
-    #[must_use]
     pub(crate) fn proc(&self) -> &Path {
         &self.proc
     }
 
     /// The root of sysfs.
-    #[must_use]
     pub(crate) fn sys(&self) -> &Path {
         &self.sys
     }
 
     /// The tracepoints' file system.
-    #[must_use]
     pub fn tracefs(&self) -> &Tracefs {
         &self.tracefs
     }
 
     /// The PMUs that the kernel lists, by name; read once. Empty if sysfs cannot be read.
-    #[must_use]
     pub fn pmus(&self) -> &[Pmu] {
         self.pmus.get_or_init(|| pmu::read_all(&self.sys))
     }
 
     /// The PMU of that name.
-    #[must_use]
     pub(crate) fn pmu(&self, name: &str) -> Option<&Pmu> {
         self.pmus().iter().find(|pmu| pmu.name == name)
     }
@@ -73,7 +65,6 @@ impl Machine {
     }
 
     /// Whether hardware events such as `cycles` can be counted here.
-    #[must_use]
     pub(crate) fn has_hardware_pmu(&self) -> bool {
         self.core_pmus().next().is_some()
     }

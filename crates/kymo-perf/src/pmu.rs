@@ -47,7 +47,6 @@ pub struct Format {
 
 impl Format {
     /// Reads a format file's text, such as `config:0-7,32-35`.
-    #[must_use]
     pub(crate) fn parse(name: &str, text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
         let word = match word {
@@ -71,7 +70,6 @@ impl Format {
     }
 
     /// The largest value that fits.
-    #[must_use]
     pub(crate) fn max(&self) -> u64 {
         let width: u32 = self.bits.iter().map(|range| u32::from(range.end() - range.start()) + 1).sum();
         if width >= 64 { u64::MAX } else { (1 << width) - 1 }
@@ -105,19 +103,16 @@ pub struct Alias {
 
 impl Pmu {
     /// Whether this is the PMU of CPU cores, which serves `cycles` and raw events.
-    #[must_use]
     pub(crate) fn is_core(&self) -> bool {
         self.name == "cpu" || self.part_of_cores
     }
 
     /// The format of that name.
-    #[must_use]
     pub(crate) fn format(&self, name: &str) -> Option<&Format> {
         self.formats.iter().find(|format| format.name == name)
     }
 
     /// The ready-made event of that name.
-    #[must_use]
     pub(crate) fn event(&self, name: &str) -> Option<&Alias> {
         self.events.iter().find(|event| event.name == name)
     }

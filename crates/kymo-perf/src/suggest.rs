@@ -5,7 +5,6 @@
 /// Similar means at most one change (insert, delete, replace, or swap of neighbours) per three
 /// characters. Among equals the first candidate wins. Allocates two short rows, so it is fit for
 /// thousands of candidates.
-#[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A name longer than any real one is no slip; the bound also keeps the table small for hostile
     // input.

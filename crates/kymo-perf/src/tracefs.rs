@@ -31,18 +31,12 @@ pub struct Tracepoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TracefsError {
-    /// None of the usual places holds a mounted tracefs.
-    #[error("tracepoints cannot be looked up: tracefs is not mounted at {}", path.display())]
-    NotMounted {
-        /// Where it belongs.
-        path: PathBuf,
-    },
-    /// It is mounted, but this user may not read it.
-    #[error("tracepoints cannot be looked up: this user may not read {}", path.display())]
-    Unreadable {
-        /// The file or folder that was refused.
-        path: PathBuf,
-    },
+    /// None of the usual places holds a mounted tracefs; where it belongs.
+    #[error("tracepoints cannot be looked up: tracefs is not mounted at {}", .0.display())]
+    NotMounted(PathBuf),
+    /// It is mounted, but this user may not read it; the file or folder that was refused.
+    #[error("tracepoints cannot be looked up: this user may not read {}", .0.display())]
+    Unreadable(PathBuf),
     /// No tracepoint of that name, or none that the glob matches.
     #[error("this kernel has no tracepoint `{wanted}`")]
     Unknown {
@@ -63,12 +57,11 @@ pub enum TracefsError {
 
 impl TracefsError {
     /// What to do about it, one sentence.
-    #[must_use]
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Self::NotMounted { path } => Some(format!("run `sudo mount -t tracefs none {}`", path.display())),
+            Self::NotMounted(path) => Some(format!("run `sudo mount -t tracefs none {}`", path.display())),
             // Opening the folders with mode=755 alone does not help: the files in them stay 0440.
-            Self::Unreadable { path } => Some(format!(
+            Self::Unreadable(path) => Some(format!(
                 "run kymo as root, or open it to your group with `sudo mount -o remount,mode=750,gid=$(id -g) {}`",
                 mount_point(path).display()
             )),
@@ -88,13 +81,11 @@ fn mount_point(path: &Path) -> &Path {
 
 impl Tracefs {
     /// This machine's, at `/sys/kernel/tracing` or, on old systems, inside debugfs.
-    #[must_use]
     pub(crate) fn here() -> Self {
         Self { candidates: vec!["/sys/kernel/tracing".into(), "/sys/kernel/debug/tracing".into()] }
     }
 
     /// One at a given folder.
-    #[must_use]
     pub fn at(root: PathBuf) -> Self {
         Self { candidates: vec![root] }
     }
@@ -112,12 +103,12 @@ impl Tracefs {
                 // A refusal further down says nothing: ordinary users may not look into debugfs,
                 // mounted tracefs or not.
                 Err(error) if index == 0 && error.kind() == io::ErrorKind::PermissionDenied => {
-                    return Err(TracefsError::Unreadable { path: events });
+                    return Err(TracefsError::Unreadable(events));
                 }
                 Err(_) => {}
             }
         }
-        Err(TracefsError::NotMounted { path: self.candidates.first().cloned().unwrap_or_default() })
+        Err(TracefsError::NotMounted(self.candidates.first().cloned().unwrap_or_default()))
     }
 
     /// The tracepoint of that name.
@@ -187,7 +178,7 @@ fn plain(name: &str) -> bool {
 fn failure(path: &Path, error: &io::Error) -> TracefsError {
     let path = path.to_owned();
     match error.kind() {
-        io::ErrorKind::PermissionDenied => TracefsError::Unreadable { path },
+        io::ErrorKind::PermissionDenied => TracefsError::Unreadable(path),
         _ => TracefsError::Io { path, cause: error.to_string() },
     }
 }
@@ -198,11 +189,9 @@ fn read_id(events: &Path, system: &str, name: &str) -> Result<Option<u64>, Trace
         Ok(_) => match text(&path) {
             Some(text) => Ok(text.trim().parse().ok()),
             // The file is there but will not open: permission is the only ordinary reason.
-            None => Err(TracefsError::Unreadable { path }),
+            None => Err(TracefsError::Unreadable(path)),
         },
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(TracefsError::Unreadable { path })
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(TracefsError::Unreadable(path)),
         Err(_) => Ok(None),
     }
 }
@@ -237,7 +226,6 @@ fn near(events: &Path, system: &str, name: &str) -> Option<String> {
 
 /// Whether `text` matches a glob with `*`, `?` and `[a-z]`, `[!a-z]`. A `[` without `]` stands for
 /// itself.
-#[must_use]
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
@@ -381,7 +369,7 @@ mod tests {
     fn not_mounted_says_how_to_mount() {
         let dir = tempfile::tempdir().unwrap();
         let error = Tracefs::at(dir.path().join("tracing")).all().unwrap_err();
-        assert!(matches!(error, TracefsError::NotMounted { .. }));
+        assert!(matches!(error, TracefsError::NotMounted(_)));
         assert!(error.hint().unwrap().starts_with("run `sudo mount -t tracefs none "));
     }
 }

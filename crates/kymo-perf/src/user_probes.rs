@@ -18,7 +18,7 @@ const PREFIX: &str = "kymo_";
 const NAME_BYTES: usize = 50;
 
 /// A place to be made an event.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct UserProbeSpec {
     /// For people: the event's name is made of it.
     pub name: String,
@@ -69,11 +69,8 @@ impl UserProbeSpec {
 #[non_exhaustive]
 pub enum UserProbesError {
     /// tracefs cannot be used.
-    #[error("{cause}{}", cause.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Tracefs {
-        /// Why.
-        cause: TracefsError,
-    },
+    #[error("{}{}", .0, .0.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Tracefs(TracefsError),
     /// The list could not be opened or changed.
     #[error("failed to write {}: {cause}{}", path.display(), permit(cause))]
     List {
@@ -98,20 +95,17 @@ pub enum UserProbesError {
 /// Refuses places where a process would crash. Events are opened on every CPU, so for all
 /// processes.
 fn check_code(wanted: &[UserProbeSpec]) -> Result<(), UserProbesError> {
-    let spots: Vec<(&UserProbeSpec, u64)> = wanted
-        .iter()
-        .flat_map(|place| place.offsets().into_iter().map(move |offset| (place, offset)))
-        .collect();
-    let places: Vec<(&Path, u64)> =
-        spots.iter().map(|(place, offset)| (place.path.as_path(), *offset)).collect();
-    let found = patched(&places, None).into_iter().zip(&spots).find_map(|(found, spot)| Some((found?, spot)));
-    match found {
-        Some((process, (place, _))) => Err(UserProbesError::Refused {
-            name: place.name.clone(),
-            cause: io::Error::other(process.to_string()),
-        }),
+    let spots = wanted.iter().flat_map(|place| place.offsets().into_iter().map(move |at| (place, at)));
+    let spots: Vec<(&UserProbeSpec, u64)> = spots.collect();
+    let places: Vec<(&Path, u64)> = spots.iter().map(|(place, at)| (place.path.as_path(), *at)).collect();
+    let mut found = patched(&places, None).into_iter().zip(spots);
+    found.try_for_each(|(found, (place, _))| match found {
+        Some(process) => {
+            let (name, cause) = (place.name.clone(), io::Error::other(process.to_string()));
+            Err(UserProbesError::Refused { name, cause })
+        }
         None => Ok(()),
-    }
+    })
 }
 
 fn permit(cause: &io::Error) -> &'static str {
@@ -139,7 +133,7 @@ impl UserProbes {
     /// # Errors
     /// [`UserProbesError`]; then none is left.
     pub fn make(tracefs: &Tracefs, wanted: &[UserProbeSpec]) -> Result<UserProbes, UserProbesError> {
-        let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs { cause })?;
+        let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs(cause))?;
         let list = events.parent().unwrap_or(&events).join("uprobe_events");
         remove_left(&list);
         check_code(wanted)?;
@@ -152,20 +146,15 @@ impl UserProbes {
             }
             let name = probes.free_name(&place.name);
             for (number, offset) in place.offsets().into_iter().enumerate() {
-                match write_line(&probes.list, &place.line(&probes.group, &name, offset)) {
-                    // The first line makes the event, the others add to it.
-                    Ok(()) if number == 0 => probes.names.push(name.clone()),
-                    Ok(()) => {}
-                    Err(cause)
-                        if matches!(
-                            cause.raw_os_error(),
-                            Some(libc::EACCES | libc::EPERM | libc::ENOENT)
-                        ) =>
-                    {
-                        return Err(UserProbesError::List { path: probes.list.clone(), cause });
+                let written = write_line(&probes.list, &place.line(&probes.group, &name, offset));
+                written.map_err(|cause| match cause.raw_os_error() {
+                    Some(libc::EACCES | libc::EPERM | libc::ENOENT) => {
+                        UserProbesError::List { path: probes.list.clone(), cause }
                     }
-                    Err(cause) => return Err(UserProbesError::Refused { name: place.name.clone(), cause }),
-                }
+                    _ => UserProbesError::Refused { name: place.name.clone(), cause },
+                })?;
+                // The first line makes the event, the others add to it.
+                probes.names.extend((number == 0).then(|| name.clone()));
             }
         }
         Ok(probes)
@@ -268,16 +257,7 @@ mod tests {
     }
 
     fn wanted(name: &str) -> UserProbeSpec {
-        let path = "/bin/x".into();
-        UserProbeSpec {
-            name: name.into(),
-            path,
-            offset: 0x10,
-            semaphore: None,
-            returns: false,
-            exits: Vec::new(),
-            fields: None,
-        }
+        UserProbeSpec { name: name.into(), path: "/bin/x".into(), offset: 0x10, ..UserProbeSpec::default() }
     }
 
     /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and

@@ -435,7 +435,7 @@ fn not_entered() {
     let mut running = program.start(&[]);
     let traced = kymo_perf::sys::ptrace::Traced::seize(running.pid()).expect("a child may be traced");
     let refusal = inject::enter(running.pid(), &program.library).unwrap_err();
-    assert!(matches!(refusal, EnterError::Traced { by } if by > 0), "{refusal}");
+    assert!(matches!(refusal, EnterError::Traced(by) if by > 0), "{refusal}");
     drop(traced);
     running.call(1);
     assert!(matches!(
@@ -571,7 +571,7 @@ fn under_seccomp() {
     let mut waiter = waiting(&program, "seccomp");
     assert_eq!(waiter.line(), "here\n");
     let refusal = inject::enter(waiter.pid(), &library).unwrap_err();
-    assert!(matches!(refusal, EnterError::Seccomp { mode: 2 }), "{refusal}");
+    assert!(matches!(refusal, EnterError::Seccomp(2)), "{refusal}");
     waiter.tell("x");
     assert_eq!(waiter.line(), "ok \n");
 }

@@ -23,12 +23,9 @@ pub enum Unavailable {
     /// The ids that the kernel sees are not those that /proc shows here.
     #[error("this process is not in the first pid namespace, so its ids are not the kernel's")]
     PidNamespace,
-    /// Capabilities are missing.
-    #[error("this process lacks {}", missing.join(" and "))]
-    Capabilities {
-        /// Which, as the kernel names them.
-        missing: Vec<&'static str>,
-    },
+    /// These capabilities are missing, as the kernel names them.
+    #[error("this process lacks {}", .0.join(" and "))]
+    Capabilities(Vec<&'static str>),
     /// The capabilities are those of a user namespace.
     #[error("this process has its capabilities in a user namespace only, where they do not count for BPF")]
     UserNamespace,
@@ -44,21 +41,17 @@ pub enum Unavailable {
     /// Neither type information nor tracefs is there.
     #[error("the kernel has no type information (/sys/kernel/btf/vmlinux), and tracefs is not readable")]
     NoTracepoints,
-    /// Any other refusal.
-    #[error("{words}")]
-    Refused {
-        /// What was said.
-        words: String,
-    },
+    /// Any other refusal: what was said.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl Unavailable {
     /// What to do about it, one sentence; `None` if nothing helps.
-    #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::PidNamespace => "run kymo outside the container, or with `--pid=host`",
-            Self::Capabilities { .. } => {
+            Self::Capabilities(_) => {
                 "run kymo as root, or give it the capabilities with `sudo setcap cap_bpf,cap_perfmon+ep` on its program file"
             }
             Self::UserNamespace => "run kymo outside the user namespace",
@@ -66,7 +59,7 @@ impl Unavailable {
                 "run the container with `--security-opt seccomp=unconfined` and `--cap-add BPF --cap-add PERFMON`"
             }
             Self::NoTracepoints => "run `sudo mount -t tracefs none /sys/kernel/tracing`",
-            Self::Lockdown | Self::NoBpf | Self::Refused { .. } => return None,
+            Self::Lockdown | Self::NoBpf | Self::Refused(_) => return None,
         })
     }
 }
@@ -120,11 +113,11 @@ impl Facts {
             return Err(match *errno {
                 Some(libc::ENOSYS) if self.seccomp => Unavailable::Seccomp,
                 Some(libc::ENOSYS) => Unavailable::NoBpf,
-                _ if refused && !missing.is_empty() => Unavailable::Capabilities { missing },
+                _ if refused && !missing.is_empty() => Unavailable::Capabilities(missing),
                 _ if refused && self.user_namespace => Unavailable::UserNamespace,
                 _ if refused && self.seccomp => Unavailable::Seccomp,
                 _ if refused && self.lockdown => Unavailable::Lockdown,
-                _ => Unavailable::Refused { words: words.clone() },
+                _ => Unavailable::Refused(words.clone()),
             });
         }
         // Programs load then, but what they read of the kernel is refused, and tracepoints are.
@@ -196,16 +189,16 @@ mod tests {
             (Facts { pid_namespace: Some(4_026_532_200), ..root() }, Err(Unavailable::PidNamespace)),
             (
                 Facts { effective: Capability::Perfmon.bit(), seccomp: true, ..eperm.clone() },
-                Err(Unavailable::Capabilities { missing: vec!["CAP_BPF"] }),
+                Err(Unavailable::Capabilities(vec!["CAP_BPF"])),
             ),
             (
                 Facts { effective: 0, ..eperm.clone() },
-                Err(Unavailable::Capabilities { missing: vec!["CAP_BPF", "CAP_PERFMON"] }),
+                Err(Unavailable::Capabilities(vec!["CAP_BPF", "CAP_PERFMON"])),
             ),
             (Facts { user_namespace: true, ..eperm.clone() }, Err(Unavailable::UserNamespace)),
             (Facts { seccomp: true, ..eperm.clone() }, Err(Unavailable::Seccomp)),
             (Facts { lockdown: true, ..eperm.clone() }, Err(Unavailable::Lockdown)),
-            (eperm, Err(Unavailable::Refused { words: "words".to_owned() })),
+            (eperm, Err(Unavailable::Refused("words".to_owned()))),
             (Facts { trial: refused(libc::ENOSYS), ..root() }, Err(Unavailable::NoBpf)),
             (Facts { trial: refused(libc::ENOSYS), seccomp: true, ..root() }, Err(Unavailable::Seccomp)),
             (Facts { lockdown: true, ..root() }, Err(Unavailable::Lockdown)),

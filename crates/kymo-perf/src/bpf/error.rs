@@ -40,17 +40,11 @@ pub enum BpfError {
         cause: io::Error,
     },
     /// The kernel takes no type information.
-    #[error("failed to load type information into the kernel: {cause}")]
-    Types {
-        /// The system's words.
-        cause: io::Error,
-    },
+    #[error("failed to load type information into the kernel: {0}")]
+    Types(io::Error),
     /// Tracepoints cannot be looked up.
-    #[error("{cause}{}", cause.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Tracefs {
-        /// Why.
-        cause: TracefsError,
-    },
+    #[error("{}{}", .0, .0.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Tracefs(TracefsError),
     /// This kernel's tracepoint lacks a field.
     #[error("the tracepoint `{point}` of this kernel has no field `{field}`")]
     Field {

@@ -340,80 +340,56 @@ mod tests {
     /// description of the format.
     #[test]
     fn encodings() {
-        let mut a = Assembler::new();
-        a.mov(R6, R1);
-        a.mov_imm(R0, -1);
-        a.stack_address(R2, -4);
-        a.and_imm(R1, 0x10000);
-        a.shift_right_imm(R0, 32);
-        a.load8(R2, R1, 32);
-        a.load32(R3, R6, 24);
-        a.load64(R4, R0, 0);
-        a.store32(FP, -4, R7);
-        a.store64(FP, -16, R0);
-        a.store32_imm(FP, -8, 1);
-        a.store64_imm(R0, 8, 2);
-        a.atomic_add64(R0, 0, R1);
-        a.atomic_or64(R0, 0, R9);
-        a.shift_left(R1, R9);
-        a.load_map(R1, 5);
-        a.call(BpfHelper::ReadKernel);
-        a.exit();
-        a.add(R0, R1);
-        a.shift_left_imm(R2, 3);
-        a.mov_imm64(R3, 0x1_0000_0002);
-        let expected: [[u8; 8]; 24] = [
-            [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
-            [0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff],
-            [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
-            [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff],
-            [0x57, 0x01, 0, 0, 0, 0, 1, 0],
-            [0x77, 0x00, 0, 0, 32, 0, 0, 0],
-            [0x71, 0x12, 32, 0, 0, 0, 0, 0],
-            [0x61, 0x63, 24, 0, 0, 0, 0, 0],
-            [0x79, 0x04, 0, 0, 0, 0, 0, 0],
-            [0x63, 0x7a, 0xfc, 0xff, 0, 0, 0, 0],
-            [0x7b, 0x0a, 0xf0, 0xff, 0, 0, 0, 0],
-            [0x62, 0x0a, 0xf8, 0xff, 1, 0, 0, 0],
-            [0x7a, 0x00, 8, 0, 2, 0, 0, 0],
-            [0xdb, 0x10, 0, 0, 0, 0, 0, 0],
-            [0xdb, 0x90, 0, 0, 0x40, 0, 0, 0],
-            [0x6f, 0x91, 0, 0, 0, 0, 0, 0],
-            [0x18, 0x11, 0, 0, 5, 0, 0, 0],
-            [0, 0, 0, 0, 0, 0, 0, 0],
-            [0x85, 0, 0, 0, 113, 0, 0, 0],
-            [0x95, 0, 0, 0, 0, 0, 0, 0],
-            [0x0f, 0x10, 0, 0, 0, 0, 0, 0],
-            [0x67, 0x02, 0, 0, 3, 0, 0, 0],
-            [0x18, 0x03, 0, 0, 2, 0, 0, 0],
-            [0, 0, 0, 0, 1, 0, 0, 0],
+        type Case = (fn(&mut Assembler), &'static [[u8; 8]]);
+        let cases: [Case; 28] = [
+            (|a| a.mov(R6, R1), &[[0xbf, 0x16, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.mov_imm(R0, -1), &[[0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff]]),
+            (
+                |a| a.stack_address(R2, -4),
+                &[[0xbf, 0xa2, 0, 0, 0, 0, 0, 0], [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff]],
+            ),
+            (|a| a.and_imm(R1, 0x10000), &[[0x57, 0x01, 0, 0, 0, 0, 1, 0]]),
+            (|a| a.shift_right_imm(R0, 32), &[[0x77, 0x00, 0, 0, 32, 0, 0, 0]]),
+            (|a| a.load8(R2, R1, 32), &[[0x71, 0x12, 32, 0, 0, 0, 0, 0]]),
+            (|a| a.load32(R3, R6, 24), &[[0x61, 0x63, 24, 0, 0, 0, 0, 0]]),
+            (|a| a.load64(R4, R0, 0), &[[0x79, 0x04, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.store32(FP, -4, R7), &[[0x63, 0x7a, 0xfc, 0xff, 0, 0, 0, 0]]),
+            (|a| a.store64(FP, -16, R0), &[[0x7b, 0x0a, 0xf0, 0xff, 0, 0, 0, 0]]),
+            (|a| a.store32_imm(FP, -8, 1), &[[0x62, 0x0a, 0xf8, 0xff, 1, 0, 0, 0]]),
+            (|a| a.store64_imm(R0, 8, 2), &[[0x7a, 0x00, 8, 0, 2, 0, 0, 0]]),
+            (|a| a.atomic_add64(R0, 0, R1), &[[0xdb, 0x10, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.atomic_or64(R0, 0, R9), &[[0xdb, 0x90, 0, 0, 0x40, 0, 0, 0]]),
+            (|a| a.shift_left(R1, R9), &[[0x6f, 0x91, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.load_map(R1, 5), &[[0x18, 0x11, 0, 0, 5, 0, 0, 0], [0; 8]]),
+            (|a| a.call(BpfHelper::ReadKernel), &[[0x85, 0, 0, 0, 113, 0, 0, 0]]),
+            (|a| a.exit(), &[[0x95, 0, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.add(R0, R1), &[[0x0f, 0x10, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.shift_left_imm(R2, 3), &[[0x67, 0x02, 0, 0, 3, 0, 0, 0]]),
+            (|a| a.mov_imm64(R3, 0x1_0000_0002), &[[0x18, 0x03, 0, 0, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0]]),
+            // What probes add.
+            (|a| a.sub(R8, R9), &[[0x1f, 0x98, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.remainder_imm(R1, 3), &[[0x97, 0x01, 0, 0, 3, 0, 0, 0]]),
+            (|a| a.shift_right(R1, R2), &[[0x7f, 0x21, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.shift_right_signed_imm(R1, 32), &[[0xc7, 0x01, 0, 0, 32, 0, 0, 0]]),
+            (|a| a.compare_exchange64(R9, 24, R8), &[[0xdb, 0x89, 24, 0, 0xf1, 0, 0, 0]]),
+            (|a| jump(a, |a, to| a.jump_if_below(R8, 4, to)), &[[0xa5, 0x08, 0, 0, 4, 0, 0, 0]]),
+            (
+                |a| jump(a, |a, to| a.jump_on(Compare::SignedLess, R1, R2, to)),
+                &[[0xcd, 0x21, 0, 0, 0, 0, 0, 0]],
+            ),
         ];
-        assert_eq!(bytes(&a.finish()), expected);
+        for (instruction, expected) in cases {
+            let mut a = Assembler::new();
+            instruction(&mut a);
+            assert_eq!(bytes(&a.finish()), expected);
+        }
     }
 
-    /// Checks the encoding of what probes add.
-    #[test]
-    fn encodings_of_probes() {
-        let mut a = Assembler::new();
-        let end = a.label();
-        a.sub(R8, R9);
-        a.remainder_imm(R1, 3);
-        a.shift_right(R1, R2);
-        a.shift_right_signed_imm(R1, 32);
-        a.compare_exchange64(R9, 24, R8);
-        a.jump_if_below(R8, 4, end);
-        a.jump_on(Compare::SignedLess, R1, R2, end);
-        a.place(end);
-        let expected: [[u8; 8]; 7] = [
-            [0x1f, 0x98, 0, 0, 0, 0, 0, 0],
-            [0x97, 0x01, 0, 0, 3, 0, 0, 0],
-            [0x7f, 0x21, 0, 0, 0, 0, 0, 0],
-            [0xc7, 0x01, 0, 0, 32, 0, 0, 0],
-            [0xdb, 0x89, 24, 0, 0xf1, 0, 0, 0],
-            [0xa5, 0x08, 1, 0, 4, 0, 0, 0],
-            [0xcd, 0x21, 0, 0, 0, 0, 0, 0],
-        ];
-        assert_eq!(bytes(&a.finish()), expected);
+    /// A jump to the next instruction.
+    fn jump(a: &mut Assembler, jump: fn(&mut Assembler, Label)) {
+        let next = a.label();
+        jump(a, next);
+        a.place(next);
     }
 
     /// Checks that jumps forwards and backwards count from the instruction behind them, over the

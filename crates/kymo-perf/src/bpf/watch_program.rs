@@ -100,7 +100,7 @@ impl WatchProgram {
     pub(super) fn new(followed: i32, key: FollowKey, stop: bool) -> Result<WatchProgram, BpfError> {
         if ADDRESS_AT < 0 {
             let words = "this architecture's registers are not known to it".into();
-            return Err(BpfError::Unavailable(super::Unavailable::Refused { words }));
+            return Err(BpfError::Unavailable(super::Unavailable::Refused(words)));
         }
         let cpus = crate::cpu_list::possible();
         let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };

@@ -16,24 +16,19 @@ pub enum CgroupError {
         "this kernel does not count events by cgroup (perf_event is disabled in /proc/cgroups); record with another --scope"
     )]
     NoController,
-    /// Mounts exist, but none of them shows the cgroup that this process is in.
+    /// Mounts exist, but none of them shows the cgroup that this process is in, which
+    /// `/proc/self/cgroup` has as this.
     #[error(
-        "this process is in the cgroup {own}, which no mount of the hierarchy shows (a container that sees only a part of it?); \
+        "this process is in the cgroup {0}, which no mount of the hierarchy shows (a container that sees only a part of it?); \
          record with another --scope"
     )]
-    NotVisible {
-        /// As `/proc/self/cgroup` has it.
-        own: String,
-    },
-    /// The hierarchy is mounted for reading only, as most containers have it.
+    NotVisible(String),
+    /// The hierarchy with our own cgroup is mounted for reading only, as most containers have it.
     #[error(
         "cannot make a cgroup in {}: it is mounted read-only; run outside of the container, or mount it writable, or record with \
-         another --scope", path.display()
+         another --scope", .0.display()
     )]
-    ReadOnly {
-        /// Our own cgroup.
-        path: PathBuf,
-    },
+    ReadOnly(PathBuf),
     /// This user may not make cgroups here.
     #[error(
         "cannot {what} in {}: permission denied; run as root, or in a cgroup that is delegated to you: \
@@ -56,15 +51,12 @@ pub enum CgroupError {
         /// What `cgroup.type` says.
         kind: String,
     },
-    /// A limit on the number or the depth of cgroups is reached.
+    /// A limit on the number or the depth of cgroups is reached, in our own cgroup or above it.
     #[error(
         "cannot make a cgroup in {}: a limit is reached (cgroup.max.descendants or cgroup.max.depth of it or of one above); raise \
-         it, or record with another --scope", path.display()
+         it, or record with another --scope", .0.display()
     )]
-    Limit {
-        /// Our own cgroup.
-        path: PathBuf,
-    },
+    Limit(PathBuf),
     /// Processes or cgroups are left in it and cannot be moved out.
     #[error(
         "the cgroup {} stays: {reason}; it can be removed with rmdir when it has no processes any more", path.display()
@@ -91,9 +83,9 @@ impl CgroupError {
     /// The kernel's refusal as words; `path` is our own cgroup.
     pub(super) fn new(what: &'static str, path: PathBuf, source: io::Error) -> CgroupError {
         match source.raw_os_error() {
-            Some(libc::EROFS) => CgroupError::ReadOnly { path },
+            Some(libc::EROFS) => CgroupError::ReadOnly(path),
             Some(libc::EACCES | libc::EPERM) => CgroupError::NotPermitted { what, path },
-            Some(libc::EAGAIN) => CgroupError::Limit { path },
+            Some(libc::EAGAIN) => CgroupError::Limit(path),
             _ => CgroupError::System { what, path, source },
         }
     }

@@ -91,7 +91,7 @@ impl Parent {
             }
         }
         let own = String::from_utf8_lossy(&own.path).into_owned();
-        Err(error.unwrap_or(CgroupError::NotVisible { own }))
+        Err(error.unwrap_or(CgroupError::NotVisible(own)))
     }
 }
 

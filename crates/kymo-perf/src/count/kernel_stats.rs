@@ -172,7 +172,6 @@ impl KernelStats {
     }
 
     /// What came to it since an earlier reading; sizes stay as they are.
-    #[must_use]
     pub fn since(&self, earlier: &KernelStats) -> KernelStats {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
         let pressure =
@@ -182,7 +181,6 @@ impl KernelStats {
 
     /// Sums over processes; of peaks, which need not be of one moment, the sum is the most that it
     /// can have been.
-    #[must_use]
     pub fn plus(&self, other: &KernelStats) -> KernelStats {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),

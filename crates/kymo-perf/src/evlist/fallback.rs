@@ -62,7 +62,7 @@ impl Fallbacks {
     fn raise(&mut self, kernel: &dyn Kernel) -> bool {
         let wanted = self.shape.descriptors() as u64 + OTHERS;
         let raised = kernel.raise_descriptors(wanted);
-        self.notes.extend(raised.map(|limit| Note::Descriptors { limit }));
+        self.notes.extend(raised.map(|limit| Note::Descriptors(limit)));
         raised.is_some()
     }
 
@@ -86,7 +86,7 @@ impl Fallbacks {
         if errno == libc::ESRCH && self.ignore_missing && self.shape.tasks.len() > 1 {
             let shape = Arc::make_mut(&mut self.shape);
             let task = shape.tasks.remove(slot.column);
-            self.notes.push(Note::TaskGone { task });
+            self.notes.push(Note::TaskGone(task));
             return Ok(Next::Column(slot.column));
         }
         if errno == libc::EMFILE {
@@ -174,7 +174,7 @@ impl Fallbacks {
                 for later in &mut shape.events[event + 1..] {
                     give_up(&mut later.attr, feature);
                 }
-                self.notes.push(Note::Missing { feature });
+                self.notes.push(Note::Missing(feature));
                 return true;
             }
         }
@@ -199,7 +199,7 @@ impl Fallbacks {
             member.attr.set_disabled(disabled);
             member.attr.set_enable_on_exec(on_exec);
         }
-        self.notes.push(Note::GroupDissolved { leader: name });
+        self.notes.push(Note::GroupDissolved(name));
         Some(Next::Event(leader))
     }
 
@@ -242,7 +242,7 @@ impl Fallbacks {
         request.attr.set_exclude_kernel(1);
         request.attr.set_exclude_hv(1);
         request.name = user_only_name(&request.name);
-        self.notes.push(Note::UserOnly { event: request.name.clone() });
+        self.notes.push(Note::UserOnly(request.name.clone()));
         true
     }
 }

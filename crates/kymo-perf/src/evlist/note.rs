@@ -74,21 +74,12 @@ pub enum Note {
         /// The new `precise_ip`.
         to: u64,
     },
-    /// A task was gone before it could be opened.
-    TaskGone {
-        /// Its id.
-        task: i32,
-    },
-    /// The limit of open files was raised.
-    Descriptors {
-        /// The new limit.
-        limit: u64,
-    },
-    /// The kernel side was left out, for lack of permission.
-    UserOnly {
-        /// The event's new name.
-        event: String,
-    },
+    /// This task was gone before it could be opened.
+    TaskGone(i32),
+    /// The limit of open files was raised to this.
+    Descriptors(u64),
+    /// The kernel side was left out, for lack of permission; the event's new name.
+    UserOnly(String),
     /// There is no hardware counter: the software clock takes its place.
     SoftwareClock {
         /// The event that was asked for.
@@ -96,16 +87,10 @@ pub enum Note {
         /// The event that is used.
         used: String,
     },
-    /// The kernel is too old for something.
-    Missing {
-        /// What.
-        feature: Feature,
-    },
-    /// A weak group was opened as single events.
-    GroupDissolved {
-        /// The leader's name.
-        leader: String,
-    },
+    /// The kernel is too old for this.
+    Missing(Feature),
+    /// The weak group of this leader was opened as single events.
+    GroupDissolved(String),
     /// Rings were made smaller because the memory lock limit is low.
     SmallerRings {
         /// Pages that were asked for.
@@ -118,8 +103,8 @@ pub enum Note {
 impl Note {
     /// Whether a user should see it without asking for details.
     pub fn is_notable(&self) -> bool {
-        !matches!(self, Note::TaskGone { .. } | Note::Descriptors { .. } | Note::Missing { .. })
-            || matches!(self, Note::Missing { feature: Feature::Clockid })
+        !matches!(self, Note::TaskGone(_) | Note::Descriptors(_) | Note::Missing(_))
+            || matches!(self, Note::Missing(Feature::Clockid))
     }
 }
 
@@ -127,16 +112,16 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::Precision { event, to } => write!(f, "{event}: opened with precision {to}"),
-            Note::TaskGone { task } => write!(f, "task {task} ended before it could be observed"),
-            Note::Descriptors { limit } => write!(f, "raised the limit of open files to {limit}"),
-            Note::UserOnly { event } => {
+            Note::TaskGone(task) => write!(f, "task {task} ended before it could be observed"),
+            Note::Descriptors(limit) => write!(f, "raised the limit of open files to {limit}"),
+            Note::UserOnly(event) => {
                 write!(f, "no permission to observe the kernel: recording user space only, as {event}")
             }
             Note::SoftwareClock { asked, used } => {
                 write!(f, "{asked}: no hardware counter on this machine; using {used} instead")
             }
-            Note::Missing { feature } => write!(f, "this kernel has no {}", feature.words()),
-            Note::GroupDissolved { leader } => {
+            Note::Missing(feature) => write!(f, "this kernel has no {}", feature.words()),
+            Note::GroupDissolved(leader) => {
                 write!(f, "the group of {leader} does not fit the counters: opened as single events")
             }
             Note::SmallerRings { asked_pages, pages } => write!(

@@ -118,7 +118,7 @@ fn vanished_task_leaves_no_column() {
             }
         }
     }
-    assert_eq!(list.notes, [Note::TaskGone { task: 11 }]);
+    assert_eq!(list.notes, [Note::TaskGone(11)]);
 }
 
 /// Checks that the last task's disappearance is an error, and that a single named task is not
@@ -140,7 +140,7 @@ fn descriptor_limit() {
     let list = open(&Arc::new(Fake::new().descriptors(6)), plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1]))
         .unwrap();
     assert_eq!(list.descriptors(), 8);
-    assert_eq!(list.notes, [Note::Descriptors { limit: 12 }]);
+    assert_eq!(list.notes, [Note::Descriptors(12)]);
     let kernel = Arc::new(Fake::new().descriptors(6).raises_allowed(0));
     let error = open(&kernel, plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1])).unwrap_err();
     let text = error.to_string();
@@ -169,7 +169,7 @@ fn old_kernel() {
     let kernel = Arc::new(Fake::new().rule(lost));
     let list = open(&kernel, plan(vec![software("a"), software("b")], &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.attr.read_format == Perf::FORMAT_ID));
-    assert_eq!(list.notes, [Note::Missing { feature: Feature::ReadLost }]);
+    assert_eq!(list.notes, [Note::Missing(Feature::ReadLost)]);
 }
 
 /// Checks that an event that no kernel would take ends with EINVAL, after a bounded number of tries
@@ -209,7 +209,7 @@ fn weak_group_is_dissolved() {
     let refuse = |call: Call<'_>| (call.grouped && call.index > 4).then_some(libc::EINVAL);
     let list = open(&Arc::new(Fake::new().rule(refuse)), plan(group(true), &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.leader.is_none() && e.request.attr.disabled() == 1));
-    assert_eq!(list.notes, [Note::GroupDissolved { leader: "leader".into() }]);
+    assert_eq!(list.notes, [Note::GroupDissolved("leader".into())]);
     let strict = open(&Arc::new(Fake::new().rule(refuse)), plan(group(false), &[10], &[0, 1])).unwrap_err();
     assert_eq!(strict.event, "last");
 }

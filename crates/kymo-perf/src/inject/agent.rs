@@ -191,7 +191,7 @@ fn load(
     });
     let start = opened.and_then(|_| match loaded(target)? {
         Some(start) => Ok(start),
-        None => Err(EnterError::NotLoaded { why: words(thread, opener.error) }),
+        None => Err(EnterError::NotLoaded(words(thread, opener.error))),
     });
     // Its mappings keep it; a descriptor would be a number that the program might close for its
     // own.
@@ -225,12 +225,13 @@ fn begin_conversation(
     match thread.call("starting the agent", start.start, args, START, ReturnKind::Value)? as i32 {
         // 0: it is of an older version, and the greeting will say so.
         0 | STARTED => Ok(()),
-        code => Err(EnterError::NotLoaded {
-            why: match -code {
-                libc::EBUSY => "another kymo is using the agent in it".to_owned(),
-                errno => format!("the agent did not start: {}", io::Error::from_raw_os_error(errno)),
-            },
-        }),
+        code if code == -libc::EBUSY => {
+            Err(EnterError::NotLoaded("another kymo is using the agent in it".to_owned()))
+        }
+        code => {
+            let error = io::Error::from_raw_os_error(-code);
+            Err(EnterError::NotLoaded(format!("the agent did not start: {error}")))
+        }
     }
 }
 

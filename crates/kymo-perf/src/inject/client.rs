@@ -191,7 +191,7 @@ impl Client {
 
     /// The first exchange. `children`: forked children of the process count, too.
     pub(super) fn hello(mut self, children: bool) -> Result<Client, EnterError> {
-        let not_loaded = |why: String| EnterError::NotLoaded { why };
+        let not_loaded = |why: String| EnterError::NotLoaded(why);
         let refused = |reply: Reply| match reply {
             Reply::Failed { reason } => not_loaded(reason),
             _ => ProtocolError::Unexpected.into(),

@@ -7,9 +7,8 @@
 //!   sends the library, sealed   ------>        recvmsg
 //! ```
 //! Taking a descriptor of the target (pidfd_getfd, /proc/PID/fd, SCM_RIGHTS) would be a way to hang
-//! kymo: other threads of the target can put
-//! any file at any number, closing it asks its file system, and that may be a program which never
-//! answers.
+//! kymo: other threads of the target can put any file at any number, closing it asks its file
+//! system, and that may be a program which never answers.
 use super::hijacked_thread::HijackedThread;
 use super::refusal::EnterError;
 use crate::sys::socket::refuse_descriptors;
@@ -51,8 +50,11 @@ impl Door {
         // A thread of its own goes there: a namespace is a thread's.
         let there = || -> Result<Door, EnterError> {
             let file = File::open(&its_path).map_err(&failed)?;
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(|_| EnterError::NotPermitted { because: "it has a network of its own (a container?), which only root may enter; run kymo as root" })?;
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|_| {
+                EnterError::NotPermitted(
+                    "it has a network of its own (a container?), which only root may enter; run kymo as root",
+                )
+            })?;
             Door::here().map_err(EnterError::failed("making a socket for the agent"))
         };
         let died = || EnterError::Failed {

@@ -116,8 +116,7 @@ impl SharedCounters {
             // SAFETY: cpu < cpus and slot < slots, so the word is inside the mapping.
             let word = unsafe { self.base.add(at) };
             // SAFETY: mapped as long as self, aligned, and never faulting: the file is sealed.
-            // Whoever writes it writes atomically or gets
-            // any number.
+            // Whoever writes it writes atomically or gets any number.
             let word = unsafe { word.as_ref() };
             // Relaxed: a count that grows; nothing else is read by it.
             word.load(Ordering::Relaxed)
@@ -142,8 +141,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     /// Checks that slots are added up over the CPUs, whatever was written where, that what was
-    /// never written takes no memory when it is read,
-    /// and that a slot beyond the end is 0.
+    /// never written takes no memory when it is read, and that a slot beyond the end is 0.
     #[test]
     fn sums() {
         let counters = SharedCounters::create(3, 3, 4096 + 5).unwrap();

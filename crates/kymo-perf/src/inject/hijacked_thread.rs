@@ -166,7 +166,7 @@ impl<'t> HijackedThread<'t> {
             }
             std::thread::sleep(Duration::from_micros(200 << attempt.min(6)));
         }
-        Err(EnterError::Busy { last })
+        Err(EnterError::Busy(last))
     }
 
     /// Stops a thread, and lets it go again if it stands where it must not be borrowed: then the

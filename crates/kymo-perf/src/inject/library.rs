@@ -1,11 +1,10 @@
 //! The agent's library, embedded in this binary; never searched in the file system.
 //!
 //! A process that is entered gets it as a sealed file in memory. A command that is started loads it
-//! by a path, because the dynamic linkers of
-//! all that it executes must find it: then it is unpacked for as long as kymo runs, into a folder
-//! in which nobody but root and the own user
-//! can put anything, now or when kymo has ended: what is left of the command looks for that path as
-//! long as it lives.
+//! by a path, because the dynamic linkers of all that it executes must find it: then it is unpacked
+//! for as long as kymo runs, into a folder in which nobody but root and the own user can put
+//! anything, now or when kymo has ended: what is left of the command looks for that path as long as
+//! it lives.
 use super::refusal::EnterError;
 use rustix::fs::{
     Access, AtFlags, CWD, FlockOperation, Gid, MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags, Uid,
@@ -91,7 +90,7 @@ impl Library {
                 Err(error) => tried.push(format!("{}: {error}", place.display())),
             }
         }
-        Err(EnterError::Nowhere { tried })
+        Err(EnterError::Nowhere(tried))
     }
 
     fn unpack_below(&self, place: &Path, user: Uid) -> io::Result<Unpacked> {
@@ -157,8 +156,7 @@ fn places(user: Uid, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf
 }
 
 /// Opens a folder of this user or of root in which, and on the way to which, nobody else can
-/// exchange anything; from which programs can be
-/// executed. With its path without links.
+/// exchange anything; from which programs can be executed. With its path without links.
 fn own_folder(place: &Path, user: Uid) -> io::Result<(OwnedFd, PathBuf)> {
     let path = place.canonicalize()?;
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -286,8 +284,7 @@ mod tests {
     }
 
     /// Checks that a folder to which others may write, or that is somebody else's, is refused, and
-    /// one on the way to which that is so; a sticky
-    /// folder is good enough on the way only.
+    /// one on the way to which that is so; a sticky folder is good enough on the way only.
     #[test]
     fn folders_of_others() {
         let (base, user) = (tempfile::tempdir().unwrap(), geteuid());

@@ -22,7 +22,7 @@ pub fn preloadable(program: &Path) -> Result<(), EnterError> {
     let step = "looking at the program";
     let file = open_regular(program).map_err(EnterError::failed(step))?;
     let meta = file.metadata().map_err(EnterError::failed(step))?;
-    let not = |why: &str| Err(EnterError::NotLoaded { why: why.to_owned() });
+    let not = |why: &str| Err(EnterError::NotLoaded(why.to_owned()));
     if meta.mode() & 0o6000 != 0 {
         return not("the program is setuid or setgid, and its dynamic linker ignores LD_PRELOAD then");
     }

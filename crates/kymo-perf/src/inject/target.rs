@@ -32,11 +32,11 @@ pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
     }
     match field(status, "TracerPid").and_then(|pid| pid.parse().ok()) {
         None | Some(0) => {}
-        Some(by) => return Err(EnterError::Traced { by }),
+        Some(by) => return Err(EnterError::Traced(by)),
     }
     match field(status, "Seccomp").and_then(|mode| mode.parse().ok()) {
         None | Some(0) => {}
-        Some(mode) => return Err(EnterError::Seccomp { mode }),
+        Some(mode) => return Err(EnterError::Seccomp(mode)),
     }
     Ok(())
 }
@@ -44,9 +44,9 @@ pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
 /// What kind of program the first bytes of an ELF file say.
 pub(super) fn check_elf(head: &[u8]) -> Result<(), EnterError> {
     match head {
-        [0x7f, b'E', b'L', b'F', 1, ..] => Err(EnterError::Processor { is: "32-bit" }),
+        [0x7f, b'E', b'L', b'F', 1, ..] => Err(EnterError::Processor("32-bit")),
         [0x7f, b'E', b'L', b'F', 2, 1, ..] if head.get(18..20) == Some(&[62, 0]) => Ok(()),
-        _ => Err(EnterError::Processor { is: "foreign" }),
+        _ => Err(EnterError::Processor("foreign")),
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) fn not_permitted(pid: i32) -> EnterError {
     let because = if let Some(by) =
         field(&status, "TracerPid").and_then(|by| by.parse().ok()).filter(|by| *by != 0)
     {
-        return EnterError::Traced { by };
+        return EnterError::Traced(by);
     } else if uids.windows(2).any(|pair| pair[0] != pair[1]) {
         "it changed its user (setuid); run kymo as root"
     } else if uids.first().is_some_and(|uid| *uid != mine) {
@@ -78,7 +78,7 @@ pub(super) fn not_permitted(pid: i32) -> EnterError {
             _ => "it needs CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)",
         }
     };
-    EnterError::NotPermitted { because }
+    EnterError::NotPermitted(because)
 }
 
 impl TargetProcess {
@@ -88,7 +88,7 @@ impl TargetProcess {
         let until = Instant::now() + OURS;
         loop {
             match TargetProcess::look_once(pid) {
-                Err(EnterError::Traced { by })
+                Err(EnterError::Traced(by))
                     if Instant::now() < until && Path::new(&format!("/proc/self/task/{by}")).exists() =>
                 {
                     std::thread::sleep(Duration::from_millis(1));
@@ -211,8 +211,8 @@ mod tests {
         assert!(check_status(&status("S (sleeping)", 0, 0)).is_ok());
         assert!(matches!(check_status(&status("Z (zombie)", 0, 0)), Err(EnterError::Gone)));
         assert!(matches!(check_status(&status("T (stopped)", 0, 0)), Err(EnterError::Stopped)));
-        assert!(matches!(check_status(&status("t (tracing stop)", 7, 0)), Err(EnterError::Traced { by: 7 })));
-        assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(EnterError::Seccomp { mode: 2 })));
+        assert!(matches!(check_status(&status("t (tracing stop)", 7, 0)), Err(EnterError::Traced(7))));
+        assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(EnterError::Seccomp(2))));
     }
 
     /// Checks that programs of other processors are refused by their first bytes, and short files
@@ -224,9 +224,9 @@ mod tests {
         head[18] = 62;
         assert!(check_elf(&head).is_ok());
         head[18] = 183;
-        assert!(matches!(check_elf(&head), Err(EnterError::Processor { is: "foreign" })));
+        assert!(matches!(check_elf(&head), Err(EnterError::Processor("foreign"))));
         head[4] = 1;
-        assert!(matches!(check_elf(&head), Err(EnterError::Processor { is: "32-bit" })));
+        assert!(matches!(check_elf(&head), Err(EnterError::Processor("32-bit"))));
         assert!(check_elf(b"\x7fELF").is_err());
     }
 

@@ -67,13 +67,11 @@ pub struct EventAttr {
 
 impl EventAttr {
     /// The address watched, if this is a breakpoint.
-    #[must_use]
     pub fn bp_addr(&self) -> Option<u64> {
         (self.kind == bindings::PERF_TYPE_BREAKPOINT).then_some(self.config1)
     }
 
     /// The length watched in bytes, if this is a breakpoint.
-    #[must_use]
     pub fn bp_len(&self) -> Option<u64> {
         (self.kind == bindings::PERF_TYPE_BREAKPOINT).then_some(self.config2)
     }
@@ -83,7 +81,6 @@ impl EventAttr {
     /// `size` is that of Linux 5.13, which every reader of perf.data knows, unless a later field is
     /// used. The caller adds what belongs to the recording: sample type, inherit, enable_on_exec,
     /// wakeup and so on.
-    #[must_use]
     pub fn to_raw(&self) -> bindings::perf_event_attr {
         let mut raw = bindings::perf_event_attr {
             type_: self.kind,

@@ -68,7 +68,6 @@ const KNOWN: &[KnownEvent] = &[
 ];
 
 /// Every event with a name of its own, hardware first.
-#[must_use]
 pub fn known_events() -> &'static [KnownEvent] {
     KNOWN
 }

@@ -41,7 +41,6 @@ pub fn resolve(groups: &[EventGroup], machine: &Machine) -> Result<Vec<Selected>
 /// The event to record when none was named: `cycles`, or `cpu-clock` where no PMU counts cycles.
 ///
 /// The second part is the sentence to tell the user in the latter case.
-#[must_use]
 pub fn default_event(machine: &Machine) -> (Selected, Option<String>) {
     let (name, note) = if machine.has_hardware_pmu() {
         ("cycles", None)
@@ -317,8 +316,8 @@ impl Resolver<'_> {
         };
         let points = points.map_err(|error| {
             let kind = match error {
-                TracefsError::NotMounted { .. } => ResolveErrorKind::TracefsNotMounted,
-                TracefsError::Unreadable { .. } => ResolveErrorKind::TracefsUnreadable,
+                TracefsError::NotMounted(_) => ResolveErrorKind::TracefsNotMounted,
+                TracefsError::Unreadable(_) => ResolveErrorKind::TracefsUnreadable,
                 TracefsError::Unknown { .. } => ResolveErrorKind::Unknown,
                 TracefsError::Io { .. } => ResolveErrorKind::BrokenSystemFile,
             };

@@ -83,7 +83,6 @@ pub struct Access {
 
 impl Access {
     /// The kernel's `HW_BREAKPOINT_R|W|X` bits.
-    #[must_use]
     pub(crate) fn bits(self) -> u32 {
         u32::from(self.read) | u32::from(self.write) << 1 | u32::from(self.execute) << 2
     }
@@ -147,7 +146,6 @@ pub struct Modifiers {
 
 impl Modifiers {
     /// No letter given.
-    #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
     }

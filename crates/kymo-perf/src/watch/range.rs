@@ -27,12 +27,9 @@ pub struct Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// There is nothing to watch, or it takes more registers than can take turns.
-    #[error("{bytes} bytes cannot be watched: a place has at least one, and at most {} ({MOST_REGISTERS} registers of {REGISTER_BYTES} bytes)", MOST_REGISTERS as u64 * REGISTER_BYTES)]
-    Length {
-        /// What was asked for.
-        bytes: u64,
-    },
+    /// There is nothing to watch, or so much that it takes more registers than can take turns.
+    #[error("{} bytes cannot be watched: a place has at least one, and at most {} ({MOST_REGISTERS} registers of {REGISTER_BYTES} bytes)", .0, MOST_REGISTERS as u64 * REGISTER_BYTES)]
+    Length(u64),
     /// It runs over the end of the addresses.
     #[error("{bytes} bytes from {address:#x} reach beyond the last address")]
     Beyond {
@@ -77,7 +74,7 @@ impl Range {
         }
         let end = address.checked_add(bytes).ok_or(RangeError::Beyond { address, bytes })?;
         if bytes == 0 || bytes > MOST_REGISTERS as u64 * REGISTER_BYTES {
-            return Err(RangeError::Length { bytes });
+            return Err(RangeError::Length(bytes));
         }
         let mut pieces = Vec::new();
         let mut at = address;
@@ -150,7 +147,7 @@ mod tests {
         assert_eq!(pieces(0x1006, 13), Ok(vec![(0x1006, 2), (0x1008, 8), (0x1010, 2), (0x1012, 1)]));
         assert_eq!(pieces(0x1003, 4), Ok(vec![(0x1003, 1), (0x1004, 2), (0x1006, 1)]));
         for bad in [0, 513] {
-            assert_eq!(pieces(0x1000, bad), Err(RangeError::Length { bytes: bad }));
+            assert_eq!(pieces(0x1000, bad), Err(RangeError::Length(bad)));
         }
         assert_eq!(pieces(u64::MAX - 3, 8), Err(RangeError::Beyond { address: u64::MAX - 3, bytes: 8 }));
     }

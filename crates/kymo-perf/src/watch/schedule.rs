@@ -70,12 +70,9 @@ pub enum ScheduleError {
         /// How many of them nobody else holds.
         free: usize,
     },
-    /// Not one slot is free.
-    #[error("all {slots} breakpoint registers of a CPU are held by others")]
-    NoneFree {
-        /// How many there are.
-        slots: usize,
-    },
+    /// Not one slot is free of so many.
+    #[error("all {0} breakpoint registers of a CPU are held by others")]
+    NoneFree(usize),
     /// The hardware has none.
     #[error("this hardware has no breakpoint registers")]
     NoHardware,
@@ -108,7 +105,7 @@ impl Schedule {
         }
         let free = slots.saturating_sub(machine.taken);
         if free == 0 {
-            return Err(ScheduleError::NoneFree { slots });
+            return Err(ScheduleError::NoneFree(slots));
         }
         let mut planned = divide(&registers, machine);
         let mut merged = false;
@@ -241,7 +238,7 @@ mod tests {
         assert!(error.to_string().contains("2 registers are needed and each CPU has 1 free of 4"), "{error}");
         assert_eq!(
             Schedule::plan(&six, &BreakpointSlots { taken: 4, ..FOUR }, true),
-            Err(ScheduleError::NoneFree { slots: 4 })
+            Err(ScheduleError::NoneFree(4))
         );
         let none = BreakpointSlots { slots: Slots::Shared(0), ..FOUR };
         assert_eq!(Schedule::plan(&six, &none, true), Err(ScheduleError::NoHardware));

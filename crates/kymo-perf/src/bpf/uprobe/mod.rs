@@ -50,8 +50,7 @@ use super::available::Unavailable;
 use super::error::BpfError;
 use super::follow::Follower;
 use super::sys::ring::Ring;
-use super::sys::uprobe::Links;
-use super::sys::uprobe::WideMap;
+use super::sys::uprobe::{Links, WideMap};
 use super::sys::{self, SharedWords};
 use layout::{
     BUCKETS, CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, RETURNS,
@@ -74,7 +73,7 @@ const RING_BYTES: usize = 4 << 20;
 const TABLE_BYTES: usize = 256 << 20;
 
 /// Where to put a probe.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct UprobeSite {
     /// The file, as this process opens it.
     pub path: PathBuf,
@@ -215,11 +214,8 @@ pub struct Caller {
 #[non_exhaustive]
 pub enum UprobeError {
     /// This process may not load programs.
-    #[error("the kernel's probes cannot be used: {reason}{}", reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Unavailable {
-        /// Why.
-        reason: Unavailable,
-    },
+    #[error("the kernel's probes cannot be used: {}{}", .0, .0.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Unavailable(Unavailable),
     /// Programs or maps were refused.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -298,7 +294,6 @@ pub struct Refused {
 
 impl Refused {
     /// Why, in words.
-    #[must_use]
     pub fn reason(&self) -> String {
         match &self.cause {
             None => {
@@ -317,7 +312,6 @@ impl Refused {
 /// where the same numbers mean other things: seen on Linux 6.18, a probe on `vpbroadcastb` (EVEX
 /// 7a), with which variants of `strchr` begin, is emulated as the jump 7a, and the program goes
 /// astray.
-#[must_use]
 pub fn is_mistaken(path: &Path, offset: u64) -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;
@@ -352,7 +346,7 @@ impl Uprobes {
         whom: &UprobeScope<'_>,
         options: &UprobeOptions,
     ) -> Result<Uprobes, UprobeError> {
-        super::available::may_load().map_err(|reason| UprobeError::Unavailable { reason })?;
+        super::available::may_load().map_err(|reason| UprobeError::Unavailable(reason))?;
         let timed = places.iter().any(|place| place.returns.is_timed());
         let line = if timed { LONG_LINE } else { SHORT_LINE };
         let bank_bits = bank_bits(places.len(), line);
@@ -481,15 +475,9 @@ impl Uprobes {
             if let Ok(value) = map.lookup(&next) {
                 // As programs stored it: site, then process, each half a word.
                 let halves = next[1].to_ne_bytes();
-                let half = |at: usize| {
-                    u32::from_ne_bytes([halves[at], halves[at + 1], halves[at + 2], halves[at + 3]])
-                };
-                found.push(Caller {
-                    place: half(0) as usize,
-                    pid: half(4) as i32,
-                    address: next[0],
-                    hits: value[0],
-                });
+                let [place, pid] = [0, 1].map(|half| u32::from_ne_bytes(halves.as_chunks().0[half]));
+                let (address, hits) = (next[0], value[0]);
+                found.push(Caller { place: place as usize, pid: pid as i32, address, hits });
             }
             key = Some(next);
         }

@@ -36,30 +36,25 @@ fn place(function: extern "C" fn(u64) -> u64) -> UprobeSite {
     UprobeSite {
         path: std::env::current_exe().unwrap(),
         offset,
-        semaphore: None,
         returns: ReturnAction::Time,
         callers: true,
-        condition: Vec::new(),
-        return_condition: Vec::new(),
-        values: None,
-        return_values: None,
+        ..UprobeSite::default()
     }
 }
 
 fn attached(test: &str, places: &[UprobeSite], options: &UprobeOptions) -> Option<Uprobes> {
     let own = [std::process::id() as i32];
-    match Uprobes::attach(places, &UprobeScope::Processes(&own), options) {
-        Ok(probes) => Some(probes),
-        Err(error) if !rustix::process::geteuid().is_root() => {
-            kymo_testing::skip(test, error);
-            None
-        }
-        Err(UprobeError::Unavailable { reason }) => {
-            kymo_testing::skip(test, reason);
-            None
-        }
-        Err(error) => panic!("{error}"),
+    let attached = Uprobes::attach(places, &UprobeScope::Processes(&own), options);
+    let may_be_refused = |error: &UprobeError| {
+        matches!(error, UprobeError::Unavailable(_)) || !rustix::process::geteuid().is_root()
+    };
+    if let Err(error) = &attached
+        && may_be_refused(error)
+    {
+        kymo_testing::skip(test, error);
+        return None;
     }
+    Some(attached.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Checks hits, returns, their order in time, recursion and callers against what was called, with

@@ -42,7 +42,7 @@ impl ProtocolError {
 
 impl From<ProtocolError> for EnterError {
     fn from(error: ProtocolError) -> Self {
-        EnterError::NotLoaded { why: error.to_string() }
+        EnterError::NotLoaded(error.to_string())
     }
 }
 

@@ -296,7 +296,7 @@ impl Counting<'_> {
                 }
             }
             // What the name says needs no words.
-            let in_name = |note: &Note| matches!(note, Note::UserOnly { .. });
+            let in_name = |note: &Note| matches!(note, Note::UserOnly(_));
             let notable = |note: &&Note| note.is_notable() && !in_name(note);
             for note in counters.notes().iter().filter(|note| notable(note) || self.args.verbose) {
                 say(&note.to_string());

@@ -19,7 +19,7 @@ pub(super) fn no_plan(error: &ScheduleError, places: &[Place], refused: bool) ->
         ScheduleError::NoHardware => {
             anyhow!("{error}: nothing can be watched here; some virtual machines hide them")
         }
-        ScheduleError::NoneFree { .. } => anyhow!("{error}: {}", holders()),
+        ScheduleError::NoneFree(_) => anyhow!("{error}: {}", holders()),
         ScheduleError::TooMany { .. } if refused => anyhow!("{error}; {}", holders()),
         ScheduleError::TooMany { .. } => anyhow!("{error} (without --no-rotate)"),
         _ => anyhow!("{error}"),
