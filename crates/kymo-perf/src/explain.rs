@@ -534,14 +534,12 @@ pub fn exec_advice(source: &std::io::Error) -> &'static str {
 
 /// What to do where descriptors ran out.
 pub fn limit_advice(source: &std::io::Error) -> &'static str {
-    match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::MFILE) => "; permit more in this shell: `ulimit -n 1024`",
-        Some(rustix::io::Errno::AGAIN) => {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => "; permit more in this shell: `ulimit -n 1024`",
+        Some(libc::EAGAIN) => {
             "; the number of processes and threads is limited: see `ulimit -u`, and pids.max of the cgroup"
         }
-        Some(rustix::io::Errno::NOMEM) => {
-            "; memory is limited: see `ulimit -v`, and memory.max of the cgroup"
-        }
+        Some(libc::ENOMEM) => "; memory is limited: see `ulimit -v`, and memory.max of the cgroup",
         _ => "",
     }
 }

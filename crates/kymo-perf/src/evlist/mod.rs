@@ -36,7 +36,6 @@ mod read;
 mod rings;
 mod serial;
 mod shape;
-mod table;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -57,7 +56,7 @@ use unit::{Unit, Units};
 use workers::WorkerPool;
 
 /// One event to open, resolved to what the kernel wants.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// As the user wrote it; fallbacks edit it (`cycles` becomes `cycles:u`).
     pub name: String,
@@ -88,17 +87,7 @@ impl Request {
 
     /// A single event without conditions.
     pub fn new(name: impl Into<String>, attr: perf_event_attr) -> Request {
-        Request {
-            name: name.into(),
-            attr,
-            leader: None,
-            weak: false,
-            cpus: None,
-            precise_max: false,
-            filter: None,
-            immediate: false,
-            alone: false,
-        }
+        Request { name: name.into(), attr, ..Request::default() }
     }
 }
 

@@ -32,7 +32,7 @@ pub enum EnterError {
     #[error(
         "it has restricted its own system calls (seccomp mode {0}) and could be killed for what the agent needs"
     )]
-    Seccomp(u32),
+    Seccomp(i32),
     /// It is stopped.
     #[error("it is stopped; continue it (kill -CONT) and try again")]
     Stopped,

@@ -30,15 +30,11 @@ pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
         Some('T') => return Err(EnterError::Stopped),
         _ => {}
     }
-    match field(status, "TracerPid").and_then(|pid| pid.parse().ok()) {
-        None | Some(0) => {}
-        Some(by) => return Err(EnterError::Traced(by)),
+    let number = |name| field(status, name).and_then(|text| text.parse().ok()).filter(|number| *number != 0);
+    if let Some(by) = number("TracerPid") {
+        return Err(EnterError::Traced(by));
     }
-    match field(status, "Seccomp").and_then(|mode| mode.parse().ok()) {
-        None | Some(0) => {}
-        Some(mode) => return Err(EnterError::Seccomp(mode)),
-    }
-    Ok(())
+    number("Seccomp").map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
 }
 
 /// What kind of program the first bytes of an ELF file say.

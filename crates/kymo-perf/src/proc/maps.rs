@@ -1,5 +1,7 @@
 //! The lines of /proc/PID/maps.
 
+use std::slice::Split;
+
 /// One mapping of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsEntry<'a> {
@@ -27,13 +29,13 @@ pub struct MapsEntry<'a> {
 /// Iterates over the mappings in the text of a maps file; lines that make no sense are left out.
 #[derive(Clone, Debug)]
 pub struct Mappings<'a> {
-    text: &'a [u8],
+    lines: Split<'a, u8, fn(&u8) -> bool>,
 }
 
 impl<'a> Mappings<'a> {
     /// The mappings in this text.
     pub fn new(text: &'a [u8]) -> Mappings<'a> {
-        Mappings { text }
+        Mappings { lines: text.split(|byte| *byte == b'\n') }
     }
 }
 
@@ -41,15 +43,7 @@ impl<'a> Iterator for Mappings<'a> {
     type Item = MapsEntry<'a>;
 
     fn next(&mut self) -> Option<MapsEntry<'a>> {
-        while !self.text.is_empty() {
-            let end = self.text.iter().position(|&b| b == b'\n').unwrap_or(self.text.len());
-            let line = &self.text[..end];
-            self.text = self.text.get(end + 1..).unwrap_or(&[]);
-            if let Some(mapping) = parse(line) {
-                return Some(mapping);
-            }
-        }
-        None
+        self.lines.find_map(parse)
     }
 }
 

@@ -125,24 +125,19 @@ impl Watcher {
         fallback: Option<String>,
     ) -> Result<Watcher, WatchError> {
         let cpus = sys::online_cpus();
-        let filter = match scope {
-            Scope::Filtered => {
-                let follower = Follower::start(Follow::Processes(&options.pids))?;
-                let witness = follower.witness(options.stop)?;
-                Some((follower, witness))
-            }
-            Scope::Tasks => None,
+        let filter = || -> Result<_, BpfError> {
+            let follower = Follower::start(Follow::Processes(&options.pids))?;
+            let witness = follower.witness(options.stop)?;
+            Ok((follower, witness))
         };
+        let filter = (scope == Scope::Filtered).then(filter).transpose()?;
         let wanted = RINGS_BYTES / cpus.len().max(1);
         let ring_bytes = options.ring_bytes.unwrap_or(wanted.clamp(*RING_BYTES.start(), *RING_BYTES.end()));
         let ring_pages = (ring_bytes / sys::page_size()).max(1).next_power_of_two();
-        let mut requests =
-            vec![Request { immediate: true, ..Request::new("dummy:u", attrs::tracking(&options, scope)) }];
+        let immediate = |name: &str, attr| Request { immediate: true, ..Request::new(name, attr) };
+        let mut requests = vec![immediate("dummy:u", attrs::tracking(&options, scope))];
         if scope == Scope::Filtered {
-            requests.push(Request {
-                immediate: true,
-                ..Request::new("hits", attrs::output(&options, ring_bytes))
-            });
+            requests.push(immediate("hits", attrs::output(&options, ring_bytes)));
         }
         let plan = EvlistPlan { events: requests, targets: targets(scope, &options.pids, &cpus) };
         let mut frame = open_list(&kernel, plan)?;
@@ -198,12 +193,9 @@ impl Watcher {
         self.disarm(schedule, take);
         self.armed_ns.resize(schedule.registers.len(), 0);
         let turn = schedule.turns.get(number).map_or(&[][..], Vec::as_slice);
-        let requests: Vec<Request> = turn
-            .iter()
-            .map(|&register| attrs::request(&self.options, self.scope, &schedule.registers[register]))
-            .collect();
-        let plan =
-            EvlistPlan { events: requests, targets: targets(self.scope, &self.options.pids, &self.cpus) };
+        let request = |&at: &usize| attrs::request(&self.options, self.scope, &schedule.registers[at]);
+        let targets = targets(self.scope, &self.options.pids, &self.cpus);
+        let plan = EvlistPlan { events: turn.iter().map(request).collect(), targets };
         let mut events = open_list(&self.kernel, plan)?;
         let rings = match &self.filter {
             Some((_, witness)) => {
@@ -290,14 +282,9 @@ impl Watcher {
 
     /// Hits for which rings had no room, as the events count them.
     pub fn lost(&self) -> u64 {
-        match self.counts() {
-            Some(counts) => counts.lost,
-            None => {
-                let now =
-                    self.turn.as_ref().map_or(0, |turn| turn.events.lost().iter().map(|l| l.lost).sum());
-                self.lost_before + now
-            }
-        }
+        let lost_now =
+            || self.turn.iter().flat_map(|turn| turn.events.lost()).map(|lost| lost.lost).sum::<u64>();
+        self.counts().map_or_else(|| self.lost_before + lost_now(), |counts| counts.lost)
     }
 
     /// Threads or processes that could not be followed.

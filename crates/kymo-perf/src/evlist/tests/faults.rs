@@ -51,41 +51,35 @@ enum Fault {
     },
 }
 
+/// How often each place (event, CPU, task) is still to be interrupted.
+type Interruptions = Mutex<HashMap<(u64, i32, i32), u32>>;
+
 impl Fault {
-    fn rule(&self) -> Box<dyn Fn(Call<'_>) -> Option<i32> + Send + Sync> {
-        match self.clone() {
-            Fault::Gone(tasks) => Box::new(move |call| tasks.contains(&call.task).then_some(libc::ESRCH)),
-            Fault::Foreign { task, user_too, errno } => Box::new(move |call| {
-                (call.task == task && (user_too || call.attr.exclude_kernel() == 0)).then_some(errno)
-            }),
-            Fault::Unprivileged => Box::new(move |call| {
-                (call.task == ANY || call.attr.exclude_kernel() == 0).then_some(libc::EACCES)
-            }),
-            Fault::NoReadLost => {
-                Box::new(|call| (call.attr.read_format & Perf::FORMAT_LOST != 0).then_some(libc::EINVAL))
+    fn refuses(&self, call: Call<'_>, interruptions: &Interruptions) -> Option<i32> {
+        let attr = call.attr;
+        let (refused, errno) = match *self {
+            Fault::Gone(ref tasks) => (tasks.contains(&call.task), libc::ESRCH),
+            Fault::Foreign { task, user_too, errno } => {
+                (call.task == task && (user_too || attr.exclude_kernel() == 0), errno)
             }
-            Fault::NoClock => Box::new(|call| (call.attr.use_clockid() == 1).then_some(libc::EINVAL)),
-            Fault::NoPmu => Box::new(|call| (call.attr.type_ == Perf::HARDWARE).then_some(libc::ENOENT)),
-            Fault::Precision { config, most, from_cpu, errno } => Box::new(move |call| {
-                let here = call.attr.config == config && call.cpu >= from_cpu;
-                (here && call.attr.precise_ip() > most).then_some(errno)
-            }),
-            Fault::NoGroups { from_cpu, errno } => {
-                Box::new(move |call| (call.grouped && call.cpu >= from_cpu).then_some(errno))
+            Fault::Unprivileged => (call.task == ANY || attr.exclude_kernel() == 0, libc::EACCES),
+            Fault::NoReadLost => (attr.read_format & Perf::FORMAT_LOST != 0, libc::EINVAL),
+            Fault::NoClock => (attr.use_clockid() == 1, libc::EINVAL),
+            Fault::NoPmu => (attr.type_ == Perf::HARDWARE, libc::ENOENT),
+            Fault::Precision { config, most, from_cpu, errno } => {
+                (attr.config == config && call.cpu >= from_cpu && attr.precise_ip() > most, errno)
             }
-            Fault::Never { config, cpu, errno } => {
-                Box::new(move |call| (call.attr.config == config && call.cpu == cpu).then_some(errno))
-            }
+            Fault::NoGroups { from_cpu, errno } => (call.grouped && call.cpu >= from_cpu, errno),
+            Fault::Never { config, cpu, errno } => (attr.config == config && call.cpu == cpu, errno),
             Fault::Interrupted { times } => {
-                let left: Mutex<HashMap<(u64, i32, i32), u32>> = Mutex::default();
-                Box::new(move |call| {
-                    let mut left = left.lock().unwrap();
-                    let left = left.entry((call.attr.config, call.cpu, call.task)).or_insert(times);
-                    *left = left.checked_sub(1)?;
-                    Some(libc::EINTR)
-                })
+                let mut left = interruptions.lock().unwrap();
+                let left = left.entry((attr.config, call.cpu, call.task)).or_insert(times);
+                let before = *left;
+                *left = before.saturating_sub(1);
+                (before > 0, libc::EINTR)
             }
-        }
+        };
+        refused.then_some(errno)
     }
 }
 
@@ -106,7 +100,10 @@ impl Case {
         if let Some((limit, raises)) = self.limit {
             fake = fake.descriptors(limit).raises_allowed(raises);
         }
-        Arc::new(self.faults.iter().fold(fake, |fake, fault| fake.rule(fault.rule())))
+        Arc::new(self.faults.iter().cloned().fold(fake, |fake, fault| {
+            let interruptions = Interruptions::default();
+            fake.rule(move |call| fault.refuses(call, &interruptions))
+        }))
     }
 
     fn open(&self, kernel: &Arc<Fake>, engine: OpenEngine) -> Result<Evlist, OpenError> {
