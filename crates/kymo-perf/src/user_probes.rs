@@ -133,7 +133,7 @@ impl UserProbes {
     /// # Errors
     /// [`UserProbesError`]; then none is left.
     pub fn make(tracefs: &Tracefs, wanted: &[UserProbeSpec]) -> Result<UserProbes, UserProbesError> {
-        let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs(cause))?;
+        let events = tracefs.events().map_err(UserProbesError::Tracefs)?;
         let list = events.parent().unwrap_or(&events).join("uprobe_events");
         remove_left(&list);
         check_code(wanted)?;

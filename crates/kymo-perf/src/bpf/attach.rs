@@ -80,7 +80,7 @@ pub(super) fn attach(how: Attachment, maps: Maps, wanted: FollowRules) -> Result
 }
 
 fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
-    let types = TaskTypes::load().map_err(|cause| BpfError::Types(cause))?;
+    let types = TaskTypes::load().map_err(BpfError::Types)?;
     let attach = |name, point: &CStr, program: &Program| -> Result<(OwnedFd, OwnedFd), BpfError> {
         let loaded = load(ProgramKind::RawTracepoint, name, program, Some(&types))?;
         let link = sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
@@ -142,8 +142,8 @@ struct Point {
 
 impl Point {
     fn find(tracefs: &Tracefs, system: &str, name: &str) -> Result<Point, BpfError> {
-        let tracepoint = tracefs.find(system, name).map_err(|cause| BpfError::Tracefs(cause))?;
-        let format = tracefs.format(&tracepoint).map_err(|cause| BpfError::Tracefs(cause))?;
+        let tracepoint = tracefs.find(system, name).map_err(BpfError::Tracefs)?;
+        let format = tracefs.format(&tracepoint).map_err(BpfError::Tracefs)?;
         Ok(Point { name: format!("{system}:{name}"), id: tracepoint.id, format })
     }
 

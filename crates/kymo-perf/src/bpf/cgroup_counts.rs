@@ -113,7 +113,7 @@ impl CgroupCounter {
         let entries = (CPU_0 + cpus) * LINE;
         let (map, words) = sys::create_shared(entries, sys::name("kymo_tally"))
             .map_err(|cause| BpfError::Map { what: "counts", entries, cause })?;
-        let types = TaskTypes::load().map_err(|cause| BpfError::Types(cause))?;
+        let types = TaskTypes::load().map_err(BpfError::Types)?;
         let mut links = Vec::new();
         let points: [(&'static str, &CStr, Program); 2] = [
             ("kymo_tally_exec", c"task_rename", rename(&map, whose, child)),

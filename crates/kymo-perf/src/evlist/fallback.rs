@@ -62,7 +62,7 @@ impl Fallbacks {
     fn raise(&mut self, kernel: &dyn Kernel) -> bool {
         let wanted = self.shape.descriptors() as u64 + OTHERS;
         let raised = kernel.raise_descriptors(wanted);
-        self.notes.extend(raised.map(|limit| Note::Descriptors(limit)));
+        self.notes.extend(raised.map(Note::Descriptors));
         raised.is_some()
     }
 

@@ -346,7 +346,7 @@ impl Uprobes {
         whom: &UprobeScope<'_>,
         options: &UprobeOptions,
     ) -> Result<Uprobes, UprobeError> {
-        super::available::may_load().map_err(|reason| UprobeError::Unavailable(reason))?;
+        super::available::may_load().map_err(UprobeError::Unavailable)?;
         let timed = places.iter().any(|place| place.returns.is_timed());
         let line = if timed { LONG_LINE } else { SHORT_LINE };
         let bank_bits = bank_bits(places.len(), line);
