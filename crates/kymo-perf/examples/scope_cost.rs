@@ -163,17 +163,12 @@ fn cgroups(rounds: usize) -> Result<(), Failure> {
         cgroup.remove()?;
         times[2].push(begin.elapsed().as_nanos() as u64);
     }
-    let [create, add, remove] =
-        times.each_mut().map(|values| (median(values), values[values.len() * 9 / 10]));
+    let [create, add, remove] = times.each_mut().map(|values| (quantile(values, 0.5), quantile(values, 0.9)));
     println!("\n# the cgroup, us: median (90th percentile)");
     for (name, (median, tail)) in [("create", create), ("add", add), ("remove", remove)] {
         println!("{name:24}{:>8.1} ({:.1})", median as f64 / 1e3, tail as f64 / 1e3);
     }
     Ok(())
-}
-
-fn median(values: &mut [u64]) -> u64 {
-    quantile(values, 0.5)
 }
 
 fn quantile(values: &mut [u64], share: f64) -> u64 {

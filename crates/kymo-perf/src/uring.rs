@@ -148,10 +148,7 @@ impl Uring {
     fn take(&mut self, slot: u64, result: i32) -> Option<Answer> {
         let piece = self.slots.get_mut(usize::try_from(slot).ok()?)?.take()?;
         self.in_flight -= 1;
-        let result = match usize::try_from(result) {
-            Ok(count) => Ok(count),
-            Err(_) => Err(io::Error::from_raw_os_error(result.wrapping_neg())),
-        };
+        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()));
         Some(Answer { piece, result })
     }
 }

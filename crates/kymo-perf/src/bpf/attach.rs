@@ -98,9 +98,8 @@ fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
         links.push(attach("kymo_exit", c"sched_process_exit", &program::exit(maps, ArgumentSource::Task))?.0);
     }
     if maps.key == FollowKey::Thread {
-        links.push(
-            attach("kymo_exec", c"sched_process_exec", &program::exec(maps, ArgumentSource::Argument(1)))?.0,
-        );
+        let program = program::exec(maps, ArgumentSource::Argument(1));
+        links.push(attach("kymo_exec", c"sched_process_exec", &program)?.0);
     }
     if wanted.from_exec {
         links.push(attach("kymo_rename", c"task_rename", &program::rename(maps))?.0);

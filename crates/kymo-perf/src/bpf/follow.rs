@@ -128,21 +128,13 @@ impl Follower {
             FollowKey::Process => PROCESSES,
             FollowKey::Thread => THREADS,
         });
-        let mut state = FollowState::new(!options.no_sharing).map_err(|cause| BpfError::Map {
-            what: "state",
-            entries: 2,
-            cause,
-        })?;
+        let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
+        let mut state = FollowState::new(!options.no_sharing).map_err(map("state", 2))?;
         // Without it nothing is lost: then records about processes cannot be told apart, and all
         // are kept.
         let mut ever = if options.no_sharing { None } else { SharedBitmap::new().ok() };
         let maps_and_sample = |preallocate| {
-            let what = "followed tasks";
-            let followed = Followed::new(entries, preallocate).map_err(|cause| BpfError::Map {
-                what,
-                entries,
-                cause,
-            })?;
+            let followed = Followed::new(entries, preallocate).map_err(map("followed tasks", entries))?;
             let ever = ever.as_ref().and_then(SharedBitmap::number);
             let maps = Maps { followed: followed.number(), state: state.number(), ever, key };
             let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;

@@ -277,10 +277,9 @@ impl Drop for OwnCgroup {
 pub fn available() -> Result<PathBuf, CgroupError> {
     let parent = Parent::find()?;
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    match rustix::fs::accessat(&parent.directory, c".", access, AtFlags::EACCESS) {
-        Ok(()) => Ok(parent.path),
-        Err(error) => Err(CgroupError::new("make a cgroup", parent.path, error.into())),
-    }
+    let permitted = rustix::fs::accessat(&parent.directory, c".", access, AtFlags::EACCESS);
+    permitted.map_err(|error| CgroupError::new("make a cgroup", parent.path.clone(), error.into()))?;
+    Ok(parent.path)
 }
 
 /// Reads one of the kernel's files in a cgroup, at most 1 MiB of it.

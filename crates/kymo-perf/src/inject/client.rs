@@ -453,10 +453,9 @@ impl Client {
         match Reply::decode(&packet[..bytes])? {
             Reply::Refused { id, reason } => known.refuse(id, reason)?,
             Reply::Placed { of } => of.into_iter().try_for_each(|placed| known.place(placed))?,
-            Reply::Before { id, of } => match known.places.get_mut(&id) {
-                Some(place) => place.times_before = of,
-                None => return Err(ProtocolError::Unexpected),
-            },
+            Reply::Before { id, of } => {
+                known.places.get_mut(&id).ok_or(ProtocolError::Unexpected)?.times_before = of;
+            }
             answer => return Ok(Packet::Answer(answer)),
         }
         Ok(Packet::Kept)

@@ -138,10 +138,11 @@ impl<'t> HijackedThread<'t> {
         target: &'t TargetProcess,
         mut unwinder: Option<&mut (dyn Unwind + '_)>,
     ) -> Result<HijackedThread<'t>, EnterError> {
-        let missing = || io::Error::new(io::ErrorKind::NotFound, "it is not where it should be");
-        let gadgets = Gadgets::of(target).ok_or_else(|| {
-            EnterError::failed("looking for the C library's way back from signals")(missing())
-        })?;
+        let missing = || EnterError::Failed {
+            step: "looking for the C library's way back from signals",
+            error: io::Error::new(io::ErrorKind::NotFound, "it is not where it should be"),
+        };
+        let gadgets = Gadgets::of(target).ok_or_else(missing)?;
         let places = UnsafePlaces::of(target);
         let mut last = "where it does not stop".to_owned();
         let until = Instant::now() + LOOKING;

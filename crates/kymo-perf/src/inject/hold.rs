@@ -268,19 +268,15 @@ impl HeldThreads {
                 return Err(Failed::Never("its writing thread is not among its threads".to_owned()));
             }
             let first = self.threads.len();
-            let mut new = false;
             ends.are_needed(true);
-            for tid in tasks {
-                if !known.insert(tid) {
-                    continue;
-                }
-                new = true;
+            let new: Vec<i32> = tasks.into_iter().filter(|tid| known.insert(*tid)).collect();
+            for &tid in &new {
                 if let Some(traced) = seize(target.pid, tid, self.until)? {
                     ends.also(tid);
                     self.threads.push(HeldThread { traced, signal: 0, stands: false });
                 }
             }
-            if !new {
+            if new.is_empty() {
                 return Ok(());
             }
             ends.are_needed(false);

@@ -189,9 +189,8 @@ impl<'a> Parser<'a> {
         let word = self.take(name_char);
         if word.is_empty() {
             return Err(match self.peek() {
-                Some(',') | None => self.unexpected("an event's name"),
                 Some('/') => self.error(self.at..self.at + 1, "a PMU's name is missing before the slash"),
-                Some(_) => self.unexpected("an event's name"),
+                _ => self.unexpected("an event's name"),
             });
         }
         if word == "mem" && self.peek() == Some(':') {

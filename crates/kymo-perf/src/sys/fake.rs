@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -405,15 +405,16 @@ impl Kernel for Fake {
         if self.map_limit_pages.is_some_and(|limit| data_pages > limit) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        let made = match self.poll_fd(event) {
-            Some(_) => None,
-            None => Some(rustix::fs::memfd_create("kymo-fake-ring", MemfdFlags::CLOEXEC)?),
+        let map = |file: BorrowedFd<'_>| {
+            rustix::fs::ftruncate(file, ((1 + data_pages) * super::page_size()) as u64)?;
+            Ring::map_as(file, data_pages, keeps)
         };
-        let file = made.as_ref().map(std::os::fd::AsFd::as_fd).or_else(|| self.poll_fd(event));
-        let file = file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-        rustix::fs::ftruncate(file, ((1 + data_pages) * super::page_size()) as u64)?;
-        let ring = Ring::map_as(file, data_pages, keeps)?;
-        self.state().files.extend(made.map(|file| (event.number(), file)));
+        if let Some(file) = self.poll_fd(event) {
+            return map(file);
+        }
+        let file = rustix::fs::memfd_create("kymo-fake-ring", MemfdFlags::CLOEXEC)?;
+        let ring = map(file.as_fd())?;
+        self.state().files.insert(event.number(), file);
         Ok(ring)
     }
 

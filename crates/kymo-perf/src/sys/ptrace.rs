@@ -342,13 +342,11 @@ pub(crate) fn note_end(tid: i32) -> bool {
 pub(crate) fn own_descriptors() -> Result<(), rustix::io::Errno> {
     // SAFETY: a number. A descriptor that is used as an object of its own here stays valid: both
     // tables have it, and each closes its copy.
-    match unsafe { libc::unshare(libc::CLONE_FILES) } {
-        0 => Ok(()),
-        _ => {
-            Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error())
-                .unwrap_or(rustix::io::Errno::IO))
-        }
+    if unsafe { libc::unshare(libc::CLONE_FILES) } == 0 {
+        return Ok(());
     }
+    let errno = rustix::io::Errno::from_io_error(&io::Error::last_os_error());
+    Err(errno.unwrap_or(rustix::io::Errno::IO))
 }
 
 /// A tracer that is killed at a step that a test chooses.

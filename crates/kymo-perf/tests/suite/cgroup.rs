@@ -138,19 +138,15 @@ fn cpu_time_before_the_exec() {
     attr.set_remove_on_exec(1);
     let mut far = Vec::new();
     for round in 0..30 {
-        let cgroup = match OwnCgroup::create() {
-            Ok(cgroup) => cgroup,
-            Err(error) => return skip(test, error),
-        };
+        let cgroup = OwnCgroup::create().inspect_err(|error| skip(test, error));
+        let Ok(cgroup) = cgroup else { return };
         // Arguments are copied before the exec is decided.
         let mut words = vec![OsString::from("true")];
         words.extend(std::iter::repeat_n(OsString::from("x".repeat(100_000)), round % 3 * 8));
         let mut command = Workload::prepare_marking(&words).unwrap();
         cgroup.add(command.pid()).unwrap();
-        let tally = match CgroupCounter::start(cgroup.path(), command.pid(), 0) {
-            Ok(tally) => tally,
-            Err(error) => return skip(test, error),
-        };
+        let tally = CgroupCounter::start(cgroup.path(), command.pid(), 0);
+        let Ok(tally) = tally.inspect_err(|error| skip(test, error)) else { return };
         let before = waiting(command.pid());
         let event = Real.open(&attr, &EventTarget::new(command.pid(), -1)).unwrap();
         command.start().unwrap();
