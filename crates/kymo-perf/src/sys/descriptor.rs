@@ -35,7 +35,7 @@ pub struct EventTarget<'a> {
     pub cloexec: bool,
     /// Whether the call is finished although this process is killed meanwhile: for uprobes, of
     /// which traps would stay in programs. The event has no owner then: it is not among those of
-    /// [`super::Kernel::enable_own`].
+    /// [`super::Kernel::switch_own`].
     pub to_its_end: bool,
 }
 
