@@ -37,13 +37,14 @@ pub fn parse_frequency(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `fp`, `none`, or `dwarf[,BYTES]`.
+/// `auto`, `fp`, `none`, or `dwarf[,BYTES]`.
 ///
 /// # Errors
 /// What was expected.
 pub fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
     const LIMIT: u32 = 65_528;
     match text.split_once(',').map_or((text, None), |(mode, bytes)| (mode, Some(bytes))) {
+        ("auto", None) => Ok(CallGraph::Auto),
         ("fp", None) => Ok(CallGraph::FramePointers),
         ("no" | "none", None) => Ok(CallGraph::None),
         ("dwarf", bytes) => {
@@ -55,7 +56,7 @@ pub fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
                 .map(|stack_bytes| CallGraph::Dwarf { stack_bytes })
                 .ok_or_else(|| format!("a stack copy has 8 to {LIMIT} bytes"))
         }
-        _ => Err("expected fp, or dwarf[,BYTES]".into()),
+        _ => Err("expected auto, fp, or dwarf[,BYTES]".into()),
     }
 }
 

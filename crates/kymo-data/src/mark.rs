@@ -25,8 +25,8 @@ pub struct UnwindCounts {
     pub stacks: u64,
     /// Frames found in them.
     pub frames: u64,
-    /// Frames whose caller was found by the frame pointer, for want of unwind data.
-    pub frame_pointer_frames: u64,
+    /// Frames whose caller was found by the frame pointer or by a search, for want of unwind data.
+    pub guessed_frames: u64,
     /// Samples of user tasks without one byte of stack: nothing to walk.
     pub without_stack: u64,
     /// Buffers of samples that were walked before all mappings were known.
@@ -78,8 +78,7 @@ impl UnwindCounts {
 
     fn words(&self) -> [u64; UnwindCounts::WORDS] {
         let mut words = [0; UnwindCounts::WORDS];
-        let first =
-            [self.stacks, self.frames, self.frame_pointer_frames, self.without_stack, self.early_buffers];
+        let first = [self.stacks, self.frames, self.guessed_frames, self.without_stack, self.early_buffers];
         words[..5].copy_from_slice(&first);
         words[5..].copy_from_slice(&self.ended);
         words
@@ -89,7 +88,7 @@ impl UnwindCounts {
         UnwindCounts {
             stacks: word(0),
             frames: word(1),
-            frame_pointer_frames: word(2),
+            guessed_frames: word(2),
             without_stack: word(3),
             early_buffers: word(4),
             ended: std::array::from_fn(|cause| word(5 + cause)),

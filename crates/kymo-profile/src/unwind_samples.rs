@@ -60,7 +60,8 @@ impl ThreadUnwinder<'_> {
         if let Some(words) = sample.callchain {
             out.extend_from_slice(words.as_bytes());
         }
-        let Some(regs) = sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.mask, r.values.iter()))
+        let Some(regs) =
+            sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.abi, r.mask, r.values.iter()))
         else {
             return;
         };

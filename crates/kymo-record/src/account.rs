@@ -129,7 +129,7 @@ impl Unwound {
         UnwindCounts {
             stacks: self.stats.samples,
             frames: self.stats.frames,
-            frame_pointer_frames: self.stats.frame_pointer_frames,
+            guessed_frames: self.stats.guessed_frames,
             ended: self.stats.stops,
             without_stack: self.without_stack,
             early_buffers: self.early_buffers,

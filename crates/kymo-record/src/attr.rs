@@ -182,7 +182,8 @@ fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Opt
     };
     match call_graph {
         CallGraph::None => {}
-        CallGraph::FramePointers => attr.sample_type |= Perf::SAMPLE_CALLCHAIN,
+        // What is not resolved has no plan that could choose.
+        CallGraph::FramePointers | CallGraph::Auto => attr.sample_type |= Perf::SAMPLE_CALLCHAIN,
         CallGraph::Dwarf { stack_bytes } => {
             attr.sample_type |= Perf::SAMPLE_CALLCHAIN | Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER;
             attr.set_exclude_callchain_user(1);

@@ -27,8 +27,8 @@ pub(crate) struct Load {
     pub(crate) drains: usize,
     /// Bytes of rings that nobody drains.
     pub(crate) kept_bytes: u64,
-    /// Samples have copies of stacks: they can come at a gigabyte per second from the start, faster
-    /// than memory can be had meanwhile.
+    /// Events that are sampled by count copy stacks: these can come at a gigabyte per second from the
+    /// start, faster than memory can be had meanwhile.
     pub(crate) stacks: bool,
 }
 

@@ -65,11 +65,11 @@ impl Unwind for Callers {
         ];
         let mut regs = UserRegs::new(r.rip, r.rsp, r.rbp);
         by_dwarf.iter().enumerate().for_each(|(number, value)| regs.set(number, Some(*value)));
-        let guessed = self.unwinder.stats().frame_pointer_frames;
+        let guessed = self.unwinder.stats().guessed_frames;
         let mut addresses = Vec::new();
         let stop = self.unwinder.unwind(&self.space, &regs, stack, MOST_FRAMES, &mut addresses);
         // A frame pointer is believed where samples are counted, but not where a lock may be held.
-        let guessed = self.unwinder.stats().frame_pointer_frames != guessed;
+        let guessed = self.unwinder.stats().guessed_frames != guessed;
         let last = addresses.last().and_then(|last| self.space.find(last.wrapping_sub(1)));
         let in_file = last.is_some_and(|mapping| mapping.module.is_some());
         if guessed {

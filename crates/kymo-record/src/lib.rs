@@ -103,6 +103,7 @@ mod session;
 mod shared;
 mod sideband;
 mod sink;
+mod stack_choice;
 mod standalone_writer;
 mod synth;
 mod targets;

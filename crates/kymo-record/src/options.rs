@@ -20,6 +20,10 @@ pub enum Rate {
 /// How call chains are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallGraph {
+    /// As suits each event: by unwind data, from copies as large as the load permits, where it samples by time; along
+    /// frame pointers where it samples every so many events, where nothing unwinds while recording (flight recorders,
+    /// other machines than x86-64), and where the rings are too small for copies.
+    Auto,
     /// Not at all.
     None,
     /// By the kernel, along frame pointers.
@@ -203,13 +207,13 @@ impl Options {
         event.overrides.overwrite.unwrap_or(self.overwrite)
     }
 
-    /// The plainest recording: call chains along frame pointers, 999 samples per second, everything
+    /// The plainest recording: call chains as suits each event, 999 samples per second, everything
     /// else as it is if nobody says anything.
     pub fn new(events: Vec<Selected>, targets: TargetSpec, output: Output) -> Options {
         Options {
             events,
             rate: Rate::Default(999),
-            call_graph: CallGraph::FramePointers,
+            call_graph: CallGraph::Auto,
             targets,
             scope: None,
             jobs: None,

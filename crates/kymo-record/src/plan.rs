@@ -7,6 +7,7 @@ use crate::options::{Options, Overload, Rate, RecordingClock};
 use crate::ring_size;
 use crate::scope::Scope;
 use crate::scope_choice::{self, Choice, Facts, Whom};
+use crate::stack_choice;
 use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
@@ -106,7 +107,7 @@ impl RecordingPlan {
             notes.push(format!("--scope is ignored: {}", scope_choice::only(scope)));
         }
         let ring_may_shrink = options.ring_pages.is_none();
-        let ring_pages = options.ring_pages.unwrap_or_else(|| ring_size::default_pages(options.call_graph));
+        let ring_pages = options.ring_pages.unwrap_or_else(|| ring_size::default_pages(&options));
         if options.overload == Overload::Pause {
             if observed.kind == TargetKind::Cpus {
                 return Err(PlanError::PauseOfAll);
@@ -117,6 +118,7 @@ impl RecordingPlan {
         if newest.is_none() {
             notes.extend(ring_size::few_samples(ring_pages, options.call_graph));
         }
+        stack_choice::resolve(&mut options, ring_pages);
         let mut plan = RecordingPlan {
             open: evlist::EvlistPlan { events: Vec::new(), targets: Targets::system(&[]) },
             scope,
@@ -253,6 +255,14 @@ impl RecordingPlan {
             && !self.keeps_newest()
             && cfg!(target_arch = "x86_64")
             && self.open.events.iter().any(stacks)
+    }
+
+    /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second at once.
+    pub(crate) fn copies_stacks_by_count(&self) -> bool {
+        let by_count = |event: &evlist::Request| {
+            event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0 && event.attr.freq() == 0
+        };
+        self.open.events.iter().any(by_count)
     }
 
     /// Whether the rings of samples keep the newest records: the recording is a flight recorder's.

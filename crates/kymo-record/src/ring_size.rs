@@ -1,6 +1,7 @@
 //! The size of rings, and the watermark that wakes their drains.
 use crate::machine::read_number;
-use crate::options::CallGraph;
+use crate::options::{CallGraph, Options};
+use crate::stack_choice;
 use kymo_perf::sys;
 use rustix::process::geteuid;
 
@@ -10,9 +11,14 @@ const STACKS_SHARE: usize = 4;
 const ALL_RINGS_BYTES: usize = 128 << 20;
 
 /// The pages of each ring where nobody says how many.
-pub(crate) fn default_pages(call_graph: CallGraph) -> usize {
+pub(crate) fn default_pages(options: &Options) -> usize {
     let allowed = read_number("/proc/sys/kernel/perf_event_mlock_kb").unwrap_or(516) as usize * 1024;
-    let stacks = matches!(call_graph, CallGraph::Dwarf { .. });
+    let stacks = match options.call_graph {
+        CallGraph::Dwarf { .. } => true,
+        // Nobody asked for stacks that do not fit into the memory that was asked for.
+        CallGraph::Auto => stack_choice::unwinds(options) && options.max_memory_bytes.is_none(),
+        CallGraph::FramePointers | CallGraph::None => false,
+    };
     // Only root may have what it likes.
     pages(allowed, stacks && geteuid().is_root(), sys::online_cpus().len())
 }

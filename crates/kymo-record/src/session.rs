@@ -9,7 +9,7 @@ use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
 use crate::machine;
 use crate::opening::{Opened, features, open, sources, spec, tracing_data};
-use crate::options::{CallGraph, LastSnapshot};
+use crate::options::LastSnapshot;
 use crate::output;
 use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
 use crate::plan::RecordingPlan;
@@ -44,7 +44,7 @@ fn budget(
         ring_bytes: plan.drained_pages() * sys::page_size(),
         drains: sources(events, rings).len(),
         kept_bytes: kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum(),
-        stacks: matches!(options.call_graph, CallGraph::Dwarf { .. }),
+        stacks: plan.copies_stacks_by_count(),
     };
     Budget::new(&load, options.max_memory_bytes)
 }

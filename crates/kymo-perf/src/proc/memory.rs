@@ -325,7 +325,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// As [`read`](ProcessMemory::read), if there are none.
-    pub(crate) fn read_some(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    pub fn read_some(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
         let mut read = 0;
         for part in bytes.chunks_mut(MOST_BYTES) {
             match self.ask(READ, address.wrapping_add(read as u64), part) {

@@ -464,7 +464,8 @@ impl Samples<'_> {
         stack: &[u8],
         words: &mut Vec<u64>,
     ) {
-        let Some(regs) = sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.mask, r.values.iter()))
+        let Some(regs) =
+            sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.abi, r.mask, r.values.iter()))
         else {
             return;
         };

@@ -46,7 +46,7 @@ impl UnwoundItem {
         UnwoundItem {
             stacks: counts.stacks,
             frames: counts.frames,
-            frame_pointer_frames: counts.frame_pointer_frames,
+            frame_pointer_frames: counts.guessed_frames,
             without_stack: counts.without_stack,
             early_buffers: counts.early_buffers,
             ended: causes.map(|(cause, stacks)| CauseItem { cause: cause.label(), stacks }).collect(),

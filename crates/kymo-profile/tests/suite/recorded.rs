@@ -42,7 +42,9 @@ pub(crate) fn samples(path: &Path, modules: &UnwindModules) -> Vec<RecordedSampl
         if record.header.kind == PERF_RECORD_SAMPLE {
             let sample = layout.parse_record(&record).expect("a sample");
             let (Some(regs), Some(stack)) = (sample.user_regs, sample.user_stack) else { continue };
-            let Some(regs) = UserRegs::from_perf_x86_64(regs.mask, regs.values.iter()) else { continue };
+            let Some(regs) = UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter()) else {
+                continue;
+            };
             let space = spaces.entry(sample.pid.unwrap_or(0)).or_default().clone();
             let stack = stack.to_vec();
             out.push(RecordedSample { key: (sample.tid.unwrap_or(0), time_ns), space, regs, stack });

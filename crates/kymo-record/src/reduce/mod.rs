@@ -48,6 +48,8 @@
 //! docs/internals/design/0005-several-reducers.md says how.
 mod files;
 mod order;
+mod outer_frames;
+mod outer_memory;
 mod rewrite;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,18 @@
 //! Unwinds the samples of buffers, in place.
 use super::order::Side;
+use super::outer_frames::OuterFrames;
+use super::outer_memory::OuterMemory;
 use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment};
-use kymo_symbols::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
+
+/// How much of a stack is read at once beyond its copy.
+const MORE_STACK_BYTES: usize = 128 << 10;
+/// How much of a stack is looked at, with its copy.
+const MOST_STACK_BYTES: usize = 1 << 20;
 
 /// One thread's part: what it knows of tasks and mappings, and its unwinder.
 pub(super) struct Worker {
@@ -13,6 +20,11 @@ pub(super) struct Worker {
     spaces: LiveSpaces,
     modules: Arc<UnwindModules>,
     unwinder: Unwinder,
+    outer_frames: OuterFrames,
+    outer_memory: OuterMemory,
+    stack_pointers: Vec<u64>,
+    /// A stack longer than its copy.
+    longer: Vec<u8>,
     frames: Vec<u64>,
     counts: Unwound,
 }
@@ -22,16 +34,29 @@ impl Worker {
     pub(super) fn new(events: Arc<EventSet>, modules: Arc<UnwindModules>) -> Worker {
         // The addresses that perf would give for the stack's bytes: within the call, where every
         // reader looks for it.
-        let unwinder = Unwinder::new(Convention::Perf);
-        let (frames, counts) = (Vec::with_capacity(MAX_FRAMES), Unwound::default());
-        Worker { events, spaces: LiveSpaces::new(), modules, unwinder, frames, counts }
+        let unwinder = Unwinder::new(Convention::Perf).searching_callers();
+        Worker {
+            events,
+            spaces: LiveSpaces::new(),
+            modules,
+            unwinder,
+            outer_frames: OuterFrames::default(),
+            outer_memory: OuterMemory::default(),
+            longer: Vec::new(),
+            stack_pointers: Vec::with_capacity(MAX_FRAMES),
+            frames: Vec::with_capacity(MAX_FRAMES),
+            counts: Unwound::default(),
+        }
     }
 
     /// Takes in what is needed to know for the samples that follow.
     pub(super) fn side(&mut self, moment: Moment, side: &Side) {
         match side {
             Side::Event(event) => self.spaces.apply(moment, event, &self.modules),
-            Side::Ended { tid } => self.spaces.ended(moment, *tid),
+            Side::Ended { tid } => {
+                self.outer_frames.forget(*tid);
+                self.spaces.ended(moment, *tid);
+            }
         }
     }
 
@@ -75,20 +100,48 @@ impl Worker {
         let mut sample = Sample::default();
         layout.parse_into(header.misc, body, &mut sample).ok()?;
         let stack = sample.user_stack.unwrap_or(&[]);
-        let regs =
-            sample.user_regs.and_then(|regs| UserRegs::from_perf_x86_64(regs.mask, regs.values.iter()));
+        let regs = sample
+            .user_regs
+            .and_then(|regs| UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter()));
         let Some(regs) = regs else { return Some((parts, false)) };
         if stack.is_empty() {
             self.counts.without_stack += 1;
             return Some((parts, false));
         }
         let pid = sample.pid.unwrap_or(-1);
-        let moment = Moment { time_ns: sample.time.unwrap_or(0), position: u64::MAX };
-        let space = self.spaces.space(pid, sample.tid.unwrap_or(pid), moment);
-        self.frames.clear();
+        let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
         let most = MAX_FRAMES.min(room(&parts));
-        self.unwinder.unwind(space, &regs, stack, most, &mut self.frames);
+        self.unwind(pid, tid, time_ns, &regs, stack, most);
         Some((parts, true))
+    }
+
+    /// Unwinds one stack into `frames`, with the outer frames that its copy has not, if they can be found.
+    fn unwind(&mut self, pid: i32, tid: i32, time_ns: u64, regs: &UserRegs, stack: &[u8], most: usize) {
+        let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
+        let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);
+        frames.clear();
+        let mut stop = unwinder.unwind(space, regs, stack, most, frames);
+        if stop == Stop::StackEnd {
+            self.stack_pointers.clear();
+            self.stack_pointers.extend_from_slice(unwinder.stack_pointers());
+            let outer = self.outer_frames.append(tid, time_ns, &mut self.stack_pointers, frames, most);
+            if outer > 0 {
+                return unwinder.completed(outer);
+            }
+            self.outer_memory.begin();
+            self.longer.clear();
+            self.longer.extend_from_slice(stack);
+        }
+        while stop == Stop::StackEnd && self.longer.len() < MOST_STACK_BYTES {
+            let end = regs.sp().wrapping_add(self.longer.len() as u64);
+            if !self.outer_memory.append(pid, tid, end, MORE_STACK_BYTES, &mut self.longer) {
+                return;
+            }
+            stop = unwinder.unwind_longer(space, regs, &self.longer, most, frames);
+        }
+        if stop == Stop::Root {
+            self.outer_frames.keep(tid, time_ns, unwinder.stack_pointers(), frames);
+        }
     }
 
     /// What came of it.

@@ -120,7 +120,7 @@ impl Frames {
         // has been put one byte back from its first: from nine bytes before to ten behind, all of it is seen.
         let start = file_offset.saturating_sub(SIGRETURN.len() as u64);
         if module
-            .code_at(start)
+            .code_at::<19>(start)
             .is_some_and(|code| code.windows(SIGRETURN.len()).any(|window| window == SIGRETURN))
         {
             return FrameRule { rule: Rule::signal_trampoline(), signal: true };

@@ -82,9 +82,11 @@
 //! times slower where processes come and go. The cold first rounds in that file cannot be compared: the rival's modules are loaded
 //! before its clock starts.
 //!
-//! x86_64 only. For other machines a module is refused when it is read, see [`UnwindModules::problems`]; an aarch64
+//! x86_64 only; 32-bit tasks are walked along frame pointers. For other machines a module is refused when it is read, see [`UnwindModules::problems`]; an aarch64
 //! register file and rule set would stand beside [`UserRegs`] and the rules.
 
+mod call_sites;
+mod compat;
 mod elf;
 mod expression;
 mod frames;

@@ -250,10 +250,10 @@ impl Module {
         (self.shared.open)(&self.file())
     }
 
-    /// Some bytes of machine code, to recognise a signal trampoline where no unwind data covers it.
-    pub(super) fn code_at(&self, file_offset: u64) -> Option<[u8; 19]> {
+    /// Some bytes of machine code, to recognise signal trampolines, calls and jump stubs.
+    pub(super) fn code_at<const N: usize>(&self, file_offset: u64) -> Option<[u8; N]> {
         let image = self.code.get_or_init(|| (self.shared.open)(&self.file()).ok()).as_ref()?;
-        image.read(file_offset, 19)?.try_into().ok()
+        image.read(file_offset, N as u64)?.try_into().ok()
     }
 }
 

@@ -28,7 +28,12 @@ pub struct UserRegs {
     pub ip: u64,
     values: [u64; REGISTERS],
     known: u16,
+    /// They are a 32-bit task's.
+    pub(super) compat: bool,
 }
+
+/// `PERF_SAMPLE_REGS_ABI_32`.
+const ABI_32: u64 = 1;
 
 impl UserRegs {
     /// Registers of which only the three that every walk needs are known.
@@ -39,10 +44,11 @@ impl UserRegs {
         regs
     }
 
-    /// Registers as a sample carries them: `mask` is the event's `sample_regs_user`, `values` one word per bit
-    /// of the mask, lowest bit first. `None` when the instruction or the stack pointer was not recorded. Only for samples of 64-bit tasks (register abi 2): a 32-bit task's stack has another shape.
+    /// Registers as a sample carries them: `abi` is 1 for a 32-bit task and 2 for a 64-bit task, `mask` the event's
+    /// `sample_regs_user`, `values` one word per bit of the mask, lowest bit first. `None` when the instruction or the
+    /// stack pointer was not recorded.
     #[doc(alias = "PERF_SAMPLE_REGS_USER")]
-    pub fn from_perf_x86_64(mask: u64, values: impl IntoIterator<Item = u64>) -> Option<UserRegs> {
+    pub fn from_perf_x86_64(abi: u64, mask: u64, values: impl IntoIterator<Item = u64>) -> Option<UserRegs> {
         let mut by_perf = [0_u64; 64];
         let mut seen = 0_u64;
         let mut rest = mask;
@@ -56,7 +62,7 @@ impl UserRegs {
             rest &= rest - 1;
         }
         let word = |number: u8| (seen & (1 << number) != 0).then(|| by_perf[usize::from(number)]);
-        let mut regs = UserRegs { ip: word(PERF_IP)?, ..UserRegs::default() };
+        let mut regs = UserRegs { ip: word(PERF_IP)?, compat: abi == ABI_32, ..UserRegs::default() };
         for (dwarf, &perf) in PERF_NUMBER.iter().enumerate() {
             regs.set(dwarf, word(perf));
         }

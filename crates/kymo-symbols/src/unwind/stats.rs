@@ -60,8 +60,9 @@ pub struct UnwindStats {
     pub samples: u64,
     /// Frames handed out.
     pub frames: u64,
-    /// Frames whose caller was found by the frame pointer, for want of unwind data (generated code, stripped files).
-    pub frame_pointer_frames: u64,
+    /// Frames whose caller was found by the frame pointer or by a search, for want of unwind data (generated code,
+    /// assembly).
+    pub guessed_frames: u64,
     /// Rules that had to be worked out from a module's unwind data.
     pub rules_parsed: u64,
     /// Walks that ended for each cause, in the order of [`Stop::ALL`].
@@ -78,11 +79,18 @@ impl UnwindStats {
     pub fn merge(&mut self, other: &UnwindStats) {
         self.samples += other.samples;
         self.frames += other.frames;
-        self.frame_pointer_frames += other.frame_pointer_frames;
+        self.guessed_frames += other.guessed_frames;
         self.rules_parsed += other.rules_parsed;
         for (mine, theirs) in self.stops.iter_mut().zip(other.stops) {
             *mine += theirs;
         }
+    }
+
+    /// The last walk to end for want of stack bytes is complete: its outer frames, so many, were known.
+    pub(super) fn complete(&mut self, outer_frames: usize) {
+        self.frames += outer_frames as u64;
+        self.stops[Stop::StackEnd as usize] -= 1;
+        self.stops[Stop::Root as usize] += 1;
     }
 
     pub(super) fn count(&mut self, frames: usize, cause: Stop) {

@@ -231,7 +231,7 @@ fn generated_code_is_walked_by_frame_pointers() {
     let mut frames = Vec::new();
     assert_eq!(unwinder.unwind(&space, &regs, &stack_of(&words), MAX_FRAMES, &mut frames), Stop::StackEnd);
     assert_eq!(frames.len(), 101);
-    assert_eq!(unwinder.stats().frame_pointer_frames, 100);
+    assert_eq!(unwinder.stats().guessed_frames, 100);
     assert_eq!(unwinder.unwind(&space, &regs, &stack_of(&words), 7, &mut frames), Stop::Limit);
     assert_eq!((frames.len(), unwinder.stats().frames), (108, 108));
     assert_eq!(unwinder.unwind(&AddressSpace::new(), &regs, &[], 7, &mut frames), Stop::NoMapping);
@@ -279,14 +279,14 @@ fn registers_of_a_sample() {
     // ax bx cx dx si di bp sp ip flags cs ss, r8-r15: the mask perf record uses.
     let mask = 0xff_0fff;
     let values = (0..12).chain(16..24).map(|number: u64| 100 + number);
-    let regs = UserRegs::from_perf_x86_64(mask, values).expect("registers");
+    let regs = UserRegs::from_perf_x86_64(2, mask, values).expect("registers");
     let by_dwarf: Vec<_> = (0..17).map(|n| regs.get(n).expect("known")).collect();
     let expected = [100, 103, 102, 101, 104, 105, 106, 107, 116, 117, 118, 119, 120, 121, 122, 123, 108];
     assert_eq!(by_dwarf, expected);
-    let few = UserRegs::from_perf_x86_64(0b1_1000_0000, [1, 2]).expect("sp and ip");
+    let few = UserRegs::from_perf_x86_64(2, 0b1_1000_0000, [1, 2]).expect("sp and ip");
     assert_eq!((few.sp(), few.ip, few.get(0)), (1, 2, None));
-    assert!(UserRegs::from_perf_x86_64(0b1_0000_0000, [1]).is_none());
-    assert!(UserRegs::from_perf_x86_64(u64::MAX, []).is_none());
+    assert!(UserRegs::from_perf_x86_64(2, 0b1_0000_0000, [1]).is_none());
+    assert!(UserRegs::from_perf_x86_64(2, u64::MAX, []).is_none());
 }
 
 /// Operations that both evaluators know, with operands.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use gimli::UnwindContext;
 
+use super::call_sites::CallSites;
+use super::compat;
 use super::expression::{Expression, ExpressionError};
 use super::module::Module;
 use super::regs::{RBP, RSP, UserRegs};
@@ -39,7 +41,18 @@ pub struct Unwinder {
     /// Rules that do not fit into a place of the cache, by number.
     exotic: Vec<Arc<Exotic>>,
     context: Box<UnwindContext<usize>>,
+    /// Where the callers of code without unwind data are searched for, if they are.
+    call_sites: Option<CallSites>,
+    /// The stack pointer of each frame of the last walk.
+    stack_pointers: Vec<u64>,
     stats: UnwindStats,
+}
+
+/// How a caller was found where no unwind data covers a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    ByFramePointer,
+    Searched,
 }
 
 /// One place of the cache.
@@ -77,14 +90,14 @@ const MAX_EXOTIC: usize = 1 << 14;
 
 /// The recorded stack: bytes from the sampled stack pointer upwards.
 #[derive(Clone, Copy)]
-struct Stack<'a> {
-    start: u64,
-    bytes: &'a [u8],
+pub(super) struct Stack<'a> {
+    pub(super) start: u64,
+    pub(super) bytes: &'a [u8],
 }
 
 impl Stack<'_> {
     #[inline]
-    fn word(&self, address: u64) -> Option<u64> {
+    pub(super) fn word(&self, address: u64) -> Option<u64> {
         let at = usize::try_from(address.wrapping_sub(self.start)).ok()?;
         let bytes = self.bytes.get(at..at.checked_add(8)?)?;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
@@ -107,8 +120,19 @@ impl Unwinder {
             cache: vec![EMPTY; PLACES].into(),
             exotic: Vec::new(),
             context: Box::default(),
+            call_sites: None,
+            stack_pointers: Vec::new(),
             stats: UnwindStats::default(),
         }
+    }
+
+    /// Where unwind data is missing and the frame pointer leads to no call, the caller is searched for on the stack:
+    /// the first word that is the address behind a call instruction. Right for hand-written code as of codecs and
+    /// cryptography, but a guess, counted with those by the frame pointer.
+    #[must_use]
+    pub fn searching_callers(mut self) -> Unwinder {
+        self.call_sites = Some(CallSites::default());
+        self
     }
 
     /// Appends the frames of one sample to `out`, innermost first, at most `max_frames` (perf: [`MAX_FRAMES`]), and
@@ -127,8 +151,49 @@ impl Unwinder {
     ) -> Stop {
         let before = out.len();
         let stack = Stack { start: regs.sp(), bytes: stack };
-        let stop = self.walk(space, *regs, stack, before.saturating_add(max_frames), out);
+        let full = before.saturating_add(max_frames);
+        self.stack_pointers.clear();
+        let stop = if regs.compat {
+            let stop = compat::walk(regs, stack, self.convention, full, out);
+            self.stats.guessed_frames += (out.len() - before).saturating_sub(1) as u64;
+            stop
+        } else {
+            self.walk(space, *regs, stack, full, out)
+        };
         self.stats.count(out.len() - before, stop);
+        stop
+    }
+
+    /// The stack pointer of each frame of the last walk, innermost first: for a caller the address just above the
+    /// return address that led to it. None of a 32-bit task's.
+    pub fn stack_pointers(&self) -> &[u64] {
+        &self.stack_pointers
+    }
+
+    /// Counts the last walk, which had run out of stack bytes, as complete: its outer frames, so many, were known.
+    pub fn completed(&mut self, outer_frames: usize) {
+        self.stats.complete(outer_frames);
+    }
+
+    /// Walks a stack again, of which the last walk had too few bytes, with more of them. The further ones were read
+    /// later than the sample: they are believed only if they lead to the thread's start. Otherwise `out` keeps the
+    /// last walk's frames.
+    pub fn unwind_longer(
+        &mut self,
+        space: &AddressSpace,
+        regs: &UserRegs,
+        stack: &[u8],
+        max_frames: usize,
+        out: &mut Vec<u64>,
+    ) -> Stop {
+        let inner = out.len();
+        out.clear();
+        self.stack_pointers.clear();
+        let stop = self.walk(space, *regs, Stack { start: regs.sp(), bytes: stack }, max_frames, out);
+        match stop {
+            Stop::Root => self.stats.complete(out.len() - inner),
+            _ => out.truncate(inner),
+        }
         stop
     }
 
@@ -150,6 +215,8 @@ impl Unwinder {
         // The sampled instruction, and one that a signal interrupted, is looked up as it is.
         let mut back = 0;
         let mut first = true;
+        // The caller was searched for: its registers may be those of the code that it called.
+        let mut searched = false;
         loop {
             if out.len() >= full {
                 return Stop::Limit;
@@ -165,9 +232,11 @@ impl Unwinder {
                 Convention::Return => 0,
             };
             out.push(regs.ip.wrapping_sub(lowered));
+            self.stack_pointers.push(regs.sp());
             let Some(rule) = rule else { return Stop::NoMapping };
 
             let (ip, sp) = (regs.ip, regs.sp());
+            let frame = searched.then_some(regs);
             let stepped = match rule.kind {
                 Kind::Plain => step_plain(&rule.plain, &mut regs, stack, first),
                 Kind::Exotic => match self.exotic.get(rule.plain.cfa_offset as usize) {
@@ -175,12 +244,23 @@ impl Unwinder {
                     None => Err(Stop::BadUnwindInfo),
                 },
                 Kind::FramePointer => {
-                    let stepped = step_frame_pointer(&mut regs, stack);
-                    self.stats.frame_pointer_frames += u64::from(stepped.is_ok());
-                    stepped
+                    let stepped = self.step_without_data(space, &mut regs, stack, first || searched);
+                    self.stats.guessed_frames += u64::from(stepped.is_ok());
+                    searched = stepped == Ok(Caller::Searched);
+                    stepped.map(|_| ())
                 }
                 Kind::Root => Err(Stop::Root),
                 Kind::Bad => Err(Stop::BadUnwindInfo),
+            };
+            let stepped = match frame {
+                Some(frame) if !leads_on(stepped, space, &regs) => {
+                    regs = frame;
+                    let call_sites = self.call_sites.as_mut();
+                    let found =
+                        call_sites.is_some_and(|call_sites| call_sites.search(space, &mut regs, stack));
+                    if found { Ok(()) } else { stepped }
+                }
+                _ => stepped,
             };
             if let Err(stop) = stepped {
                 return stop;
@@ -193,6 +273,35 @@ impl Unwinder {
             }
             back = u64::from(!rule.signal);
             first = false;
+        }
+    }
+
+    /// The caller of a frame that no unwind data covers. `in_doubt`: it is the innermost frame, or was searched for, so
+    /// that it may keep no frame pointer.
+    fn step_without_data(
+        &mut self,
+        space: &AddressSpace,
+        regs: &mut UserRegs,
+        stack: Stack<'_>,
+        in_doubt: bool,
+    ) -> Result<Caller, Stop> {
+        let mut caller = *regs;
+        let stepped = step_frame_pointer(&mut caller, stack);
+        let Some(call_sites) = &mut self.call_sites else {
+            *regs = caller;
+            return stepped.map(|()| Caller::ByFramePointer);
+        };
+        match stepped {
+            Ok(()) if call_sites.may_return_to(space, caller.ip) => {
+                *regs = caller;
+                Ok(Caller::ByFramePointer)
+            }
+            // In code that keeps no frame pointer it is 0 by chance.
+            Err(Stop::Root) if !in_doubt => Err(Stop::Root),
+            _ if CallSites::is_thread_start(space, regs.ip) => Err(Stop::Root),
+            _ if call_sites.search(space, regs, stack) => Ok(Caller::Searched),
+            Ok(()) => Err(Stop::NoUnwindInfo),
+            Err(stop) => Err(stop),
         }
     }
 
@@ -246,6 +355,14 @@ impl Unwinder {
             Rule::Bad => (NOTHING, Kind::Bad),
         };
         CachedRule { plain, kind, signal: rule.signal }
+    }
+}
+
+/// Whether a step by registers that may be wrong came to code or to the thread's start.
+fn leads_on(stepped: Result<(), Stop>, space: &AddressSpace, regs: &UserRegs) -> bool {
+    match stepped {
+        Ok(()) => regs.ip == 0 || space.find(regs.ip).is_some(),
+        Err(stop) => stop == Stop::Root,
     }
 }
 

@@ -55,10 +55,10 @@ pub(crate) struct RecordArgs {
     /// Sample every so many events instead
     #[arg(short = 'c', long = "count", value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) period_count: Option<u64>,
-    /// Record call chains along frame pointers (this is the default)
+    /// Record call chains (this is the default)
     #[arg(short = 'g')]
     pub(super) chains: bool,
-    /// How to record call chains: `fp` along frame pointers, or `dwarf[,BYTES]` by unwind tables, from a copy of so much of the stack
+    /// How to record call chains: `fp` along frame pointers, `dwarf[,BYTES]` by unwind tables, from a copy of so much of the stack, or `auto`, by unwind tables from copies as large as the load permits, where events sample by time, and along frame pointers elsewhere [default: auto]
     #[arg(long, value_name = "MODE", value_parser = parse_call_graph)]
     pub(super) call_graph: Option<CallGraph>,
     /// Keep the copies of stacks, for the report to unwind, instead of unwinding them while recording
@@ -434,11 +434,8 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         (_, Some(events)) => Rate::Period(events),
         _ => Rate::Default(DEFAULT_FREQUENCY),
     };
-    let call_graph = if args.no_call_graph {
-        CallGraph::None
-    } else {
-        args.call_graph.unwrap_or(CallGraph::FramePointers)
-    };
+    let call_graph =
+        if args.no_call_graph { CallGraph::None } else { args.call_graph.unwrap_or(CallGraph::Auto) };
     let delay = args
         .delay
         .filter(|&ms| ms != 0)

@@ -65,6 +65,7 @@ mod runtimes;
 mod scenario;
 mod scopes;
 mod servers;
+mod stacks;
 mod stat;
 mod switching;
 mod table;
