@@ -12,12 +12,13 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, idle, overhead, probe, report, spawn, start, stat, storm, watch
+from versus import attach, breakpoint, evlist, idle, overhead, probe, report, spawn, stacks, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
     "report": report,
     "overhead": overhead,
+    "stacks": stacks,
     "start": start,
     "evlist": evlist,
     "attach": attach,

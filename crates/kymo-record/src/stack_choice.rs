@@ -1,4 +1,5 @@
-//! How `--call-graph auto` records call chains: by unwind data where that is cheap, along frame pointers elsewhere.
+//! How `--call-graph auto` records call chains: by unwind data where that is cheap, along frame
+//! pointers elsewhere.
 //!
 //! | event | call chains | why |
 //! |---|---|---|
@@ -6,13 +7,15 @@
 //! | samples every so many events | along frame pointers | there may be a million a second |
 //! | any event of a flight recorder, or on another machine than x86-64 | along frame pointers | nothing unwinds while recording |
 //!
-//! Copies are as large as the kernel permits: it copies no more than is on the stack. They are smaller where all CPUs
-//! together would copy more than [`BYTES_PER_SECOND`], or where a ring would hold fewer than [`SAMPLES_PER_RING`].
+//! Copies are as large as the kernel permits: it copies no more than is on the stack. They are
+//! smaller where all CPUs together would copy more than [`BYTES_PER_SECOND`], or where a ring would
+//! hold fewer than [`SAMPLES_PER_RING`].
 use crate::options::{CallGraph, Options, Rate};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys;
 
-/// The largest copy that the kernel takes. It makes it smaller where the rest of the sample needs its place.
+/// The largest copy that the kernel takes. It makes it smaller where the rest of the sample needs
+/// its place.
 const MOST_STACK_BYTES: u32 = 65_528;
 /// The smallest copy that is of use: stacks of most programs in C are smaller.
 const LEAST_STACK_BYTES: u64 = 2048;
@@ -62,7 +65,8 @@ fn frequency(event: &Selected, asked: Rate) -> Option<u64> {
     }
 }
 
-/// The size of the copies for so many samples per second on each of so many CPUs; `None`: too small to be of use.
+/// The size of the copies for so many samples per second on each of so many CPUs; `None`: too small
+/// to be of use.
 fn copy_bytes(rate: u64, cpus: u64, ring_bytes: u64) -> Option<u32> {
     let by_load = BYTES_PER_SECOND / rate.saturating_mul(cpus).max(1);
     let bytes = by_load.min(ring_bytes / SAMPLES_PER_RING).min(MOST_STACK_BYTES.into()) & !7;
@@ -79,8 +83,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Checks that copies are as large as possible on a small machine, smaller where many CPUs, many samples or small
-    /// rings bound them, and none where they would be useless.
+    /// Checks that copies are as large as possible on a small machine, smaller where many CPUs,
+    /// many samples or small rings bound them, and none where they would be useless.
     #[test]
     fn sizes_of_copies() {
         assert_eq!(copy_bytes(999, 2, 2 * MIB), Some(MOST_STACK_BYTES));
@@ -98,8 +102,8 @@ mod tests {
         Options { rate, ..Options::new(events, TargetSpec::default(), output) }
     }
 
-    /// Checks which events get their call chains by unwind data: those that sample by time, whoever says how often,
-    /// unless they say how themselves or a flight recorder keeps them.
+    /// Checks which events get their call chains by unwind data: those that sample by time, whoever
+    /// says how often, unless they say how themselves or a flight recorder keeps them.
     #[test]
     fn events_that_sample_by_time() {
         let copies = CallGraph::Dwarf { stack_bytes: MOST_STACK_BYTES };

@@ -1,4 +1,4 @@
-//! Unwinds user stacks while recording: samples with registers and 8 KiB of stack become samples
+//! Unwinds user stacks while recording: samples with registers and copies of stacks become samples
 //! with a call chain of some hundred bytes.
 //!
 //! *It gets* the drains' messages; *it gives* the writer the same messages, in the same order for
@@ -24,9 +24,14 @@
 //!   what waits longest goes on with the mappings that are known, and is counted.
 //! - I5: what is kept of tasks and mappings does not grow with the length of the recording
 //!   (`LiveSpaces`), nor the files' unwind data beyond a fixed budget (`files`).
-//! - I6: a sample whose rules are known costs no allocation.
+//! - I6: a sample whose rules are known, and whose stack was copied whole, costs no allocation.
 //! - I7: the recording tells what unwinding came to ([`kymo_data::Mark::Unwound`]): the sum of its
 //!   marks is what [`Reducer::run`] returns.
+//!
+//! # Stacks deeper than their copies
+//! Their outer frames are those of the thread's last walk (`outer_frames`), or lie in memory that
+//! is read from the process (`outer_memory`). What can be wrong then, and how seldom, is in
+//! docs/internals/design/0006-whole-stacks.md.
 //!
 //! # Why the chains are not as the kernel writes them
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to

@@ -1,9 +1,9 @@
 //! The outer frames of stacks that are deeper than their copies.
 //!
-//! The kernel copies at most 64 KiB of a stack. What lies beyond is known from earlier samples of the same thread: the
-//! copy's outermost frame is looked for among the frames of the last complete walk. A frame with the same stack
-//! pointer and the same address there is the same call, as long as it has not returned, and what lies outside of a call
-//! does not change while it lasts.
+//! The kernel copies at most 64 KiB of a stack. What lies beyond is known from earlier samples of
+//! the same thread: the copy's outermost frame is looked for among the frames of the last complete
+//! walk. A frame with the same stack pointer and the same address there is the same call, as long
+//! as it has not returned, and what lies outside of a call does not change while it lasts.
 //!
 //! ```text
 //!  last walk   leaf .. g  f  e  d  c  b  main  _start        stack pointer and address of each
@@ -12,9 +12,10 @@
 //! ```
 //!
 //! # What can be wrong
-//! Between two samples `f` may have returned, and another caller may have called the same function from a frame of the
-//! same size, so that `f'` has the stack pointer and address of `f`. The frames outside of it are then those of the
-//! earlier call. What is known is used for [`OLDEST_NS`] only, so such an error does not last.
+//! Between two samples `f` may have returned, and another caller may have called the same function
+//! from a frame of the same size, so that `f'` has the stack pointer and address of `f`. The frames
+//! outside of it are then those of the earlier call. What is known is used for [`OLDEST_NS`] only,
+//! so such an error does not last.
 use std::collections::HashMap;
 
 /// How long the frames of a walk are used, in ns.
@@ -47,8 +48,9 @@ impl OuterFrames {
         known.frames.extend(stack_pointers.iter().copied().zip(frames.iter().copied()));
     }
 
-    /// Appends the frames outside of the last one to a walk that ran out of stack bytes; returns how many they are, 0
-    /// if they are not known. At most `most` frames are in `frames` afterwards.
+    /// Appends the frames outside of the last one to a walk that ran out of stack bytes; returns
+    /// how many they are, 0 if they are not known. At most `most` frames are in `frames`
+    /// afterwards.
     pub(super) fn append(
         &mut self,
         tid: i32,
@@ -85,9 +87,10 @@ impl OuterFrames {
 mod tests {
     use super::*;
 
-    /// Checks that a walk that was cut gets the outer frames of the last walk if its outermost frame is one of these, and
-    /// only then: not of another thread, not with another address or stack pointer, not after a second, not beyond the
-    /// limit; and that what was joined is what the next walk is joined to.
+    /// Checks that a walk that was cut gets the outer frames of the last walk if its outermost
+    /// frame is one of these, and only then: not of another thread, not with another address or
+    /// stack pointer, not after a second, not beyond the limit; and that what was joined is what
+    /// the next walk is joined to.
     #[test]
     fn the_outermost_frame_must_be_known() {
         let mut known = OuterFrames::default();

@@ -1,13 +1,15 @@
 //! Reads what lies beyond the copy of a stack from the process itself.
 //!
-//! The kernel copies at most 64 KiB, and ends a copy early at a page that is not in memory, such as the untouched part of
-//! a large array. The outer frames lie beyond. They change rarely, so that they are mostly still there when the sample
-//! arrives here, some milliseconds later; what was read is used only if the walk through it reaches the thread's start.
+//! The kernel copies at most 64 KiB, and ends a copy early at a page that is not in memory, such as
+//! the untouched part of a large array. The outer frames lie beyond. They change rarely, so that
+//! they are mostly still there when the sample arrives here, some milliseconds later; what was read
+//! is used only if the walk through it reaches the thread's start.
 //!
-//! A page may come from a file system that never answers. So another thread reads, by [`ProcessMemory`], and the reducer
-//! waits [`MOST_WAITING`] for it. Between two stacks it rests for [`SPACING`] at least, and nine times as long as the last
-//! one took. What was read serves the thread's samples of the next [`FRESH`], and the frames that were found are known for
-//! longer (`outer_frames`).
+//! A page may come from a file system that never answers. So another thread reads, by
+//! [`ProcessMemory`], and the reducer waits [`MOST_WAITING`] for it. Between two stacks it rests
+//! for [`SPACING`] at least, and nine times as long as the last one took. What was read serves the
+//! thread's samples of the next [`FRESH`], and the frames that were found are known for longer
+//! (`outer_frames`).
 use kymo_perf::proc::ProcessMemory;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -74,8 +76,8 @@ impl OuterMemory {
         self.begun = self.next.is_none_or(|next| next <= now).then_some(now);
     }
 
-    /// Appends to a thread's stack, which ends at this address, bytes that lie beyond; at most `most` are read at once.
-    /// `false`: they are not to be had now.
+    /// Appends to a thread's stack, which ends at this address, bytes that lie beyond; at most
+    /// `most` are read at once. `false`: they are not to be had now.
     pub(super) fn append(&mut self, pid: i32, tid: i32, end: u64, most: usize, stack: &mut Vec<u8>) -> bool {
         if let Some(answer) = self.reader.as_mut().and_then(Reader::late_answer) {
             self.keep(answer);
@@ -174,8 +176,8 @@ fn bytes_of(question: Question) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Checks that memory of this process is read; that the next stack has to wait, but for bytes that are there
-    /// already; and that what is not mapped gives nothing.
+    /// Checks that memory of this process is read; that the next stack has to wait, but for bytes
+    /// that are there already; and that what is not mapped gives nothing.
     #[test]
     fn memory_is_read_now_and_then() {
         let mut memory = OuterMemory::default();
@@ -186,7 +188,8 @@ mod tests {
             let mut stack = vec![7];
             memory.append(pid, tid, address, 100, &mut stack).then_some(stack)
         };
-        // The helper process is started by the first question, which may take longer than the reducer waits.
+        // The helper process is started by the first question, which may take longer than the
+        // reducer waits.
         let first = (0..1000).find_map(|_| {
             std::thread::sleep(SPACING);
             read(1, address)

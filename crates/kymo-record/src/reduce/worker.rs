@@ -115,7 +115,8 @@ impl Worker {
         Some((parts, true))
     }
 
-    /// Unwinds one stack into `frames`, with the outer frames that its copy has not, if they can be found.
+    /// Unwinds one stack into `frames`, with the outer frames that its copy has not, if they can be
+    /// found.
     fn unwind(&mut self, pid: i32, tid: i32, time_ns: u64, regs: &UserRegs, stack: &[u8], most: usize) {
         let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
         let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);

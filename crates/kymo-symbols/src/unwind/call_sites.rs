@@ -1,19 +1,22 @@
 //! Searches the stack for the caller of code that has neither unwind data nor a frame pointer.
 //!
-//! Hand-written assembly, as in codecs and cryptography, often has no unwind data and uses `rbp` for its own values.
-//! Its return address still lies on the stack, above whatever the function put there. A word is taken for it if it
-//! is the address behind a call instruction of a file's code, and that call can have led to the code in question:
+//! Hand-written assembly, as in codecs and cryptography, often has no unwind data and uses `rbp`
+//! for its own values. Its return address still lies on the stack, above whatever the function put
+//! there. A word is taken for it if it is the address behind a call instruction of a file's code,
+//! and that call can have led to the code in question:
 //!
 //! - an indirect call can lead anywhere;
-//! - a direct call must lead to a jump stub (the PLT), or to a place at most [`MOST_CODE_BYTES`] before the code.
+//! - a direct call must lead to a jump stub (the PLT), or to a place at most [`MOST_CODE_BYTES`]
+//!   before the code.
 //!
-//! Registers keep their values: a caller whose rule needs one that the code has changed ends the walk or is missed.
+//! Registers keep their values: a caller whose rule needs one that the code has changed ends the
+//! walk or is missed.
 
 use rustc_hash::FxHashMap;
 
 use super::regs::{RSP, UserRegs};
 use super::space::{AddressSpace, Mapping};
-use super::unwinder::Stack;
+use super::stack::Stack;
 
 /// How much of the stack is searched. Assembly rarely has larger frames.
 const MOST_STACK_BYTES: u64 = 8 << 10;
@@ -33,7 +36,8 @@ enum Before {
     Indirect,
     /// A call to a jump stub.
     Stub,
-    /// A `nop`: where Go's runtime lets the first function of a goroutine return to (`runtime.goexit`).
+    /// A `nop`: where Go's runtime lets the first function of a goroutine return to
+    /// (`runtime.goexit`).
     Nop,
     /// A call to the address that is so far away, in bytes from the address behind the call.
     Direct(i32),
@@ -46,7 +50,8 @@ pub(super) struct CallSites {
 }
 
 impl CallSites {
-    /// Steps to the caller of a frame, if its return address is found; `regs` stay as they are if not.
+    /// Steps to the caller of a frame, if its return address is found; `regs` stay as they are if
+    /// not.
     pub(super) fn search(&mut self, space: &AddressSpace, regs: &mut UserRegs, stack: Stack<'_>) -> bool {
         let found = self.return_address(space, regs, stack);
         if let Some((slot, address)) = found {
@@ -83,16 +88,17 @@ impl CallSites {
         None
     }
 
-    /// Whether a function whose frame pointer was followed may return to this address. Generated code cannot be read:
-    /// there it may.
+    /// Whether a function whose frame pointer was followed may return to this address. Generated
+    /// code cannot be read: there it may.
     pub(super) fn may_return_to(&mut self, space: &AddressSpace, address: u64) -> bool {
         let Some(mapping) = space.find(address) else { return false };
         mapping.module.is_none() || self.before(space, mapping, address) != Before::Other
     }
 
-    /// Whether the function that returns to this address is a thread's first: what follows is the system call `exit` (as
-    /// in `clone` of C libraries and of Go's runtime), `hlt` (as in `_start`), or the call of a function that is a
-    /// breakpoint (as in the start of Go's main thread).
+    /// Whether the function that returns to this address is a thread's first: what follows is the
+    /// system call `exit` (as in `clone` of C libraries and of Go's runtime), `hlt` (as in
+    /// `_start`), or the call of a function that is a breakpoint (as in the start of Go's main
+    /// thread).
     pub(super) fn is_thread_start(space: &AddressSpace, address: u64) -> bool {
         /// mov $60 (exit), %eax; syscall. Before it, the exit status is put into edi.
         const EXIT: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
@@ -129,12 +135,14 @@ impl CallSites {
     }
 }
 
-/// The call instruction that these bytes end with. Its bytes may by chance be those of other instructions.
+/// The call instruction that these bytes end with. Its bytes may by chance be those of other
+/// instructions.
 fn call(code: &[u8; LONGEST_CALL]) -> Before {
     if code[2] == 0xe8 {
         return Before::Direct(i32::from_le_bytes([code[3], code[4], code[5], code[6]]));
     }
-    // FF /2: the byte behind it says what follows; see the Intel manual, volume 2, tables 2-2 and 2-3.
+    // FF /2: the byte behind it says what follows; see the Intel manual, volume 2, tables 2-2 and
+    // 2-3.
     let is_indirect = |length: usize| {
         let [opcode, mode, ..] = code[LONGEST_CALL - length..] else { return false };
         let has_index = mode >> 6 != 3 && mode & 7 == 4;
@@ -173,8 +181,8 @@ fn code_at<const N: usize>(space: &AddressSpace, address: u64) -> Option<[u8; N]
 mod tests {
     use super::*;
 
-    /// Checks which instructions are taken for calls: all forms of `call` in 64-bit code, by their bytes as an assembler makes
-    /// them, and none of their neighbours.
+    /// Checks which instructions are taken for calls: all forms of `call` in 64-bit code, by their
+    /// bytes as an assembler makes them, and none of their neighbours.
     #[test]
     fn calls_are_recognised() {
         let padded = |bytes: &[u8]| {

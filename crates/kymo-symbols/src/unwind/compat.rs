@@ -3,18 +3,12 @@
 //! No unwind data is read for them: their registers and stacks have another shape.
 
 use super::regs::{RBP, UserRegs};
+use super::stack::Stack;
 use super::stats::Stop;
-use super::unwinder::{Convention, Stack};
 
-/// Appends the frames of a 32-bit task to `out`, at most `full` of them in all.
-pub(super) fn walk(
-    regs: &UserRegs,
-    stack: Stack<'_>,
-    convention: Convention,
-    full: usize,
-    out: &mut Vec<u64>,
-) -> Stop {
-    let back = u64::from(convention != Convention::Return);
+/// Appends the frames of a 32-bit task to `out`, at most `full` of them in all. Return addresses
+/// are lowered by `back`.
+pub(super) fn walk(regs: &UserRegs, stack: Stack<'_>, back: u64, full: usize, out: &mut Vec<u64>) -> Stop {
     let word = |address: u64| {
         let at = usize::try_from(address.checked_sub(stack.start)?).ok()?;
         Some(u32::from_le_bytes(*stack.bytes.get(at..)?.first_chunk()?))
@@ -56,7 +50,7 @@ mod tests {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let regs = UserRegs::new(0x100, 0xf000, bp);
             let mut out = Vec::new();
-            let stop = walk(&regs, Stack { start: 0xf000, bytes: &bytes }, Convention::Perf, 127, &mut out);
+            let stop = walk(&regs, Stack { start: 0xf000, bytes: &bytes }, 1, 127, &mut out);
             (out, stop)
         };
         let whole = [0, 0xf00c, 0x2000, 0xf014, 0x3000, 0, 1];

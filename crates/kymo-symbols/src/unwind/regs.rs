@@ -20,8 +20,8 @@ const PERF_IP: u8 = 8;
 
 /// The registers of user space at the moment of a sample, or of one frame while unwinding.
 ///
-/// A register whose value is not known (it was not recorded, or its saved copy could not be read) is absent,
-/// and a rule that needs it ends the walk instead of using a stale value.
+/// A register whose value is not known (it was not recorded, or its saved copy could not be read)
+/// is absent, and a rule that needs it ends the walk instead of using a stale value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserRegs {
     /// Instruction pointer, an AVMA.
@@ -44,9 +44,9 @@ impl UserRegs {
         regs
     }
 
-    /// Registers as a sample carries them: `abi` is 1 for a 32-bit task and 2 for a 64-bit task, `mask` the event's
-    /// `sample_regs_user`, `values` one word per bit of the mask, lowest bit first. `None` when the instruction or the
-    /// stack pointer was not recorded.
+    /// Registers as a sample carries them: `abi` is 1 for a 32-bit task and 2 for a 64-bit task,
+    /// `mask` the event's `sample_regs_user`, `values` one word per bit of the mask, lowest bit
+    /// first. `None` when the instruction or the stack pointer was not recorded.
     #[doc(alias = "PERF_SAMPLE_REGS_USER")]
     pub fn from_perf_x86_64(abi: u64, mask: u64, values: impl IntoIterator<Item = u64>) -> Option<UserRegs> {
         let mut by_perf = [0_u64; 64];
@@ -85,7 +85,8 @@ impl UserRegs {
         }
     }
 
-    /// Sets or forgets the general register with this DWARF number (0 to 15); other numbers are ignored.
+    /// Sets or forgets the general register with this DWARF number (0 to 15); other numbers are
+    /// ignored.
     #[inline]
     pub fn set(&mut self, dwarf: usize, value: Option<u64>) {
         if dwarf >= REGISTERS {

@@ -5,7 +5,8 @@
 pub enum Stop {
     /// The outermost frame was reached: the unwind data says so, or the return address is 0.
     Root,
-    /// The next frame lies behind the recorded stack bytes: record more with `--call-graph dwarf,SIZE`.
+    /// The next frame lies behind the recorded stack bytes: record more with `--call-graph
+    /// dwarf,SIZE`.
     StackEnd,
     /// A rule pointed to memory that is not part of the recorded stack at all.
     Unreadable,
@@ -60,8 +61,8 @@ pub struct UnwindStats {
     pub samples: u64,
     /// Frames handed out.
     pub frames: u64,
-    /// Frames whose caller was found by the frame pointer or by a search, for want of unwind data (generated code,
-    /// assembly).
+    /// Frames whose caller was found by the frame pointer or by a search, for want of unwind data
+    /// (generated code, assembly).
     pub guessed_frames: u64,
     /// Rules that had to be worked out from a module's unwind data.
     pub rules_parsed: u64,
@@ -86,7 +87,8 @@ impl UnwindStats {
         }
     }
 
-    /// The last walk to end for want of stack bytes is complete: its outer frames, so many, were known.
+    /// The last walk to end for want of stack bytes is complete: its outer frames, so many, were
+    /// known.
     pub(super) fn complete(&mut self, outer_frames: usize) {
         self.frames += outer_frames as u64;
         self.stops[Stop::StackEnd as usize] -= 1;

@@ -11,23 +11,26 @@ use super::module::Module;
 use super::regs::{RBP, RSP, UserRegs};
 use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
 use super::space::{AddressSpace, Mapping};
+use super::stack::Stack;
 use super::stats::{Stop, UnwindStats};
 
-/// Rules kept per unwinder: a power of two. 16 Ki rules of 32 bytes fit into the second-level cache of a core, and
-/// hold all addresses that a large program's profile returns to often.
+/// Rules kept per unwinder: a power of two. 16 Ki rules of 32 bytes fit into the second-level cache
+/// of a core, and hold all addresses that a large program's profile returns to often.
 const PLACES: usize = 1 << 14;
 
-/// How far above the stack pointer a frame pointer may point to be believed, in bytes; libunwind's limit.
+/// How far above the stack pointer a frame pointer may point to be believed, in bytes; libunwind's
+/// limit.
 const MAX_GUESSED_FRAME_BYTES: u64 = 0x4000;
 
 /// What the addresses of caller frames mean. The sampled address itself is always given as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
-    /// As `perf script` and `perf report` have them: return addresses are lowered by 1, so that they lie in the call;
-    /// the instruction that a signal interrupted is given as it is.
+    /// As `perf script` and `perf report` have them: return addresses are lowered by 1, so that
+    /// they lie in the call; the instruction that a signal interrupted is given as it is.
     Perf,
-    /// To look up symbols and lines: like [`Convention::Perf`], but a signal trampoline is given as it is too. It was
-    /// not called, so the byte before it is no part of it, and perf shows `[unknown]`.
+    /// To look up symbols and lines: like [`Convention::Perf`], but a signal trampoline is given as
+    /// it is too. It was not called, so the byte before it is no part of it, and perf shows
+    /// `[unknown]`.
     Lookup,
     /// As the kernel writes them into a callchain: return addresses as found on the stack.
     Return,
@@ -88,30 +91,6 @@ const EMPTY: Cached = Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: 
 /// Exotic rules kept before the whole cache starts afresh.
 const MAX_EXOTIC: usize = 1 << 14;
 
-/// The recorded stack: bytes from the sampled stack pointer upwards.
-#[derive(Clone, Copy)]
-pub(super) struct Stack<'a> {
-    pub(super) start: u64,
-    pub(super) bytes: &'a [u8],
-}
-
-impl Stack<'_> {
-    #[inline]
-    pub(super) fn word(&self, address: u64) -> Option<u64> {
-        let at = usize::try_from(address.wrapping_sub(self.start)).ok()?;
-        let bytes = self.bytes.get(at..at.checked_add(8)?)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    }
-
-    /// Why a word could not be read: what lies above the recorded bytes, in the range of an ordinary stack, was
-    /// cut off by the size of the recording.
-    fn why_unreadable(&self, address: u64) -> Stop {
-        /// The usual limit of a stack (`ulimit -s`).
-        const STACK_BYTES: u64 = 8 << 20;
-        if address.wrapping_sub(self.start) < STACK_BYTES { Stop::StackEnd } else { Stop::Unreadable }
-    }
-}
-
 impl Unwinder {
     /// An unwinder with an empty cache.
     pub fn new(convention: Convention) -> Unwinder {
@@ -126,17 +105,19 @@ impl Unwinder {
         }
     }
 
-    /// Where unwind data is missing and the frame pointer leads to no call, the caller is searched for on the stack:
-    /// the first word that is the address behind a call instruction. Right for hand-written code as of codecs and
-    /// cryptography, but a guess, counted with those by the frame pointer.
+    /// Where unwind data is missing and the frame pointer leads to no call, the caller is searched
+    /// for on the stack: the first word that is the address behind a call instruction. Right for
+    /// hand-written code as of codecs and cryptography, but a guess, counted with those by the
+    /// frame pointer.
     #[must_use]
     pub fn searching_callers(mut self) -> Unwinder {
         self.call_sites = Some(CallSites::default());
         self
     }
 
-    /// Appends the frames of one sample to `out`, innermost first, at most `max_frames` (perf: [`MAX_FRAMES`]), and
-    /// says why it stopped there. `stack` holds the bytes from the sampled stack pointer upwards.
+    /// Appends the frames of one sample to `out`, innermost first, at most `max_frames` (perf:
+    /// [`MAX_FRAMES`]), and says why it stopped there. `stack` holds the bytes from the sampled
+    /// stack pointer upwards.
     ///
     /// All spaces given to one unwinder must take their modules from one store.
     ///
@@ -154,7 +135,8 @@ impl Unwinder {
         let full = before.saturating_add(max_frames);
         self.stack_pointers.clear();
         let stop = if regs.compat {
-            let stop = compat::walk(regs, stack, self.convention, full, out);
+            let back = u64::from(self.convention != Convention::Return);
+            let stop = compat::walk(regs, stack, back, full, out);
             self.stats.guessed_frames += (out.len() - before).saturating_sub(1) as u64;
             stop
         } else {
@@ -164,20 +146,21 @@ impl Unwinder {
         stop
     }
 
-    /// The stack pointer of each frame of the last walk, innermost first: for a caller the address just above the
-    /// return address that led to it. None of a 32-bit task's.
+    /// The stack pointer of each frame of the last walk, innermost first: for a caller the address
+    /// just above the return address that led to it. None of a 32-bit task's.
     pub fn stack_pointers(&self) -> &[u64] {
         &self.stack_pointers
     }
 
-    /// Counts the last walk, which had run out of stack bytes, as complete: its outer frames, so many, were known.
+    /// Counts the last walk, which had run out of stack bytes, as complete: its outer frames, so
+    /// many, were known.
     pub fn completed(&mut self, outer_frames: usize) {
         self.stats.complete(outer_frames);
     }
 
-    /// Walks a stack again, of which the last walk had too few bytes, with more of them. The further ones were read
-    /// later than the sample: they are believed only if they lead to the thread's start. Otherwise `out` keeps the
-    /// last walk's frames.
+    /// Walks a stack again, of which the last walk had too few bytes, with more of them. The
+    /// further ones were read later than the sample: they are believed only if they lead to the
+    /// thread's start. Otherwise `out` keeps the last walk's frames.
     pub fn unwind_longer(
         &mut self,
         space: &AddressSpace,
@@ -211,8 +194,9 @@ impl Unwinder {
         out: &mut Vec<u64>,
     ) -> Stop {
         let mut mapping: Option<&Mapping> = None;
-        // A caller's address is behind its call instruction, possibly in the next function: one byte back is in it.
-        // The sampled instruction, and one that a signal interrupted, is looked up as it is.
+        // A caller's address is behind its call instruction, possibly in the next function: one
+        // byte back is in it. The sampled instruction, and one that a signal interrupted, is looked
+        // up as it is.
         let mut back = 0;
         let mut first = true;
         // The caller was searched for: its registers may be those of the code that it called.
@@ -276,8 +260,8 @@ impl Unwinder {
         }
     }
 
-    /// The caller of a frame that no unwind data covers. `in_doubt`: it is the innermost frame, or was searched for, so
-    /// that it may keep no frame pointer.
+    /// The caller of a frame that no unwind data covers. `in_doubt`: it is the innermost frame, or
+    /// was searched for, so that it may keep no frame pointer.
     fn step_without_data(
         &mut self,
         space: &AddressSpace,
@@ -314,7 +298,8 @@ impl Unwinder {
         let offset = mapping.file_offset(avma);
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
         let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize;
-        // Two neighbours may hold a key, so that two hot addresses that meet do not drive each other out.
+        // Two neighbours may hold a key, so that two hot addresses that meet do not drive each
+        // other out.
         if self.cache[place].key == key {
             return self.cache[place].rule;
         }
@@ -383,8 +368,8 @@ fn step_plain(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>, first: bool) 
     Ok(())
 }
 
-/// In the innermost frame a saved copy below the stack pointer has just been popped: the register has its value again,
-/// and the copy is not part of the recording.
+/// In the innermost frame a saved copy below the stack pointer has just been popped: the register
+/// has its value again, and the copy is not part of the recording.
 fn just_popped(address: u64, stack: Stack<'_>) -> bool {
     /// The most that an epilogue pops, and some.
     const POPPED_BYTES: u64 = 256;

@@ -215,7 +215,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         output.check()?;
     }
     let max_files = args.switch_max_files.map(|count| count as usize);
-    let words = Words { quiet: args.quiet, verbose: args.verbose };
+    let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
+    let words = Words { quiet: args.quiet, verbose: args.verbose, unwinding };
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
         Ok(channel) => channel.map(|channel| channel.on_answer(move |answer| words.answer(answer))),
@@ -359,6 +360,8 @@ fn name_of(output: &Output, plan: &RecordingPlan, limits: Limits) -> String {
 struct Words {
     quiet: bool,
     verbose: bool,
+    /// It was asked how stacks are unwound: how that went is said, too.
+    unwinding: bool,
 }
 
 impl Words {

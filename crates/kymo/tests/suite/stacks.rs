@@ -1,4 +1,5 @@
-//! Call chains as `kymo record` takes them where nobody says how: they reach the function that the program begins in.
+//! Call chains as `kymo record` takes them where nobody says how: they reach the function that the
+//! program begins in.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,7 +38,8 @@ fn recorded(options: &[&str], program: &Path) -> Vec<Vec<String>> {
     chains(&path)
 }
 
-/// The samples whose innermost frame is this function, and how many of them have exactly these frames.
+/// The samples whose innermost frame is this function, and how many of them have exactly these
+/// frames.
 fn exact(chains: &[Vec<String>], innermost: &str, frames: &[&str]) -> (usize, usize) {
     let inside = chains.iter().filter(|names| names[0] == innermost);
     let is_exact = |names: &&Vec<String>| names.iter().map(String::as_str).eq(frames.iter().copied());
@@ -57,7 +59,8 @@ fn without_versions(chains: Vec<Vec<String>>) -> Vec<Vec<String>> {
     chains.into_iter().map(|names| names.into_iter().map(plain).collect()).collect()
 }
 
-/// Checks that a program without frame pointers has whole call chains without an option, which frame pointers do not give.
+/// Checks that a program without frame pointers has whole call chains without an option, which
+/// frame pointers do not give.
 #[test]
 fn whole_without_an_option() {
     if !can_unwind("stacks::whole_without_an_option") {
@@ -72,8 +75,9 @@ fn whole_without_an_option() {
     assert_eq!(by_frame_pointer, 0, "frame pointers lead nowhere here");
 }
 
-/// Checks that stacks which are deeper than the copy of a sample get the outer frames that they have in the process,
-/// that no chain has other frames, and that events which are sampled by count are recorded along frame pointers.
+/// Checks that stacks which are deeper than the copy of a sample get the outer frames that they
+/// have in the process, that no chain has other frames, and that events which are sampled by count
+/// are recorded along frame pointers.
 #[test]
 fn deeper_than_the_copy() {
     if !can_unwind("stacks::deeper_than_the_copy") {
@@ -97,7 +101,8 @@ fn deeper_than_the_copy() {
     assert!(whole * 4 > cut && inside.len() > 20, "{whole} whole, {cut} cut");
 }
 
-/// Checks that the caller of assembly without unwind data and frame pointer is found, and all outside of it.
+/// Checks that the caller of assembly without unwind data and frame pointer is found, and all
+/// outside of it.
 #[test]
 fn assembly_without_unwind_data() {
     if !can_unwind("stacks::assembly_without_unwind_data") {

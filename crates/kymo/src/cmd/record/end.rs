@@ -80,7 +80,9 @@ pub(super) fn finish(
         if let Some(coverage) = coverage {
             eprintln!("[ kymo record: {coverage} ]");
         }
-        if let Some(unwound) = unwound {
+        if let Some(unwound) = unwound.filter(|unwound| {
+            words.unwinding || words.verbose || unwound.cut_short() > unwound.stats.samples / 50
+        }) {
             eprintln!("[ kymo record: {unwound} ]");
         }
         eprintln!("[ kymo record: {account} ]");
