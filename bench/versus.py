@@ -12,6 +12,7 @@
     bench/versus.py breakpoint        threads that inherit watchpoints, by the benchmarks of both tools
     bench/versus.py watch             who writes this memory, by kymo and by gdb: hits per second, threads seen
     bench/versus.py probe             a probe on a hot function: kymo, bpftrace, frida-gum, uftrace, LTTng-UST
+    bench/versus.py releases          two builds of kymo in turns: whether a change made something slower
     bench/versus.py idle              what an attached agent costs when no probe is met
 
 Every subject is one module in bench/versus/; bench/README.md says what each one measures and how to read it.

@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, idle, overhead, probe, report, spawn, stacks, start, stat, storm, watch
+from versus import attach, breakpoint, evlist, idle, overhead, probe, releases, report, spawn, stacks, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -29,6 +29,7 @@ SUBJECTS = {
     "idle": idle,
     "watch": watch,
     "probe": probe,
+    "releases": releases,
 }
 
 
