@@ -31,18 +31,8 @@ pub struct Overrides {
     pub inherit: Option<bool>,
     /// `overwrite` / `no-overwrite`: the ring keeps the newest instead of the oldest records.
     pub overwrite: Option<bool>,
-    /// `time=0|1`: timestamps in samples.
-    pub time: Option<bool>,
     /// `branch_type=`: `PERF_SAMPLE_BRANCH_*` bits.
     pub branch_type: Option<u64>,
-    /// `percore`: counts of a core's hardware threads are added up (counting only).
-    pub per_core: bool,
-    /// `nr=`: stop after so many events.
-    pub max_events: Option<u64>,
-    /// `aux-output`: the event's samples go to the AUX area of the group's leader.
-    pub aux_output: bool,
-    /// `aux-sample-size=`: bytes of AUX data with each sample.
-    pub aux_sample_size: Option<u32>,
 }
 
 /// The largest user stack copy the kernel takes, a multiple of 8 that keeps a record below 64 KiB.
@@ -158,18 +148,12 @@ impl Applier<'_> {
             "freq" => {
                 self.out.attr.sampling = Sampling::Frequency(self.number(term, 1, u64::from(u32::MAX))?)
             }
-            "time" => self.out.overrides.time = Some(self.switch(term)?),
+            // All samples have times.
+            "time" => _ = self.switch(term)?,
             "inherit" => self.out.overrides.inherit = Some(self.switch(term)?),
             "no-inherit" => self.out.overrides.inherit = Some(!self.switch(term)?),
             "overwrite" => self.out.overrides.overwrite = Some(self.switch(term)?),
             "no-overwrite" => self.out.overrides.overwrite = Some(!self.switch(term)?),
-            "percore" => self.out.overrides.per_core = self.switch(term)?,
-            "aux-output" => self.out.overrides.aux_output = self.switch(term)?,
-            "aux-sample-size" => {
-                self.out.overrides.aux_sample_size =
-                    Some(narrow(self.number(term, 0, u64::from(u32::MAX))?));
-            }
-            "nr" => self.out.overrides.max_events = Some(self.number(term, 1, u64::MAX)?),
             "max-stack" => {
                 let frames = self.number(term, 1, u64::from(u16::MAX))?;
                 self.out.overrides.max_stack = u16::try_from(frames).ok();
@@ -181,16 +165,21 @@ impl Applier<'_> {
             }
             "call-graph" => self.out.overrides.call_graph = Some(self.call_graph(term)?),
             "branch_type" => self.out.overrides.branch_type = Some(self.branch_type(term)?),
-            "metric-id" => {
-                return Err(self.fault(
-                    term,
-                    "`metric-id` is for perf's metrics, which kymo does not have".into(),
-                    None,
-                ));
+            "metric-id" => return self.unsupported(term, "is for perf's metrics, which kymo does not have"),
+            "percore" => return self.unsupported(term, "is for perf stat: kymo counts each CPU for itself"),
+            "nr" => {
+                return self.unsupported(term, "is for perf trace, which kymo does not have");
+            }
+            "aux-output" | "aux-sample-size" => {
+                return self.unsupported(term, "is for processor traces, which kymo does not record");
             }
             _ => self.pmu_term(term)?,
         }
         Ok(())
+    }
+
+    fn unsupported(&self, term: &Term, why: &str) -> Result<(), ResolveError> {
+        Err(self.fault(term, format!("`{}` {why}", term.name), None))
     }
 
     fn call_graph(&self, term: &Term) -> Result<CallGraph, ResolveError> {
