@@ -190,6 +190,8 @@ pub const PERF_COUNT_SW_DUMMY: u64 = 9;
 
 // Marks within a callchain: the following addresses belong to this place.
 pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
+/// All marks are at least this, all addresses below it.
+pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();
 
 // Branch sample bits that change a sample's layout.
 /// The branch stack starts with a hardware index.

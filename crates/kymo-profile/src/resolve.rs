@@ -2,15 +2,15 @@
 use crate::chains::{Chain, ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
+use kymo_data::abi::PERF_CONTEXT_MAX;
 use kymo_symbols::pool;
 use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Markers in a call chain: what follows ran in this mode. At and above this value a word is a marker.
+/// Markers in a call chain: what follows ran in this mode.
 /// Source: `enum perf_callchain_context` in `linux/perf_event.h`.
-const CONTEXT_MAX: u64 = -4095_i64 as u64;
 const CONTEXTS: [(i64, u8); 7] =
     [(-32, 3), (-128, 1), (-512, 2), (-640, 2), (-2048, 4), (-2176, 4), (-2560, 5)];
 
@@ -94,7 +94,7 @@ pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl F
 /// The same for the words of a chain. A marker that nobody knows says that the chain is damaged: it then has no frames.
 pub fn walk_words(words: impl Iterator<Item = u64> + Clone, max_stack: usize, mut each: impl FnMut(u8, u64)) {
     let mode_of = |word: u64| CONTEXTS.iter().find(|c| c.0 as u64 == word).map(|c| c.1);
-    if words.clone().any(|word| word >= CONTEXT_MAX && mode_of(word).is_none()) {
+    if words.clone().any(|word| word >= PERF_CONTEXT_MAX && mode_of(word).is_none()) {
         return;
     }
     // Words before the first marker are taken for user addresses, as perf does.

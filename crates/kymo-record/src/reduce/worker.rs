@@ -110,7 +110,11 @@ impl Worker {
         }
         let pid = sample.pid.unwrap_or(-1);
         let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
-        let most = MAX_FRAMES.min(room(&parts));
+        // Readers take so many frames with the kernel's part.
+        let kernel = sample
+            .callchain
+            .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
+        let most = MAX_FRAMES.saturating_sub(kernel).min(room(&parts));
         self.unwind(pid, tid, time_ns, &regs, stack, most);
         Some((parts, true))
     }
