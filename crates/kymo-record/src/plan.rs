@@ -413,7 +413,8 @@ mod tests {
     /// Checks a plain command: what perf 6.1 puts into the attr, and that the first event tracks.
     #[test]
     fn a_command() {
-        let plan = RecordingPlan::resolve(options("cpu-clock", command())).unwrap();
+        let asked = Options { call_graph: CallGraph::FramePointers, ..options("cpu-clock", command()) };
+        let plan = RecordingPlan::resolve(asked).unwrap();
         let [event] = &plan.open.events[..] else { panic!("{plan}") };
         let attr = &event.attr;
         let bits = Perf::SAMPLE_IP

@@ -1,5 +1,5 @@
 //! Recordings that keep their stacks, played again through the reducer: what comes out must be what
-//! unwinding them afterwards gives.
+//! unwinding them afterwards gives, or begin with it.
 //!
 //! The same program never takes the same samples twice, so each is recorded once, with
 //! `--raw-stacks`. Its records are dealt to rings as the CPUs wrote them, the rings are drained at
@@ -219,7 +219,10 @@ fn agrees(test: &str, command: &[&str]) {
         let found = samples(&path);
         assert_eq!(found.len(), expected.len(), "{test}, seed {seed}: samples");
         for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!(found, expected, "{test}, seed {seed}");
+            let (of, frames) = (|seen: &Seen| (seen.0, seen.1, seen.2, seen.3.clone(), seen.4), &found.5);
+            assert_eq!(of(found), of(expected), "{test}, seed {seed}");
+            // What is known of a thread completes chains that the stack's bytes end too early for.
+            assert!(frames.starts_with(&expected.5), "{test}, seed {seed}: {frames:x?}, {:x?}", expected.5);
         }
         assert_eq!(unwound.early_buffers, 0, "{test}");
         let (marks, told) = told(&path);

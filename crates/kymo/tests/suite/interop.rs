@@ -3,7 +3,7 @@
 //! Every scenario is recorded once by perf and once by kymo, and each file is then read by both tools. Per-symbol sample
 //! counts must be equal exactly, as must the shares of callees and callers, and the printed samples line by line.
 
-use crate::scenario::{Recording, Scenario};
+use crate::scenario::{Recording, Scenario, record};
 use crate::table::{by_name, differences, drop_parameters, name_threads, sections};
 use crate::tools::{Need, Said, Tool, kymo, perf, ready, text};
 use crate::tree::{branches, divided};
@@ -292,6 +292,22 @@ fn kymo_records(scenario: &str) {
     }
     let recording = scenario.record(&kymo());
     judge_as_kymos(&recording);
+}
+
+/// Checks call chains as kymo takes them where nobody says how: perf must be silent about them, and read the same samples, counts with
+/// children and scripts.
+#[test]
+fn whole_call_chains() {
+    if !ready("interop::whole_call_chains", &[Need::Perf]) {
+        return;
+    }
+    let target = &["sh", "-c", "ls -lR /usr/lib | sort | tail -n 1"];
+    let recording = record(&kymo(), "whole", &["-F", "999", "-e", "cpu-clock"], target);
+    let mut found = complaints(&recording);
+    found.extend(compare_tables(&recording, &COUNTS));
+    found.extend(compare_tables(&recording, &CHILDREN));
+    found.extend(compare_scripts(&recording));
+    judge(&recording, &found);
 }
 
 macro_rules! scenarios {

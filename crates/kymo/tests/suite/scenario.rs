@@ -103,9 +103,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("perf_map", PYTHON, "-F 999 -g -e cpu-clock", JIT),
 ];
 
-/// Held while recording, so that a recording of the whole machine does not see the compilers of other tests: what they run
-/// is much for perf to read. Nor do newer perfs, which ask for build ids, then mark the mappings in recordings by older ones
-/// (see `kymo_data::holds_build_id`).
+/// Held while recording, so that a recording of the whole machine does not see the compilers of
+/// other tests: what they run is much for perf to read. Nor do newer perfs, which ask for build
+/// ids, then mark the mappings in recordings by older ones (see `kymo_data::holds_build_id`).
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// A recording on disk and how it was made.
@@ -120,8 +120,9 @@ impl Recording {
         self.command.contains(" -o - ")
     }
 
-    /// The option of `report` that shows each event of a group by itself; see `interop::complaints`. Not for streams: perf 6.1 obeys
-    /// it before it has read their events, and then crashes on some, its own among them.
+    /// The option of `report` that shows each event of a group by itself; see
+    /// `interop::complaints`. Not for streams: perf 6.1 obeys it before it has read their events,
+    /// and then crashes on some, its own among them.
     pub(crate) fn ungrouped(&self) -> &'static [&'static str] {
         if self.is_stream() { &[] } else { &["--no-group"] }
     }
@@ -138,13 +139,20 @@ impl Scenario {
         SCENARIOS.iter().find(|scenario| scenario.name == name).expect("a scenario has this name")
     }
 
-    fn flags(&self) -> Vec<&'static str> {
-        self.flags.split(' ').collect()
+    /// With frame pointers, as perf's: perf 6.1 divides trees of call chains with addresses that
+    /// have no symbol, of which whole chains of stripped programs have many.
+    fn flags(&self, tool: &Tool) -> Vec<&'static str> {
+        let mut flags: Vec<_> = self.flags.split(' ').collect();
+        if tool.name == "kymo" && !flags.contains(&"--call-graph") {
+            flags.extend(["--call-graph", "fp"]);
+        }
+        flags
     }
 
-    /// Records with `tool` into the tests' own folder, where a failed test leaves the file to be looked at.
+    /// Records with `tool` into the tests' own folder, where a failed test leaves the file to be
+    /// looked at.
     pub(crate) fn record(&self, tool: &Tool) -> Recording {
-        record(tool, self.name, &self.flags(), self.target)
+        record(tool, self.name, &self.flags(tool), self.target)
     }
 
     /// Records in pipe mode (`-o -`) into a file.
@@ -152,7 +160,8 @@ impl Scenario {
         let path = folder(tool, &format!("{}-pipe", self.name)).join("perf.data");
         // The target's own output must not land in the stream.
         let quiet = ["sh", "-c", "exec \"$@\" >/dev/null", "sh"];
-        let arguments = [&["record", "-o", "-"], &self.flags()[..], &["--"], &quiet, self.target].concat();
+        let arguments =
+            [&["record", "-o", "-"], &self.flags(tool)[..], &["--"], &quiet, self.target].concat();
         let mut command = tool.command(&arguments);
         command.stdout(Stdio::from(File::create(&path).expect("the recording can be created")));
         let said = run_beside_others(&mut command).ends(0);
