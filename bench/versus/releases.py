@@ -4,7 +4,8 @@
 
     report            CPU time of `kymo report` on a recording of context switches with call chains
     storm             time per operation of two processes that wake each other on one CPU, every switch recorded with its stack
-    attach            from the start of `record -p` on sleeping threads until it records
+    attach            from the start of `record -p` on sleeping threads until it records, along frame pointers
+    attach default    the same without an option for call chains, which may mean different work in both
     stat              time per operation of the same two processes, counted by `kymo stat`
     probe count       time per call of a function that a probe inside the program counts
     probe latency     the same, with the time until it returns
@@ -47,7 +48,8 @@ def run(bench, args):
         races = {
             "report": report(bench, args),
             "storm": lambda of: storm(of, args),
-            "attach": attached(bench, pid),
+            "attach": attached(bench, pid, "--call-graph", "fp"),
+            "attach default": attached(bench, pid),
             "stat": lambda of: pipe([of.kymo, "stat", "-o", os.devnull, "--"], bench, args),
             **probes(builds, args),
         }
@@ -90,13 +92,14 @@ def pipe(tool, bench, args):
     return float(re.search(r"([\d.]+) usecs/op", said)[1])
 
 
-def attached(bench, pid):
+def attached(bench, pid, *options):
     folder = bench.scratch / "attach"
     folder.mkdir(exist_ok=True)
     for fifo in ("commands", "acks"):
-        os.mkfifo(folder / fifo)
+        if not (folder / fifo).exists():
+            os.mkfifo(folder / fifo)
     control = f"fifo:{folder}/commands,{folder}/acks"
-    target = ["-e", "cpu-clock", "-p", str(pid), "-o", str(folder / "recording"), "--control", control]
+    target = ["-e", "cpu-clock", "-p", str(pid), "-o", str(folder / "recording"), "--control", control, *options]
     return lambda of: attach.attach(folder, [str(of.kymo), "record", *target])[0]
 
 

@@ -1,6 +1,6 @@
 //! The outer frames of stacks that are deeper than their copies.
 //!
-//! The kernel copies at most 64 KiB of a stack. What lies beyond is known from earlier samples of
+//! The kernel copies a limited part of a stack. What lies beyond is known from earlier samples of
 //! the same thread: the copy's outermost frame is looked for among the frames of the last complete
 //! walk. A frame with the same stack pointer and the same address there is the same call, as long
 //! as it has not returned, and what lies outside of a call does not change while it lasts.
@@ -37,12 +37,26 @@ pub(super) struct OuterFrames {
 }
 
 impl OuterFrames {
-    /// Keeps a walk that reached the outermost frame.
-    pub(super) fn keep(&mut self, tid: i32, time_ns: u64, stack_pointers: &[u64], frames: &[u64]) {
+    /// The stack of this thread was deeper than its copy: from now on its walks are kept.
+    pub(super) fn begin(&mut self, tid: i32) {
         if self.by_thread.len() >= MOST_THREADS && !self.by_thread.contains_key(&tid) {
             self.by_thread.clear();
         }
-        let known = self.by_thread.entry(tid).or_default();
+        self.by_thread.entry(tid).or_default();
+    }
+
+    /// Keeps a walk that reached the outermost frame, of a thread whose stack was deeper than its
+    /// copy.
+    #[inline]
+    pub(super) fn keep(&mut self, tid: i32, time_ns: u64, stack_pointers: &[u64], frames: &[u64]) {
+        // Most programs have no such thread.
+        if !self.by_thread.is_empty() {
+            self.keep_walk(tid, time_ns, stack_pointers, frames);
+        }
+    }
+
+    fn keep_walk(&mut self, tid: i32, time_ns: u64, stack_pointers: &[u64], frames: &[u64]) {
+        let Some(known) = self.by_thread.get_mut(&tid) else { return };
         known.time_ns = time_ns;
         known.frames.clear();
         known.frames.extend(stack_pointers.iter().copied().zip(frames.iter().copied()));
@@ -94,6 +108,9 @@ mod tests {
     #[test]
     fn the_outermost_frame_must_be_known() {
         let mut known = OuterFrames::default();
+        known.keep(7, 999, &[20], &[2]);
+        assert!(known.by_thread.is_empty(), "a shallow stack");
+        known.begin(7);
         known.keep(7, 1000, &[10, 20, 30, 40], &[1, 2, 3, 4]);
         let mut walk = |tid, time_ns, sps: &[u64], frames: &[u64], most| {
             let (mut sps, mut frames) = (sps.to_vec(), frames.to_vec());

@@ -1,15 +1,14 @@
 //! Reads what lies beyond the copy of a stack from the process itself.
 //!
-//! The kernel copies at most 64 KiB, and ends a copy early at a page that is not in memory, such as
+//! The kernel copies a limited part, and ends a copy early at a page that is not in memory, such as
 //! the untouched part of a large array. The outer frames lie beyond. They change rarely, so that
 //! they are mostly still there when the sample arrives here, some milliseconds later; what was read
 //! is used only if the walk through it reaches the thread's start.
 //!
 //! A page may come from a file system that never answers. So another thread reads, by
-//! [`ProcessMemory`], and the reducer waits [`MOST_WAITING`] for it. Between two stacks it rests
-//! for [`SPACING`] at least, and nine times as long as the last one took. What was read serves the
-//! thread's samples of the next [`FRESH`], and the frames that were found are known for longer
-//! (`outer_frames`).
+//! [`ProcessMemory`], and the reducer waits [`MOST_WAITING`] for it. It waits a [`SHARE`]th of its
+//! time at most. What was read serves the thread's samples of the next [`FRESH`], and the frames
+//! that were found are known for longer (`outer_frames`).
 use kymo_perf::proc::ProcessMemory;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,9 +16,10 @@ use std::time::{Duration, Instant};
 
 /// How long the reducer waits for bytes.
 const MOST_WAITING: Duration = Duration::from_millis(1);
-/// The least time between two stacks.
-const SPACING: Duration = Duration::from_millis(5);
-
+/// One part in so many of the reducer's time is spent on waiting.
+const SHARE: u32 = 20;
+/// So much of it can be saved up: samples come in batches.
+const MOST_SAVED: Duration = Duration::from_millis(20);
 /// How long bytes are used.
 const FRESH: Duration = Duration::from_millis(200);
 /// So many bytes of a thread are kept.
@@ -46,10 +46,9 @@ struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct OuterMemory {
     reader: Option<Reader>,
-    /// When this stack was begun, if it may be read.
-    begun: Option<Instant>,
-    /// When the next one may be.
-    next: Option<Instant>,
+    /// How long it may wait now, as of this moment.
+    saved: Duration,
+    as_of: Option<Instant>,
     /// What was read last, by thread.
     kept: HashMap<i32, KeptBytes>,
 }
@@ -70,12 +69,6 @@ struct Reader {
 }
 
 impl OuterMemory {
-    /// A stack is to be completed.
-    pub(super) fn begin(&mut self) {
-        let now = Instant::now();
-        self.begun = self.next.is_none_or(|next| next <= now).then_some(now);
-    }
-
     /// Appends to a thread's stack, which ends at this address, bytes that lie beyond; at most
     /// `most` are read at once. `false`: they are not to be had now.
     pub(super) fn append(&mut self, pid: i32, tid: i32, end: u64, most: usize, stack: &mut Vec<u8>) -> bool {
@@ -98,12 +91,17 @@ impl OuterMemory {
     }
 
     fn read(&mut self, question: Question) {
-        let Some(begun) = self.begun else { return };
+        let now = Instant::now();
+        let passed = self.as_of.replace(now).map_or(MOST_SAVED, |as_of| (now - as_of) / SHARE);
+        self.saved = MOST_SAVED.min(self.saved + passed);
+        if self.saved < MOST_WAITING {
+            return;
+        }
         if self.reader.is_none() {
             self.reader = Reader::start();
         }
         let answer = self.reader.as_mut().and_then(|reader| reader.ask(question));
-        self.next = Some(Instant::now() + SPACING.max(9 * begun.elapsed()));
+        self.saved = self.saved.saturating_sub(now.elapsed());
         if let Some(answer) = answer {
             self.keep(answer);
         }
@@ -176,28 +174,28 @@ fn bytes_of(question: Question) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Checks that memory of this process is read; that the next stack has to wait, but for bytes
-    /// that are there already; and that what is not mapped gives nothing.
+    /// Checks that memory of this process is read, once while it is fresh, and no more when the
+    /// time for it is used up; and that what is not mapped gives nothing.
     #[test]
     fn memory_is_read_now_and_then() {
         let mut memory = OuterMemory::default();
         let bytes: Vec<u8> = (0..100).collect();
         let (pid, address) = (std::process::id() as i32, bytes.as_ptr() as u64);
-        let mut read = |tid, address| {
-            memory.begin();
+        let read = |memory: &mut OuterMemory, tid, address| {
             let mut stack = vec![7];
             memory.append(pid, tid, address, 100, &mut stack).then_some(stack)
         };
         // The helper process is started by the first question, which may take longer than the
         // reducer waits.
         let first = (0..1000).find_map(|_| {
-            std::thread::sleep(SPACING);
-            read(1, address)
+            std::thread::sleep(MOST_WAITING);
+            read(&mut memory, 1, address)
         });
         assert_eq!(first, Some([&[7], &bytes[..]].concat()));
-        assert_eq!(read(1, address + 98), Some(vec![7, 98, 99]), "kept bytes");
-        assert_eq!(read(2, address), None, "too early");
-        std::thread::sleep(FRESH);
-        assert_eq!(read(1, 8), None, "not mapped");
+        memory.saved = Duration::ZERO;
+        assert_eq!(read(&mut memory, 1, address + 98), Some(vec![7, 98, 99]), "kept bytes");
+        assert_eq!(read(&mut memory, 2, address), None, "no time left");
+        memory.saved = MOST_SAVED;
+        assert_eq!(read(&mut memory, 1, 8), None, "not mapped");
     }
 }

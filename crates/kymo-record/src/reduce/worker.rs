@@ -129,11 +129,11 @@ impl Worker {
         if stop == Stop::StackEnd {
             self.stack_pointers.clear();
             self.stack_pointers.extend_from_slice(unwinder.stack_pointers());
+            self.outer_frames.begin(tid);
             let outer = self.outer_frames.append(tid, time_ns, &mut self.stack_pointers, frames, most);
             if outer > 0 {
                 return unwinder.completed(outer);
             }
-            self.outer_memory.begin();
             self.longer.clear();
             self.longer.extend_from_slice(stack);
         }

@@ -7,6 +7,7 @@ use anyhow::bail;
 use kymo_cli::exit;
 use kymo_perf::workload::Exit;
 use kymo_record::{LossAccount, Output, Summary};
+use kymo_symbols::unwind::Stop;
 
 use super::Words;
 
@@ -84,6 +85,9 @@ pub(super) fn finish(
             words.unwinding || words.verbose || unwound.cut_short() > unwound.stats.samples / 50
         }) {
             eprintln!("[ kymo record: {unwound} ]");
+            if !words.unwinding && unwound.stats.stopped(Stop::StackEnd) > unwound.stats.samples / 50 {
+                words.say("stacks are deeper than their copies: --call-graph dwarf,65528 copies more");
+            }
         }
         eprintln!("[ kymo record: {account} ]");
         if pauses.count > 0 {
