@@ -13,18 +13,21 @@
 //! *Its callers today:* `kymo-perf`'s planner (`watch/schedule.rs`) reserves for all CPUs or for
 //! one task, in one thread. The agent's `watch/pool.rs` reserves for its process as if it were one
 //! CPU, under a mutex. Many tasks at once, [`Reservation::modify`] and [`Ledger::holders`] run in
-//! tests and in `kymo bench breakpoint` only, until data races are sampled: there many threads take
-//! and give slots all the time.
+//! tests and in `kymo bench breakpoint` only. They are for a sampler of data races, which kymo does
+//! not have yet: there many threads take and give slots all the time.
 //!
 //! # The rule
-//! Of one pool with S slots per CPU: P\[c\] are the slots that CPU c has for itself, U\[t\]\[c\]
-//! those that task t has on c (anywhere, or bound to c). A request for one more is granted by these
-//! rules:
+//! A [`Pool`] is the registers for the same kinds of access: x86 has one, some CPUs have two. Of one
+//! pool with S slots per CPU: P\[c\] are the slots that CPU c has for itself, U\[t\]\[c\] those that
+//! task t has on c (anywhere, or bound to c). A request for one more is granted by these rules:
 //! - by task t, for a CPU or all of them: the largest P\[c\] + U\[t\]\[c\] of these CPUs, plus 1,
 //!   must be at most S. Other tasks do not matter: they do not run at the same time there.
 //! - by CPU c: P\[c\], plus the largest U\[t\]\[c\] of all tasks, plus 1, must be at most S.
 //!
 //! # How it is kept
+//! *The lock* is one for the whole ledger, a [big-reader lock](crate::big_reader_lock): requests of
+//! tasks hold it as readers, each thread in its shard; requests of CPUs hold it as writers.
+//!
 //! ```text
 //!   per task:  any = 2, bound = {CPU 7: 1}          under the task's mutex
 //!                |              |
@@ -80,6 +83,13 @@
 //! Asking and releasing for a task is O(CPUs to which this task is bound), whatever the CPUs and
 //! other tasks; for a CPU it is O(shards), and stops all others meanwhile; who asks for
 //! [`holders`](Ledger::holders) walks everything.
+//!
+//! # Where it is checked
+//! - `tests/property.rs` compares the ledger with `model.rs` and with the rule (`tests/rule.rs`) at
+//!   every step of random requests (B1 to B4). `tests/cases.rs` has the cases of the kernel's test.
+//! - `tests/misuse.rs` has requests that are refused (B5).
+//! - `tests/threads.rs` looks for an order of requests that explains all answers (B1, B6).
+//! - `loom.rs` moves a task from one count to the next while a CPU, or another task, asks.
 //!
 //! # Example
 //! ```

@@ -154,7 +154,7 @@ impl SlotCounts {
         self.anywhere.iter().map(cell).fold(0, u32::wrapping_add)
     }
 
-    /// What is taken on a CPU: by itself and by the task that has most. with the lock held for
+    /// What is taken on a CPU: by itself and by the task that has most. Only with the lock held for
     /// writing.
     pub(super) fn taken_for_cpu(&mut self, pool: PoolIndex, cpu: CpuId) -> u32 {
         self.own(pool, cpu) + self.largest_task(pool, cpu)
@@ -186,7 +186,7 @@ impl SlotCounts {
         }
     }
 
-    /// Whether every count is 0. with the lock held for writing.
+    /// Whether every count is 0. Only with the lock held for writing.
     pub(super) fn are_empty(&mut self) -> bool {
         let pool = |(at, own): (PoolIndex, &PoolCounts)| {
             own.on.iter().chain(&own.by_own).all(|&n| n == 0)
@@ -196,7 +196,7 @@ impl SlotCounts {
         self.pools.iter().enumerate().all(pool)
     }
 
-    /// Tasks by what they have: anywhere, and bound to a CPU. with the lock held for writing.
+    /// Tasks by what they have: anywhere, and bound to a CPU. Only with the lock held for writing.
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(
         &mut self,
