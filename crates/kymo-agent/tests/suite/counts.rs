@@ -1,5 +1,5 @@
 //! Counts are right.
-use crate::work::{burn, finish, own_cpu, poll, within, yields};
+use crate::work::{Stop, burn, finish, own_cpu, poll, within, yields};
 use kymo_agent::task::{Counter, Error, Group, Hardware, Instrument, count, switch};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -201,13 +201,6 @@ fn a_running_task_is_read_from_outside() {
     let mut task = group.task("spins").expect("a task");
     let watch = task.watch();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    /// Also when an assertion fails, or the thread would spin for ever.
-    struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| {

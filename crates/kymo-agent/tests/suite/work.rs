@@ -1,10 +1,20 @@
 //! Work of known size, and clocks to compare with.
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) fn burn(time: Duration) {
     let end = own_cpu() + time;
     while own_cpu() < end {
         std::hint::black_box((0..500u64).map(std::hint::black_box).sum::<u64>());
+    }
+}
+
+/// Tells a thread to end when it goes, also when an assertion fails: the thread would go on for ever.
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
