@@ -141,7 +141,7 @@ def rust_source():
     """A library of 250 types with derived traits and generic functions over them."""
     items = ["use std::collections::*;"]
     for i in range(250):
-        inner = "u8" if i == 0 else f"S{i - 1}"
+        inner = "u8" if i % 40 == 0 else f"S{i - 1}"
         items.append(
             "#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)] "
             f"pub struct S{i} {{ a: Vec<Option<String>>, b: BTreeMap<u{(8, 16, 32, 64)[i % 4]}, Vec<String>>, c: Option<Box<{inner}>> }}\n"
