@@ -5,7 +5,7 @@ use super::outer_memory::OuterMemory;
 use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
-use kymo_profile::timeline::{LiveSpaces, Moment};
+use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
@@ -52,7 +52,12 @@ impl Worker {
     /// Takes in what is needed to know for the samples that follow.
     pub(super) fn side(&mut self, moment: Moment, side: &Side) {
         match side {
-            Side::Event(event) => self.spaces.apply(moment, event, &self.modules),
+            Side::Event(event) => {
+                if let SideEvent::Comm { tid, exec: true, .. } = event {
+                    self.outer_frames.forget(*tid);
+                }
+                self.spaces.apply(moment, event, &self.modules);
+            }
             Side::Ended { tid } => {
                 self.outer_frames.forget(*tid);
                 self.spaces.ended(moment, *tid);
