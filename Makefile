@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo docs fmt lint setup test
+.PHONY: build demo docs fmt lint perf-tests setup test
 build:
 	$(CARGO) build --release
 
@@ -10,6 +10,11 @@ setup:
 
 test:
 	ci/test.sh
+
+# perf's own shell tests, with perf and with kymo in its place: an hour or two, for nights.
+perf-tests:
+	$(CARGO) build
+	python3 -m ci.perf_tests
 
 docs:
 	ci/docs.sh

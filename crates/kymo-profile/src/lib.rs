@@ -22,6 +22,8 @@
 //!
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
+//! - [`build_ids`]: the files that samples are in, by build id, and recordings with more of them.
+//! - [`dump`]: what a recording stores, in perf's words.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`], [`resolve`]: stacks with names.
 //! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
@@ -55,7 +57,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod build_ids;
 pub mod chains;
+pub mod dump;
 pub mod emptied;
 pub mod export;
 pub mod functions;

@@ -14,6 +14,7 @@
 //!
 //! # Modules
 //! - This one: names for addresses, as perf chooses them. [`demangle`]: mangled names in words.
+//! - [`build_id_cache`]: copies of executables by build id, as perf keeps them.
 //! - [`sites`]: from names, lines and markers to places in files, for probes.
 //! - [`place`]: from what a person writes to an address to watch, and from a trap to the instruction that caused it.
 //! - [`unwind`]: frames from stacks that were recorded as bytes.
@@ -63,6 +64,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+pub mod build_id_cache;
 pub mod demangle;
 mod elf;
 mod elf_symbols;
@@ -87,6 +89,6 @@ mod vdso;
 
 pub use budget::Budget;
 pub use inline::InlineFrame;
-pub use options::{Note, SymbolOptions};
+pub use options::{Note, SymbolOptions, name_build_id_cache};
 pub use store::{ModuleKey, ModuleSymbols, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

@@ -1,6 +1,7 @@
 //! What a caller says about symbols, and what it is told about them.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use super::budget::Budget;
 
@@ -25,13 +26,22 @@ pub struct SymbolOptions {
     pub budget: Budget,
 }
 
+/// The build-id cache that the command line names for the whole process.
+static BUILD_ID_CACHE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes this folder the build-id cache of all options that name none, from now on.
+pub fn name_build_id_cache(folder: PathBuf) {
+    // The first one stays; the command line names one at most.
+    let _ = BUILD_ID_CACHE.set(folder);
+}
+
 impl Default for SymbolOptions {
     fn default() -> SymbolOptions {
         SymbolOptions {
             symfs: None,
             vmlinux: None,
             kallsyms: None,
-            buildid_dir: None,
+            buildid_dir: BUILD_ID_CACHE.get().cloned(),
             demangle: true,
             demangle_kernel: false,
             force: false,

@@ -12,6 +12,7 @@ extern crate kymo_cli;
 
 mod cmd;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -19,11 +20,19 @@ use kymo_cli::{exit, terminal};
 
 /// Record where a Linux program spends its time, and read the result.
 #[derive(Debug, Parser)]
-#[command(name = "kymo", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "kymo", version, propagate_version = true)]
 #[command(
     after_help = "First steps:\n  kymo record -- ./program     record it into perf.data\n  kymo report                  see where the time went\n  kymo doctor                  what this machine permits, and how to permit more"
 )]
 struct Cli {
+    /// The folder of copies by build id, instead of ~/.debug
+    #[arg(long, value_name = "DIR")]
+    buildid_dir: Option<PathBuf>,
+
+    /// Do not start a pager
+    #[arg(long)]
+    no_pager: bool,
+
     #[command(subcommand)]
     verb: Verb,
 }
@@ -39,6 +48,16 @@ enum Verb {
     Script(Box<cmd::script::ScriptArgs>),
     Watch(Box<cmd::watch::WatchArgs>),
     Bench(kymo_bench::BenchArgs),
+    Evlist(cmd::evlist::EvlistArgs),
+    #[command(name = "buildid-list")]
+    BuildIdList(cmd::build_ids::ListArgs),
+    #[command(name = "buildid-cache")]
+    BuildIdCache(cmd::build_ids::CacheArgs),
+    Archive(cmd::build_ids::ArchiveArgs),
+    Inject(cmd::inject::InjectArgs),
+    Kallsyms(cmd::kallsyms::KallsymsArgs),
+    Check(cmd::version::CheckArgs),
+    Version(cmd::version::VersionArgs),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
 }
@@ -55,13 +74,24 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(verb) = unknown_verb(&error)
+                && let Some(instead) = cmd::instead::of(&verb)
+            {
+                eprintln!("kymo: there is no `kymo {verb}`: {instead}");
+                return ExitCode::from(exit::USAGE);
+            }
             // A closed pipe under --help is no failure.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    // Nothing is paged; the option is there for commands that pass it on.
+    let Cli { buildid_dir, no_pager: _, verb } = cli;
+    if let Some(folder) = buildid_dir {
+        kymo_symbols::name_build_id_cache(folder);
+    }
     terminal::start_log();
-    let done = match cli.verb {
+    let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
@@ -71,8 +101,27 @@ fn main() -> ExitCode {
         Verb::Script(args) => cmd::script::run(*args),
         Verb::Watch(args) => cmd::watch::run(*args),
         Verb::Bench(args) => kymo_bench::run(args),
+        Verb::Evlist(args) => cmd::evlist::run(args),
+        Verb::BuildIdList(args) => cmd::build_ids::list(args),
+        Verb::BuildIdCache(args) => cmd::build_ids::cache(args),
+        Verb::Archive(args) => cmd::build_ids::archive(args),
+        Verb::Inject(args) => cmd::inject::run(args),
+        Verb::Kallsyms(args) => cmd::kallsyms::run(args),
+        Verb::Check(args) => cmd::version::check(args),
+        Verb::Version(args) => cmd::version::version(args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };
     exit::code(done)
+}
+
+/// The word in the place of a verb that is none.
+fn unknown_verb(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(verb)) if error.kind() == ErrorKind::InvalidSubcommand => {
+            Some(verb.clone())
+        }
+        _ => None,
+    }
 }

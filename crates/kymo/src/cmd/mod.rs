@@ -1,9 +1,14 @@
 //! One file per verb.
 
+pub(crate) mod build_ids;
 pub(crate) mod doctor;
+pub(crate) mod evlist;
 pub(crate) mod filter;
 pub(crate) mod generate;
 pub(crate) mod header;
+pub(crate) mod inject;
+pub(crate) mod instead;
+pub(crate) mod kallsyms;
 pub(crate) mod list;
 pub(crate) mod loss;
 pub(crate) mod probe;
@@ -12,4 +17,5 @@ pub(crate) mod report;
 pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;
+pub(crate) mod version;
 pub(crate) mod watch;

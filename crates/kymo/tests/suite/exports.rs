@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::tools::{Said, kymo};
 
 /// Every recording of `fixtures/recordings`, by name.
-fn recordings() -> Vec<PathBuf> {
+pub(crate) fn recordings() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings");
     let mut found: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))

@@ -18,6 +18,7 @@
 //! | `kymo stat` | `stat.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
+//! | perf's small verbs (`evlist`, `buildid-*`, `inject`, ...), and verbs that kymo does not have | `perf_verbs.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
 //! | what a program is like while and after it is probed, whatever becomes of kymo | `probe_lifetimes.rs` |
@@ -50,6 +51,7 @@ mod machine;
 mod matrix;
 mod mem_events;
 mod overload;
+mod perf_verbs;
 mod places;
 mod probe;
 mod probe_args;

@@ -4,8 +4,10 @@ mod probes;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use kymo_perf::caps;
 use kymo_perf::catalog::{Availability, Catalog, CatalogEntry, CatalogSection, catalog};
 use kymo_perf::machine::Machine;
@@ -13,7 +15,7 @@ use kymo_perf::suggest::nearest;
 use kymo_perf::sys::Real;
 use serde_json::json;
 
-use kymo_cli::terminal;
+use kymo_cli::{open, terminal};
 
 /// The shape of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;
@@ -35,6 +37,18 @@ pub(crate) struct ListArgs {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    /// Print JSON in the form of `perf list -j`: an array with EventName, EventType and what else is known
+    #[arg(short = 'j', conflicts_with_all = ["json", "probes"])]
+    perf_json: bool,
+    /// Write to this file instead of stdout
+    #[arg(short, long, value_name = "FILE", conflicts_with = "probes")]
+    output: Option<PathBuf>,
+    /// Leave out the descriptions
+    #[arg(long)]
+    no_desc: bool,
+    /// Show the descriptions (the default)
+    #[arg(short, long, overrides_with = "no_desc")]
+    desc: bool,
 }
 
 /// Lists events on stdout; what could not be listed is said on stderr.
@@ -44,15 +58,29 @@ pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     }
     let machine = Machine::here();
     let caps = caps::probe();
-    let found = catalog(&machine, &caps, &Real, args.filter.as_deref());
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if args.json {
+    let mut found = catalog(&machine, &caps, &Real, args.filter.as_deref());
+    if args.no_desc {
+        found.entries.iter_mut().for_each(|entry| entry.description.clear());
+    }
+    let mut file = args.output.as_deref().map(open::export).transpose()?;
+    let mut stdout = io::stdout().lock();
+    let mut out = io::BufWriter::new(match &mut file {
+        Some(file) => file as &mut dyn Write,
+        None => &mut stdout,
+    });
+    if args.perf_json {
+        writeln!(out, "{}", kymo_profile::text::json_pretty(&as_perf_json(&found))?)?;
+    } else if args.json {
         writeln!(out, "{}", kymo_profile::text::json_pretty(&as_json(&found))?)?;
     } else {
         write_text(&mut out, &found)?;
     }
     out.flush()?;
-    if !args.json {
+    drop(out);
+    if let (Some(file), Some(path)) = (file, &args.output) {
+        file.finish().with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    if !args.json && !args.perf_json {
         found.notes.iter().for_each(|note| eprintln!("kymo: {note}"));
     }
     if !found.entries.is_empty() {
@@ -89,6 +117,43 @@ fn as_json(found: &Catalog) -> serde_json::Value {
         "events": events,
         "notes": found.notes,
     })
+}
+
+/// The events with the keys of `perf list -j`.
+fn as_perf_json(found: &Catalog) -> Vec<serde_json::Value> {
+    let kind = |section| match section {
+        CatalogSection::Hardware => "Hardware event",
+        CatalogSection::Software => "Software event",
+        CatalogSection::Cache => "Hardware cache event",
+        CatalogSection::Pmu => "Kernel PMU event",
+        CatalogSection::Tracepoint => "Tracepoint event",
+        CatalogSection::Breakpoint => "Hardware breakpoint",
+        CatalogSection::Raw => "Raw event descriptor",
+    };
+    let unit = |entry: &CatalogEntry| match (entry.section, entry.name.split_once('/')) {
+        (CatalogSection::Tracepoint, _) => "tracepoint".to_owned(),
+        (CatalogSection::Software, _) => "software".to_owned(),
+        (CatalogSection::Breakpoint, _) => "breakpoint".to_owned(),
+        (_, Some((pmu, _))) => pmu.to_owned(),
+        _ => "cpu".to_owned(),
+    };
+    found
+        .entries
+        .iter()
+        .map(|entry| {
+            let mut event = serde_json::Map::new();
+            event.insert("Unit".into(), unit(entry).into());
+            event.insert("EventName".into(), entry.name.clone().into());
+            if let Some(alias) = entry.aliases.first() {
+                event.insert("EventAlias".into(), alias.clone().into());
+            }
+            event.insert("EventType".into(), kind(entry.section).into());
+            if !entry.description.is_empty() {
+                event.insert("BriefDescription".into(), entry.description.clone().into());
+            }
+            event.into()
+        })
+        .collect()
 }
 
 fn write_text(out: &mut dyn Write, found: &Catalog) -> io::Result<()> {

@@ -19,7 +19,7 @@ use crate::scenario::Recording;
 use crate::tools::{Need, Tool, kymo, ready, skip};
 
 /// The perf of a Debian release, if it was unpacked.
-fn perf_of(suite: &str) -> Option<Tool> {
+pub(crate) fn perf_of(suite: &str) -> Option<Tool> {
     let folder = std::env::var_os("KYMO_PERFS")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/perfs"), PathBuf::from);
     let path = folder.join(suite).join("perf");

@@ -1,0 +1,112 @@
+//! `kymo inject`: a copy of a recording with build ids.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kymo_cli::{exit, open};
+use kymo_data::Recording;
+use kymo_files::{Folder, Fresh};
+use kymo_perf::proc;
+use kymo_profile::build_ids::{self, FileBuildIds, Injection, Which};
+use kymo_symbols::SymbolOptions;
+use rustix::fs::Mode;
+
+/// Copy a recording, with build ids of the files that its samples are in
+#[derive(Debug, Args)]
+pub(crate) struct InjectArgs {
+    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    input: PathBuf,
+
+    /// Where the copy goes; - is stdout, in pipe form
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+
+    /// Add the build ids of files that samples are in
+    #[arg(short, long)]
+    build_ids: bool,
+
+    /// Add the build ids of all files that were mapped
+    #[arg(long)]
+    buildid_all: bool,
+
+    /// Put build ids into the records of mappings, of files that samples are in
+    #[arg(short = 'B', long)]
+    mmap2_buildids: bool,
+
+    /// Put build ids into the records of all mappings
+    #[arg(long)]
+    mmap2_buildid_all: bool,
+
+    /// Accepted for scripts written for perf: `kymo report` reads dumps of JIT compilers by itself
+    #[arg(short, long)]
+    jit: bool,
+
+    /// Accepted for scripts written for perf
+    #[arg(short, long)]
+    force: bool,
+
+    /// Say how many build ids were added
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Copies the recording.
+pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
+    let recording = open::recording(&args.input)?;
+    let options = SymbolOptions::default();
+    let from = FileBuildIds { read_files: true, kernel: kernel_build_id(&recording) };
+    let modules = |hit: bool, all: bool| -> anyhow::Result<Vec<build_ids::ModuleBuildId>> {
+        let which = match (hit, all) {
+            (_, true) => Which::All,
+            (true, false) => Which::Hit,
+            (false, false) => return Ok(Vec::new()),
+        };
+        let mut found = build_ids::modules(&recording, which, &from, &options)
+            .with_context(|| format!("failed to read {}", args.input.display()))?;
+        found.retain(|module| !module.id.is_empty());
+        Ok(found)
+    };
+    let injection = Injection {
+        table: modules(args.build_ids, args.buildid_all)?,
+        mappings: modules(args.mmap2_buildids, args.mmap2_buildid_all)?,
+    };
+    if args.verbose {
+        eprintln!("kymo: build ids of {} files", injection.table.len().max(injection.mappings.len()));
+    }
+    if args.output == Path::new("-") {
+        let out = io::stdout();
+        if rustix::termios::isatty(out.as_fd()) {
+            bail!(
+                "the copy of a recording is no text: name a file with `-o FILE`, or pipe it to another command"
+            );
+        }
+        build_ids::inject_pipe(&recording, &injection, io::BufWriter::new(out.lock()))?;
+    } else {
+        write_file(&recording, &injection, &args.output)
+            .with_context(|| format!("failed to write {}", args.output.display()))?;
+    }
+    Ok(exit::of_reading(&recording, &[]))
+}
+
+/// The running kernel's build id, if the recording is of this kernel.
+fn kernel_build_id(recording: &Recording) -> Option<Vec<u8>> {
+    let here = rustix::system::uname();
+    let same = recording.features.os_release.as_deref() == here.release().to_str().ok();
+    same.then(proc::kernel_build_id).flatten()
+}
+
+/// The file gets its name when it is whole, and only its owner may read it, as every recording.
+fn write_file(recording: &Recording, injection: &Injection, path: &Path) -> anyhow::Result<()> {
+    let (folder, name): (Folder, OsString) = Folder::of(path)?;
+    let mut fresh = Fresh::create(Arc::new(folder), &name, Mode::RUSR | Mode::WUSR)?;
+    build_ids::inject(recording, injection, fresh.file())?;
+    fresh.replace(&name)?;
+    Ok(())
+}
