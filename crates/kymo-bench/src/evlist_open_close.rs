@@ -248,6 +248,7 @@ fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
         all: args.all_cpus || nobody(args),
         cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
         per_thread: args.per_thread,
+        ..TargetSpec::default()
     };
     Options {
         rate: Rate::Frequency(4000),

@@ -12,8 +12,11 @@
 
 #[macro_use]
 pub mod stderr;
+pub mod attached;
+pub mod event_args;
 pub mod exit;
 pub mod open;
 pub mod parse;
+pub mod perf_options;
 pub mod signals;
 pub mod terminal;

@@ -170,6 +170,13 @@ pub fn ksymbol(attr: &Attr, id: &SampleId, addr: u64, len: u32, ksym_type: u16, 
     body.finish(PERF_RECORD_KSYMBOL, 0, attr, id)
 }
 
+/// NAMESPACES of a task: device and inode of each, in the kernel's order.
+pub fn namespaces(attr: &Attr, id: &SampleId, pid: i32, tid: i32, namespaces: &[(u64, u64)]) -> Vec<u8> {
+    let body = Body(Vec::new()).i32s(&[pid, tid]).u64s(&[namespaces.len() as u64]);
+    let body = namespaces.iter().fold(body, |body, &(device, inode)| body.u64s(&[device, inode]));
+    body.finish(PERF_RECORD_NAMESPACES, 0, attr, id)
+}
+
 /// CGROUP: the path of a cgroup's id.
 pub fn cgroup(attr: &Attr, id: &SampleId, cgroup: u64, path: &[u8]) -> Vec<u8> {
     Body(Vec::new()).u64s(&[cgroup]).name(path).finish(PERF_RECORD_CGROUP, 0, attr, id)

@@ -118,6 +118,7 @@ pub mod print_format;
 mod problem;
 mod record;
 mod recording;
+mod registers;
 mod sample;
 mod source;
 mod stream;
@@ -144,6 +145,7 @@ pub use record::{
     RecordHeader, TaskRecord, Throttle,
 };
 pub use recording::{RecordReader, Recording};
+pub use registers::Registers;
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};
 pub use source::{ReadAt, WriteAt};
 pub use words::Words;

@@ -5,7 +5,8 @@
 //! calls this module.
 
 use crate::caps::{self, Capability, Caps};
-use crate::evlist::{OpenError, Request, user_only_name};
+use crate::event_filter;
+use crate::evlist::{OpenError, Request, Stage, user_only_name};
 use crate::sys::{ANY, attr_bytes, perf_event_attr};
 use perf_event_open_sys::bindings;
 use std::fmt;
@@ -174,6 +175,13 @@ fn lower_paranoid(explanation: Explanation, level: i32, caps: &Caps) -> Explanat
 #[must_use]
 pub fn explain_list(error: &OpenError, requests: &[Request], descriptors: Option<u64>) -> String {
     let errno = error.source.raw_os_error().unwrap_or(0);
+    if error.stage == Stage::Filter {
+        let filter = requests.get(error.index).and_then(|request| request.filter.as_ref());
+        let fault = filter.and_then(|filter| event_filter::fault(&filter.text, &filter.tracepoint));
+        let refused =
+            || format!("{error}; the kernel does not understand it, or compares a number with a text");
+        return fault.map_or_else(refused, |fault| format!("--filter of {}: {fault}", error.event));
+    }
     let attempt = Attempt::of(error, requests, descriptors);
     attempt.map_or_else(
         || error.to_string(),

@@ -69,6 +69,7 @@ pub mod cgroup;
 pub mod checklist;
 pub mod count;
 pub mod cpu_list;
+mod event_filter;
 pub mod evlist;
 pub mod explain;
 #[cfg(target_arch = "x86_64")]

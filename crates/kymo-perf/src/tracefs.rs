@@ -27,6 +27,15 @@ pub struct Tracepoint {
     pub id: u64,
 }
 
+/// Which samples of a tracepoint are recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracepointFilter {
+    /// The expression, in the kernel's words.
+    pub text: String,
+    /// The tracepoint, whose fields it names.
+    pub tracepoint: Tracepoint,
+}
+
 /// Why tracepoints cannot be looked up. `Display` is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,5 +1,6 @@
 //! From a selected event to the attr that records it: sample contents, targets, tracking.
-use crate::options::{CallGraph, Options, Rate};
+use crate::options::{CallGraph, CpuMode, Options, Rate};
+use kymo_data::abi;
 use kymo_perf::evlist::Request;
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
@@ -65,10 +66,7 @@ pub(crate) fn request(
         attr.sample_type |= Perf::SAMPLE_ADDR;
     }
     set_call_graph(&mut attr, selected, options);
-    if let Some(branches) = selected.overrides.branch_type {
-        attr.sample_type |= Perf::SAMPLE_BRANCH_STACK;
-        attr.branch_sample_type = branches;
-    }
+    set_fields(&mut attr, selected, options);
     if options.no_samples {
         attr.set_freq(0);
         attr.sample_period = 0;
@@ -84,6 +82,9 @@ pub(crate) fn request(
     }
     // The kernel refuses group reads of inherited events (before 6.13).
     attr.set_inherit(u64::from(inherit && !selected.group_read));
+    if options.fields.running_time && selected.group_read {
+        attr.read_format |= Perf::FORMAT_TOTAL_TIME_ENABLED | Perf::FORMAT_TOTAL_TIME_RUNNING;
+    }
     if options.counts {
         attr.read_format |= Perf::FORMAT_TOTAL_TIME_ENABLED | Perf::FORMAT_TOTAL_TIME_RUNNING;
         attr.set_inherit_stat(attr.inherit());
@@ -95,6 +96,7 @@ pub(crate) fn request(
     finish(&mut attr, options, common);
     if options.keeps_newest(selected) {
         attr.set_write_backward(1);
+        attr.set_watermark(1);
         // Nobody is woken by it: as seldom as can be.
         attr.wakeup_watermark = u32::MAX;
     }
@@ -108,9 +110,34 @@ pub(crate) fn request(
         weak: selected.weak,
         cpus: selected.cpus.clone(),
         precise_max: selected.precise_max,
-        filter: None,
+        filter: selected.tracepoint_filter(),
         immediate: false,
         alone: false,
+    }
+}
+
+/// Further fields of samples, and the mode of the processor to sample in.
+fn set_fields(attr: &mut perf_event_attr, selected: &Selected, options: &Options) {
+    let fields = &options.fields;
+    attr.sample_type |= fields.bits;
+    if let Some(branches) = selected.overrides.branch_type.or(fields.branches) {
+        attr.sample_type |= Perf::SAMPLE_BRANCH_STACK;
+        attr.branch_sample_type = branches;
+    }
+    if fields.user_registers != 0 {
+        attr.sample_type |= Perf::SAMPLE_REGS_USER;
+        attr.sample_regs_user |= fields.user_registers;
+    }
+    if fields.interrupt_registers != 0 {
+        attr.sample_type |= abi::PERF_SAMPLE_REGS_INTR;
+        attr.sample_regs_intr = fields.interrupt_registers;
+    }
+    if options.tracking.cgroups {
+        attr.sample_type |= abi::PERF_SAMPLE_CGROUP;
+    }
+    if let Some(mode) = options.mode {
+        attr.set_exclude_user(u64::from(mode == CpuMode::Kernel));
+        attr.set_exclude_kernel(u64::from(mode == CpuMode::User));
     }
 }
 
@@ -138,8 +165,12 @@ pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
 
 fn finish(attr: &mut perf_event_attr, options: &Options, common: &Common) {
     attr.set_sample_id_all(1);
-    attr.set_watermark(1);
-    attr.wakeup_watermark = common.watermark_bytes;
+    if options.unbuffered {
+        attr.wakeup_events = 1;
+    } else {
+        attr.set_watermark(1);
+        attr.wakeup_watermark = common.watermark_bytes;
+    }
     if let Some(clock) = options.clock {
         attr.set_use_clockid(1);
         attr.clockid = clock.id();
@@ -152,10 +183,12 @@ fn track(attr: &mut perf_event_attr, options: &Options, common: &Common) {
     attr.set_comm(1);
     attr.set_comm_exec(1);
     attr.set_task(1);
-    attr.set_mmap_data(u64::from(options.data || matches!(options.call_graph, CallGraph::Dwarf { .. })));
+    attr.set_mmap_data(u64::from(options.data_mappings()));
     attr.set_context_switch(u64::from(options.switch_events));
+    attr.set_namespaces(u64::from(options.tracking.namespaces));
+    attr.set_cgroup(u64::from(options.tracking.cgroups));
     attr.set_ksymbol(u64::from(common.system));
-    attr.set_bpf_event(u64::from(common.system));
+    attr.set_bpf_event(u64::from(common.system && !options.tracking.no_bpf));
 }
 
 fn set_rate(attr: &mut perf_event_attr, own: Sampling, asked: Rate) {
@@ -190,6 +223,11 @@ fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Opt
             attr.sample_regs_user = USER_REGS;
             attr.sample_stack_user = stack_bytes;
         }
+    }
+    match options.chain_mode {
+        Some(CpuMode::User) => attr.set_exclude_callchain_kernel(1),
+        Some(CpuMode::Kernel) => attr.set_exclude_callchain_user(1),
+        None => {}
     }
     if let Some(frames) = selected.overrides.max_stack {
         attr.sample_max_stack = frames;

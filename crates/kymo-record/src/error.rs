@@ -32,6 +32,22 @@ pub enum PlanError {
         "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
     )]
     PauseOfAll,
+    /// More samples per second than the kernel permits, and none less is accepted.
+    #[error(
+        "{asked} samples per second are more than kernel.perf_event_max_sample_rate permits, which is {max}, and --strict-freq accepts no less: raise it, or ask for less"
+    )]
+    Frequency {
+        /// Asked for.
+        asked: u64,
+        /// Permitted.
+        max: u64,
+    },
+    /// There is no such cgroup.
+    #[error("{0}; a cgroup is named by its path below the place where the hierarchy is mounted")]
+    Cgroup(#[from] kymo_perf::cgroup::CgroupError),
+    /// Processes in a cgroup.
+    #[error("-G records what is in a cgroup on each CPU, -p, -t and -u record tasks: choose one")]
+    CgroupOfTasks,
     /// /proc could not be read.
     #[error("failed to list the tasks in /proc: {0}")]
     Proc(#[from] io::Error),

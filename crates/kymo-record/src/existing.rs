@@ -1,7 +1,7 @@
 //! Existing processes, mappings and the kernel, enumerated after the events are enabled.
 use crate::background::BackgroundTask;
 use crate::plan::RecordingPlan;
-use crate::synth;
+use crate::synth::{self, TaskSynthesis};
 use crate::targets::TargetKind;
 use kymo_data::{Attr, build};
 use kymo_perf::proc::{self, KernelModule, KernelText};
@@ -38,7 +38,6 @@ pub(crate) struct Listed {
 impl Existing<'_> {
     pub(crate) fn run(self) -> Listed {
         let options = &self.plan.options;
-        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
         let observed = &self.plan.observed;
         let pids = match observed.kind {
             TargetKind::Cpus => proc::processes().unwrap_or_default(),
@@ -52,9 +51,21 @@ impl Existing<'_> {
             }
         };
         // Processes first, because they may end; the kernel stays.
-        let tasks = synth::tasks(&self.attr, &pids, data);
+        let wanted = TaskSynthesis {
+            mappings: options.synthesis.mappings,
+            data: options.data_mappings(),
+            namespaces: options.tracking.namespaces,
+        };
+        let tasks = if options.synthesis.tasks {
+            synth::tasks(&self.attr, &pids, wanted)
+        } else {
+            synth::Tasks::default()
+        };
         let (text, modules) = self.kernel.join();
         let mut records = synth::kernel(&self.attr, text, &modules);
+        if options.tracking.cgroups && options.synthesis.cgroups {
+            records.extend(synth::cgroups(&self.attr));
+        }
         records.extend(self.command);
         records.extend(tasks.records);
         records.extend(build::finished_init());

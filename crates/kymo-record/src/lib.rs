@@ -118,7 +118,10 @@ pub use coverage::{Coverage, RingCoverage};
 pub use disk::{Silence, WriteError, watch_for_silence};
 pub use error::{PlanError, RecordError};
 pub use finish::Summary;
-pub use options::{CallGraph, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, TargetSpec};
+pub use options::{
+    CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,
+    Synthesis, TargetSpec, Tracking,
+};
 pub use output::{Output, OutputError};
 pub use plan::{RecordingPlan, tracking_event};
 pub use scope::Scope;

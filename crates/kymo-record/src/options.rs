@@ -82,6 +82,60 @@ impl RecordingClock {
     }
 }
 
+/// The mode of the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuMode {
+    /// Programs and libraries.
+    User,
+    /// The kernel.
+    Kernel,
+}
+
+/// Fields of samples beside those that every recording has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleFields {
+    /// `PERF_SAMPLE_*` bits of fields that need nothing else.
+    pub bits: u64,
+    /// The last branches: `PERF_SAMPLE_BRANCH_*` bits say which.
+    pub branches: Option<u64>,
+    /// User registers, one bit each ([`Registers`](kymo_data::Registers)).
+    pub user_registers: u64,
+    /// Registers at the interrupt.
+    pub interrupt_registers: u64,
+    /// How long each event was on its counter, where a whole group is read at a sample.
+    pub running_time: bool,
+}
+
+/// What is recorded of processes beside their names, forks, ends and mappings of code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracking {
+    /// Mappings of data.
+    pub data_mappings: bool,
+    /// The namespaces of each process.
+    pub namespaces: bool,
+    /// The paths of cgroups; samples say which one they are of.
+    pub cgroups: bool,
+    /// Not the programs of BPF.
+    pub no_bpf: bool,
+}
+
+/// What is listed of processes and cgroups that were there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synthesis {
+    /// Processes and threads.
+    pub tasks: bool,
+    /// Their mappings.
+    pub mappings: bool,
+    /// The paths of cgroups.
+    pub cgroups: bool,
+}
+
+impl Default for Synthesis {
+    fn default() -> Synthesis {
+        Synthesis { tasks: true, mappings: true, cgroups: true }
+    }
+}
+
 /// When sampling begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
@@ -106,6 +160,8 @@ pub struct TargetSpec {
     pub all: bool,
     /// Everything on these CPUs.
     pub cpus: Vec<u32>,
+    /// Of everything on these CPUs only what is in this cgroup.
+    pub cgroup: Option<String>,
     /// One ring per thread instead of one per CPU.
     pub per_thread: bool,
 }
@@ -160,6 +216,20 @@ pub struct Options {
     pub data: bool,
     /// Context switch records.
     pub switch_events: bool,
+    /// Further fields of samples.
+    pub fields: SampleFields,
+    /// Further records of processes.
+    pub tracking: Tracking,
+    /// What was there before.
+    pub synthesis: Synthesis,
+    /// Sample in this mode only.
+    pub mode: Option<CpuMode>,
+    /// Record the part of call chains in this mode only.
+    pub chain_mode: Option<CpuMode>,
+    /// Wake the drains for each sample.
+    pub unbuffered: bool,
+    /// Fail if the kernel does not permit so many samples per second.
+    pub strict_frequency: bool,
     /// Rings keep the newest records instead of the oldest, and are written as snapshots: on
     /// request and at the end. The same as the term `overwrite` of every event.
     pub overwrite: bool,
@@ -202,6 +272,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether mappings of data are recorded: by wish, for data addresses, and where stacks are unwound from copies.
+    pub(crate) fn data_mappings(&self) -> bool {
+        self.data || self.tracking.data_mappings || matches!(self.call_graph, CallGraph::Dwarf { .. })
+    }
+
     /// Whether the ring of this event keeps the newest records.
     pub(crate) fn keeps_newest(&self, event: &Selected) -> bool {
         event.overrides.overwrite.unwrap_or(self.overwrite)
@@ -221,6 +296,13 @@ impl Options {
             ring_pages: None,
             data: false,
             switch_events: false,
+            fields: SampleFields::default(),
+            tracking: Tracking::default(),
+            synthesis: Synthesis::default(),
+            mode: None,
+            chain_mode: None,
+            unbuffered: false,
+            strict_frequency: false,
             overwrite: false,
             last_snapshot: LastSnapshot::default(),
             raw: false,

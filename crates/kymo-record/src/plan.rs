@@ -86,7 +86,7 @@ impl RecordingPlan {
         if let (Some(newest), Some(oldest)) = (newest, oldest) {
             return Err(PlanError::TwoKinds { newest: newest.name.clone(), oldest: oldest.name.clone() });
         }
-        options.rate = clamp(options.rate, &mut notes);
+        options.rate = clamp(&options, &mut notes)?;
         if options.scope == Some(Scope::ThreadCpu) {
             // That is what it means.
             options.inherit.get_or_insert(false);
@@ -168,6 +168,7 @@ impl RecordingPlan {
             Scope::PerThread => Targets::per_thread(tasks()),
             Scope::Inherit | Scope::ThreadCpu => Targets::tasks(tasks(), &observed.cpus),
         };
+        targets.cgroup.clone_from(&observed.cgroup);
         targets.ignore_missing =
             !scope.is_per_cpu() && !self.observe_command && options.targets.tids.is_empty();
         self.open = evlist::EvlistPlan { events, targets };
@@ -252,6 +253,7 @@ impl RecordingPlan {
     pub fn reduces(&self) -> bool {
         let stacks = |event: &evlist::Request| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0;
         !self.options.raw_stacks
+            && self.options.fields.user_registers == 0
             && !self.keeps_newest()
             && cfg!(target_arch = "x86_64")
             && self.open.events.iter().any(stacks)
@@ -280,17 +282,23 @@ impl RecordingPlan {
         self.ring_pages = pages;
         self.side_pages = pages.min(evlist::SIDE_RING_PAGES);
         let watermark = ring_size::watermark_bytes(self.drained_pages());
-        for event in self.open.events.iter_mut().filter(|event| event.attr.write_backward() == 0) {
+        let by_bytes =
+            |event: &&mut evlist::Request| event.attr.write_backward() == 0 && event.attr.watermark() == 1;
+        for event in self.open.events.iter_mut().filter(by_bytes) {
             event.attr.wakeup_watermark = watermark;
         }
     }
 }
 
-fn clamp(rate: Rate, notes: &mut Vec<String>) -> Rate {
-    let Some(max) = read_number("/proc/sys/kernel/perf_event_max_sample_rate") else { return rate };
-    match rate {
+fn clamp(options: &Options, notes: &mut Vec<String>) -> Result<Rate, PlanError> {
+    let rate = options.rate;
+    let Some(max) = read_number("/proc/sys/kernel/perf_event_max_sample_rate") else { return Ok(rate) };
+    Ok(match rate {
         // "max" is not worth a remark.
         Rate::Frequency(u64::MAX) => Rate::Frequency(max),
+        Rate::Frequency(asked) | Rate::Default(asked) if asked > max && options.strict_frequency => {
+            return Err(PlanError::Frequency { asked, max });
+        }
         Rate::Frequency(freq) | Rate::Default(freq) if freq > max => {
             notes.push(format!(
                 "{freq} samples per second are more than kernel.perf_event_max_sample_rate permits: recording {max}"
@@ -298,7 +306,7 @@ fn clamp(rate: Rate, notes: &mut Vec<String>) -> Rate {
             if matches!(rate, Rate::Default(_)) { Rate::Default(max) } else { Rate::Frequency(max) }
         }
         rate => rate,
-    }
+    })
 }
 
 impl fmt::Display for RecordingPlan {
@@ -336,7 +344,10 @@ impl fmt::Display for RecordingPlan {
         }
         match (self.observe_command, self.system()) {
             (true, _) => writeln!(f, "tasks: the command and its children")?,
-            (_, true) => writeln!(f, "tasks: all")?,
+            (_, true) => match &self.options.targets.cgroup {
+                Some(name) => writeln!(f, "tasks: those in the cgroup {name}")?,
+                None => writeln!(f, "tasks: all")?,
+            },
             _ => {
                 let tasks = &self.observed.tasks;
                 writeln!(f, "tasks: {} ({:?})", tasks.len(), Shortened(tasks))?;
@@ -608,10 +619,18 @@ mod tests {
     fn rates() {
         let Some(limit) = read_number("/proc/sys/kernel/perf_event_max_sample_rate") else { return };
         let mut notes = Vec::new();
-        assert_eq!(clamp(Rate::Frequency(u64::MAX), &mut notes), Rate::Frequency(limit));
+        let of = |rate, strict_frequency| Options { rate, strict_frequency, ..options("cs", command()) };
+        assert_eq!(
+            clamp(&of(Rate::Frequency(u64::MAX), false), &mut notes).ok(),
+            Some(Rate::Frequency(limit))
+        );
         assert!(notes.is_empty());
-        assert_eq!(clamp(Rate::Frequency(limit + 1), &mut notes), Rate::Frequency(limit));
+        assert_eq!(
+            clamp(&of(Rate::Frequency(limit + 1), false), &mut notes).ok(),
+            Some(Rate::Frequency(limit))
+        );
         assert_eq!(notes.len(), 1);
-        assert_eq!(clamp(Rate::Period(7), &mut notes), Rate::Period(7));
+        assert_eq!(clamp(&of(Rate::Period(7), false), &mut notes).ok(), Some(Rate::Period(7)));
+        assert!(clamp(&of(Rate::Frequency(limit + 1), true), &mut notes).is_err());
     }
 }

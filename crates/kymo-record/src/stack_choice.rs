@@ -6,11 +6,12 @@
 //! | samples by time (`-F`) | by unwind data, from copies of the stack | their number is bounded, so is what the copies cost |
 //! | samples every so many events | along frame pointers | there may be a million a second |
 //! | any event of a flight recorder, or on another machine than x86-64 | along frame pointers | nothing unwinds while recording |
+//! | any event whose samples keep registers of the user, or whose chains are the kernel's | along frame pointers | registers would be replaced, a user's part is not wanted |
 //!
 //! Copies have 32 KiB, and less where all CPUs together would copy more than [`BYTES_PER_SECOND`],
 //! or where a ring would hold fewer than [`SAMPLES_PER_RING`]. What they do not hold is found by
 //! the reducer (`reduce`).
-use crate::options::{CallGraph, Options, Rate};
+use crate::options::{CallGraph, CpuMode, Options, Rate};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys;
 
@@ -29,7 +30,8 @@ const SAMPLES_PER_RING: u64 = 16;
 pub(crate) fn unwinds(options: &Options) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let by_time = options.events.iter().any(|event| frequency(event, options.rate).is_some());
-    cfg!(target_arch = "x86_64") && !keeps_newest && !options.no_samples && by_time
+    let unwindable = options.fields.user_registers == 0 && options.chain_mode != Some(CpuMode::Kernel);
+    cfg!(target_arch = "x86_64") && unwindable && !keeps_newest && !options.no_samples && by_time
 }
 
 /// Decides for each event, if `auto` is to decide. `ring_pages`: the size of each ring.

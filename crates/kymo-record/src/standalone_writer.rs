@@ -2,6 +2,7 @@
 use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::Sink;
+use crate::synth::TaskSynthesis;
 use crate::{build_ids, machine, synth};
 use kymo_data::{Attr, EventSpec, Features, build};
 use kymo_perf::proc::{self, KernelModule};
@@ -62,7 +63,8 @@ impl StandaloneWriter {
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut stats = RecordStats::new(attr.sample_type, true);
-        let existing = synth::tasks(&attr, pids, true);
+        let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false };
+        let existing = synth::tasks(&attr, pids, wanted);
         stats.files.extend(existing.files);
         let modules = proc::modules();
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);

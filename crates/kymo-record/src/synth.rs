@@ -60,9 +60,27 @@ impl Tasks {
     }
 }
 
-/// Names, forks and mappings of these processes and all their threads, read in parallel if there
-/// are many. `data`: mappings of data too, not only of code.
-pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
+/// What is listed of each task beside its name and parent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskSynthesis {
+    /// Mappings of code.
+    pub(crate) mappings: bool,
+    /// Mappings of data too.
+    pub(crate) data: bool,
+    /// Namespaces.
+    pub(crate) namespaces: bool,
+}
+
+/// The paths of all cgroups that are there.
+pub(crate) fn cgroups(attr: &Attr) -> Vec<u8> {
+    let none = SampleId::default();
+    let all = kymo_perf::cgroup::all();
+    all.iter().flat_map(|cgroup| build::cgroup(attr, &none, cgroup.id, &cgroup.path)).collect()
+}
+
+/// Names and forks of these processes and all their threads, and what else is wanted, read in
+/// parallel if there are many.
+pub(crate) fn tasks(attr: &Attr, pids: &[i32], wanted: TaskSynthesis) -> Tasks {
     let mut all = Tasks::default();
     let threads =
         std::thread::available_parallelism().map_or(1, usize::from).min(pids.len() / SERIAL_LIMIT + 1);
@@ -70,7 +88,7 @@ pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
         let share = pids.len().div_ceil(threads).max(1);
         let part = |pids: &[i32]| {
             let mut part = Tasks::default();
-            pids.iter().for_each(|&pid| process(attr, pid, data, &mut part));
+            pids.iter().for_each(|&pid| process(attr, pid, wanted, &mut part));
             part
         };
         let mut chunks = pids.chunks(share);
@@ -91,7 +109,7 @@ pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
     all
 }
 
-fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
+fn process(attr: &Attr, pid: i32, wanted: TaskSynthesis, out: &mut Tasks) {
     let none = SampleId::default();
     // It may end at any moment: then whatever was read so far stays.
     let Ok(threads) = proc::tasks(pid) else { return };
@@ -100,8 +118,12 @@ fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
         let parent = if tid == pid { proc::parent(pid).unwrap_or(0) } else { pid };
         out.records.extend(build::fork(attr, &none, pid, parent, tid, parent));
         out.records.extend(build::comm(attr, &none, pid, tid, &name, false));
-        if tid == pid {
-            mappings(attr, pid, data, out);
+        if wanted.namespaces {
+            let namespaces = proc::namespaces(pid, tid);
+            out.records.extend(build::namespaces(attr, &none, pid, tid, &namespaces));
+        }
+        if tid == pid && wanted.mappings {
+            mappings(attr, pid, wanted.data, out);
         }
     }
 }
@@ -150,8 +172,12 @@ const MISC_MMAP_DATA: u16 = 1 << 13;
 
 #[cfg(test)]
 mod tests {
-    use super::{leader_first, tasks};
+    use super::{TaskSynthesis, leader_first};
     use kymo_data::Attr;
+
+    fn tasks(attr: &Attr, pids: &[i32], data: bool) -> super::Tasks {
+        super::tasks(attr, pids, TaskSynthesis { mappings: true, data, namespaces: false })
+    }
 
     /// Checks that this process's program is among its mappings and that a process that does not
     /// exist gives nothing.

@@ -1,7 +1,9 @@
 //! Resolves the targets: from options to tasks and CPUs, before anything is opened.
 use crate::error::PlanError;
 use crate::options::TargetSpec;
-use kymo_perf::{proc, sys};
+use kymo_perf::{cgroup, proc, sys};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// What kind of thing is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(crate) struct Observed {
     pub(crate) until: Vec<i32>,
     /// The CPUs to open events on.
     pub(crate) cpus: Vec<u32>,
+    /// The cgroup whose tasks are observed on these CPUs, if not all are.
+    pub(crate) cgroup: Option<Arc<OwnedFd>>,
 }
 
 /// Looks up the targets. Earlier forms win over later ones, with a remark.
@@ -40,6 +44,10 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
     let mut ignored =
         |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} selects the targets"));
     let named = !spec.pids.is_empty() || !spec.tids.is_empty();
+    let cgroup = spec.cgroup.as_deref().map(cgroup::existing).transpose()?.map(|(_, directory)| directory);
+    if cgroup.is_some() && (named || spec.uid.is_some()) {
+        return Err(PlanError::CgroupOfTasks);
+    }
     if named || spec.uid.is_some() {
         let by = if named { "-p or -t" } else { "-u" };
         if named && spec.uid.is_some() {
@@ -55,17 +63,17 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
             Some(uid) if !named => of_user(uid)?,
             _ => named_tasks(spec)?,
         };
-        return Ok(Observed { kind: TargetKind::Tasks, tasks, processes, until, cpus: online });
+        return Ok(Observed { kind: TargetKind::Tasks, tasks, processes, until, cpus: online, cgroup });
     }
     let (processes, until) = (Vec::new(), Vec::new());
-    if spec.all || !spec.cpus.is_empty() || spec.command.is_empty() {
+    if spec.all || cgroup.is_some() || !spec.cpus.is_empty() || spec.command.is_empty() {
         if spec.per_thread {
             ignored("--per-thread", "-a or -C");
         }
         let cpus = if spec.cpus.is_empty() { online } else { spec.cpus.clone() };
-        return Ok(Observed { kind: TargetKind::Cpus, tasks: Vec::new(), processes, until, cpus });
+        return Ok(Observed { kind: TargetKind::Cpus, tasks: Vec::new(), processes, until, cpus, cgroup });
     }
-    Ok(Observed { kind: TargetKind::Command, tasks: vec![0], processes, until, cpus: online })
+    Ok(Observed { kind: TargetKind::Command, tasks: vec![0], processes, until, cpus: online, cgroup })
 }
 
 /// Tasks, processes, and whose end to wait for.

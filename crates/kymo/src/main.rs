@@ -71,7 +71,8 @@ fn command() -> clap::Command {
 static ALLOCATOR: kymo_perf::sys::memory::Allocator = kymo_perf::sys::memory::Allocator;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = kymo_cli::attached::with_equal_signs(std::env::args_os(), &command());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {
             if let Some(verb) = unknown_verb(&error)

@@ -23,12 +23,14 @@
 mod error;
 mod find;
 mod leave;
+mod list;
 #[cfg(test)]
 mod tests;
 
 pub use error::CgroupError;
 pub(crate) use find::unescaped;
 use find::{Membership, Mount, directory_flags};
+pub use list::{ListedCgroup, all};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;

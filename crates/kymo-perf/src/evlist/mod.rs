@@ -47,6 +47,7 @@ pub(crate) use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr, with_priority};
+use crate::tracefs::TracepointFilter;
 use fallback::Fallbacks;
 use shape::{EventSlot, EvlistShape};
 use std::io;
@@ -71,7 +72,7 @@ pub struct Request {
     /// Whether `precise_ip` may be lowered ("as precise as possible").
     pub precise_max: bool,
     /// A tracepoint filter.
-    pub filter: Option<String>,
+    pub filter: Option<TracepointFilter>,
     /// Tracks mappings and names: enabled at once and disabled last.
     pub immediate: bool,
     /// Will be switched by itself ([`Evlist::switch`]), so it must not share a switch with others.
@@ -310,7 +311,7 @@ impl Evlist {
                 share
                     .unit
                     .event(share.shape, index)
-                    .try_for_each(|(_, fd)| share.kernel.set_filter(fd, &filter))
+                    .try_for_each(|(_, fd)| share.kernel.set_filter(fd, &filter.text))
             };
             self.in_units(set).map_err(|source| OpenError {
                 event: event.request.name.clone(),

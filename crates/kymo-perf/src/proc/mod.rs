@@ -121,6 +121,15 @@ fn parent_in_stat(stat: &[u8]) -> Option<i32> {
     fields.nth(1)?.parse().ok()
 }
 
+/// The namespaces of a thread in the order of the kernel's records (network, host name, IPC, PIDs,
+/// users, mounts, cgroups): device and inode; 0 where it is gone or may not be seen.
+pub fn namespaces(pid: i32, tid: i32) -> [(u64, u64); 7] {
+    ["net", "uts", "ipc", "pid", "user", "mnt", "cgroup"].map(|name| {
+        let link = fs::metadata(format!("/proc/{pid}/task/{tid}/ns/{name}"));
+        link.map_or((0, 0), |meta| (meta.dev(), meta.ino()))
+    })
+}
+
 /// The text of a process's mappings, for [`Mappings`]; empty for kernel threads and vanished
 /// processes.
 pub fn maps(pid: i32) -> Vec<u8> {

@@ -42,9 +42,9 @@ pub use parse::parse;
 pub(crate) use resolve::resolve_on;
 pub use resolve::{default_event, resolve};
 pub use syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term, TermValue};
-pub use terms::{CallGraph, Overrides};
+pub use terms::{CallGraph, Overrides, branch_bits, branch_types};
 
-use crate::tracefs::Tracepoint;
+use crate::tracefs::{Tracepoint, TracepointFilter};
 
 /// One event, ready to be opened: what the kernel gets, and what the recorder has to know beside
 /// it.
@@ -76,12 +76,29 @@ pub struct Selected {
     pub system_wide_only: bool,
     /// Set when this is a tracepoint.
     pub tracepoint: Option<Tracepoint>,
+    /// Of the samples of this tracepoint only those are recorded of which this holds (`--filter`).
+    pub filter: Option<String>,
     /// Per-event settings given as terms, which win over the command line.
     pub overrides: Overrides,
     /// The PMU alias's unit and scale, for printing counts (`0.0000610`, `Joules`).
     pub unit: Option<Unit>,
     /// Where in the selector's text this event stands.
     pub span: Span,
+}
+
+impl Selected {
+    /// The filter of the samples, for the request to open it.
+    pub fn tracepoint_filter(&self) -> Option<TracepointFilter> {
+        Some(TracepointFilter { text: self.filter.clone()?, tracepoint: self.tracepoint.clone()? })
+    }
+
+    /// Adds a condition to those that its samples must meet already.
+    pub fn add_filter(&mut self, text: &str) {
+        self.filter = Some(match &self.filter {
+            Some(earlier) => format!("({earlier}) && ({text})"),
+            None => text.to_owned(),
+        });
+    }
 }
 
 /// How a raw count becomes a quantity: `count * scale` in `name`.

@@ -6,6 +6,7 @@ use super::parse::parse_terms;
 use super::syntax::{EventGroup, Term, TermValue};
 use crate::pmu::{Alias, Pmu};
 use crate::suggest::nearest;
+use perf_event_open_sys::bindings;
 
 /// How an event's call chains are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,35 +197,9 @@ impl Applier<'_> {
     }
 
     fn branch_type(&self, term: &Term) -> Result<u64, ResolveError> {
-        use perf_event_open_sys::bindings as b;
-        let kinds = [
-            ("u", b::PERF_SAMPLE_BRANCH_USER),
-            ("k", b::PERF_SAMPLE_BRANCH_KERNEL),
-            ("hv", b::PERF_SAMPLE_BRANCH_HV),
-            ("any", b::PERF_SAMPLE_BRANCH_ANY),
-            ("any_call", b::PERF_SAMPLE_BRANCH_ANY_CALL),
-            ("any_ret", b::PERF_SAMPLE_BRANCH_ANY_RETURN),
-            ("ind_call", b::PERF_SAMPLE_BRANCH_IND_CALL),
-            ("abort_tx", b::PERF_SAMPLE_BRANCH_ABORT_TX),
-            ("in_tx", b::PERF_SAMPLE_BRANCH_IN_TX),
-            ("no_tx", b::PERF_SAMPLE_BRANCH_NO_TX),
-            ("cond", b::PERF_SAMPLE_BRANCH_COND),
-            ("stack", b::PERF_SAMPLE_BRANCH_CALL_STACK),
-            ("ind_jmp", b::PERF_SAMPLE_BRANCH_IND_JUMP),
-            ("call", b::PERF_SAMPLE_BRANCH_CALL),
-            ("no_flags", b::PERF_SAMPLE_BRANCH_NO_FLAGS),
-            ("no_cycles", b::PERF_SAMPLE_BRANCH_NO_CYCLES),
-            ("save_type", b::PERF_SAMPLE_BRANCH_TYPE_SAVE),
-        ];
-        self.word(term)?.split([',', '|', '+']).try_fold(0, |bits, word| {
-            match kinds.iter().find(|(name, _)| *name == word) {
-                Some((_, bit)) => Ok(bits | u64::from(*bit)),
-                None => {
-                    let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
-                    let hint = format!("branch types are {}", names.join(", "));
-                    Err(self.fault(term, format!("`{word}` is not a branch type"), Some(hint)))
-                }
-            }
+        branch_bits(self.word(term)?).map_err(|unknown| {
+            let hint = format!("branch types are {}", branch_types());
+            self.fault(term, format!("`{unknown}` is not a branch type"), Some(hint))
         })
     }
 
@@ -334,4 +309,40 @@ fn word_of(attr: &mut EventAttr, word: u8) -> &mut u64 {
         3 => &mut attr.config3,
         _ => &mut attr.config4,
     }
+}
+/// The kinds of branches by their names in perf's `-j`.
+const BRANCH_TYPES: [(&str, u32); 17] = [
+    ("u", bindings::PERF_SAMPLE_BRANCH_USER),
+    ("k", bindings::PERF_SAMPLE_BRANCH_KERNEL),
+    ("hv", bindings::PERF_SAMPLE_BRANCH_HV),
+    ("any", bindings::PERF_SAMPLE_BRANCH_ANY),
+    ("any_call", bindings::PERF_SAMPLE_BRANCH_ANY_CALL),
+    ("any_ret", bindings::PERF_SAMPLE_BRANCH_ANY_RETURN),
+    ("ind_call", bindings::PERF_SAMPLE_BRANCH_IND_CALL),
+    ("abort_tx", bindings::PERF_SAMPLE_BRANCH_ABORT_TX),
+    ("in_tx", bindings::PERF_SAMPLE_BRANCH_IN_TX),
+    ("no_tx", bindings::PERF_SAMPLE_BRANCH_NO_TX),
+    ("cond", bindings::PERF_SAMPLE_BRANCH_COND),
+    ("stack", bindings::PERF_SAMPLE_BRANCH_CALL_STACK),
+    ("ind_jmp", bindings::PERF_SAMPLE_BRANCH_IND_JUMP),
+    ("call", bindings::PERF_SAMPLE_BRANCH_CALL),
+    ("no_flags", bindings::PERF_SAMPLE_BRANCH_NO_FLAGS),
+    ("no_cycles", bindings::PERF_SAMPLE_BRANCH_NO_CYCLES),
+    ("save_type", bindings::PERF_SAMPLE_BRANCH_TYPE_SAVE),
+];
+
+/// The `PERF_SAMPLE_BRANCH_*` bits of kinds of branches such as `any,u`.
+///
+/// # Errors
+/// The word that names none.
+pub fn branch_bits(text: &str) -> Result<u64, &str> {
+    text.split([',', '|', '+']).try_fold(0, |bits, word| {
+        let known = BRANCH_TYPES.iter().find(|(name, _)| *name == word);
+        known.map(|(_, bit)| bits | u64::from(*bit)).ok_or(word)
+    })
+}
+
+/// The names of all kinds of branches, for sentences.
+pub fn branch_types() -> String {
+    BRANCH_TYPES.map(|(name, _)| name).join(", ")
 }

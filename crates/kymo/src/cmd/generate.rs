@@ -10,6 +10,9 @@ use anyhow::Context;
 use clap::Args;
 
 use kymo_cli::open;
+use kymo_cli::perf_options::{self, PerfOption, PerfOptionTable as _};
+
+use super::record::RecordOptions;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
@@ -76,8 +79,19 @@ fn book(command: &clap::Command, directory: &Path) -> anyhow::Result<()> {
         let mut text =
             "<!-- `kymo man --markdown` wrote this page: change the option in the code. -->\n\n".to_owned();
         section(verb, 1, &mut text);
+        if let Some(options) = perf_options(verb.get_name()) {
+            _ = write!(text, "\n## Options of perf\n\n{}", perf_options::page(options));
+        }
         write(&directory.join(format!("{}.md", verb.get_name())), text.as_bytes())
     })
+}
+
+/// The options of perf's verb of this name that kymo takes without effect, or refuses.
+fn perf_options(verb: &str) -> Option<&'static [PerfOption]> {
+    match verb {
+        "record" => Some(RecordOptions::OPTIONS),
+        _ => None,
+    }
 }
 
 /// Adds the section of a command, and those of the commands below it.

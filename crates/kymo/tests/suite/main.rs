@@ -7,6 +7,8 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | the pages of options in the book | `reference.rs` |
+//! | options of perf that kymo must have an answer to | `perf_options.rs`, the options in `../perf_options/` |
+//! | what options of perf make `record` do | `record_options.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
 //! | what fails around a recorder: disks, pipes, limits, CPUs, the recorder itself, the programs | `faults/` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
@@ -51,6 +53,7 @@ mod machine;
 mod matrix;
 mod mem_events;
 mod overload;
+mod perf_options;
 mod perf_verbs;
 mod places;
 mod probe;
@@ -62,6 +65,7 @@ mod probe_refusals;
 mod programs;
 mod real;
 mod record;
+mod record_options;
 mod reference;
 mod runtimes;
 mod scenario;

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use kymo_symbols::place::call;
 use kymo_symbols::sites::{Place, ProbeSelector};
 
+use kymo_cli::event_args::EventArgs;
+
 use super::ProbeArgs;
 use crate::cmd::record::{self, RecordArgs};
 use kymo_probe::arguments::is_result;
 
 /// Records each hit, as `kymo record` does with these probes as events.
 pub(super) fn run(args: ProbeArgs, output: PathBuf) -> anyhow::Result<ExitCode> {
-    let events = args.selectors.iter().map(|selector| events(&args, selector).join(",")).collect();
+    let texts = args.selectors.iter().map(|selector| events(&args, selector).join(",")).collect();
     let command = match args.duration {
         // As with perf: the recording lasts as long as the command.
         Some(duration) if args.command.is_empty() => {
@@ -21,7 +23,7 @@ pub(super) fn run(args: ProbeArgs, output: PathBuf) -> anyhow::Result<ExitCode> 
         _ => args.command,
     };
     record::run(RecordArgs {
-        events,
+        events: EventArgs::new(texts),
         output,
         chains: args.callers,
         no_call_graph: !args.callers,
