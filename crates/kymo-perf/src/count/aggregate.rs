@@ -22,6 +22,10 @@ pub enum By {
     Socket,
     /// What is next to the same memory.
     Node,
+    /// CPUs that share a cluster of cores.
+    Cluster,
+    /// CPUs that share a cache of this level; 0: the last level.
+    Cache(u8),
     /// Each thread.
     Thread,
 }
@@ -37,6 +41,10 @@ pub(crate) struct Location {
     pub core: i32,
     /// The memory node.
     pub node: i32,
+    /// The cluster in the die.
+    pub cluster: i32,
+    /// The cache: level and the first CPU that shares it.
+    pub cache: (i32, i32),
 }
 
 /// Where the CPUs of a machine are.
@@ -53,6 +61,14 @@ fn number(path: &Path) -> Option<i32> {
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }
 
+/// More kinds of caches than a CPU has.
+const MOST_CACHES: usize = 16;
+
+/// The cluster of cores; perf reads a number that the kernel writes as -1 as 16 bits.
+fn of_cluster(folder: &Path) -> i32 {
+    number(&folder.join("cluster_id")).map_or(0, |cluster| cluster & 0xffff)
+}
+
 impl Topology {
     /// Where these CPUs are. What sysfs does not tell is 0, so that a machine without it is one
     /// socket.
@@ -63,7 +79,10 @@ impl Topology {
             let folder = system.join(format!("cpu/cpu{cpu}/topology"));
             let of = |name: &str| number(&folder.join(name)).unwrap_or(0).max(0);
             let (socket, die, core) = (of("physical_package_id"), of("die_id"), of("core_id"));
-            found.insert(cpu, Location { socket, die, core, node: 0 });
+            found.insert(
+                cpu,
+                Location { socket, die, core, cluster: of_cluster(&folder), ..Location::default() },
+            );
         }
         let nodes = fs::read_dir(system.join("node")).into_iter().flatten().flatten();
         for node in nodes {
@@ -79,6 +98,24 @@ impl Topology {
             }
         }
         Topology { cpus: found }
+    }
+
+    /// With the cache of this level that each CPU has; 0: the last level.
+    #[must_use]
+    pub fn with_caches(mut self, machine: &Machine, level: u8) -> Topology {
+        for (cpu, location) in &mut self.cpus {
+            let folder = machine.sys().join(format!("devices/system/cpu/cpu{cpu}/cache"));
+            let indices = (0..MOST_CACHES).map(|index| folder.join(format!("index{index}")));
+            let caches = indices.filter_map(|index| {
+                let own = number(&index.join("level"))?;
+                let list = fs::read_to_string(index.join("shared_cpu_list")).ok()?;
+                Some((own, cpu_list::parse(&list).first().map_or(0, |&first| first as i32)))
+            });
+            // As perf: what has no such cache is in cache 0 of its own.
+            let wanted = caches.filter(|(own, _)| level == 0 || *own == i32::from(level)).max();
+            location.cache = wanted.unwrap_or((i32::from(level), 0));
+        }
+        self
     }
 
     /// Where a CPU is.
@@ -102,6 +139,10 @@ pub enum CountPlace {
     Socket(i32),
     /// A memory node.
     Node(i32),
+    /// A cluster: socket, die, cluster.
+    Cluster(i32, i32, i32),
+    /// A cache: socket, die, level, the first CPU that shares it.
+    Cache(i32, i32, i32, i32),
     /// A thread.
     Thread(i32),
 }
@@ -119,7 +160,7 @@ pub struct CountRow {
 
 /// Where a cell belongs.
 fn place(cell: &Cell, by: By, topology: &Topology) -> CountPlace {
-    let Location { socket, die, core, node } = topology.of(cell.cpu);
+    let Location { socket, die, core, node, cluster, cache } = topology.of(cell.cpu);
     match by {
         By::All => CountPlace::All,
         By::Cpu => CountPlace::Cpu(cell.cpu),
@@ -127,6 +168,8 @@ fn place(cell: &Cell, by: By, topology: &Topology) -> CountPlace {
         By::Die => CountPlace::Die(socket, die),
         By::Socket => CountPlace::Socket(socket),
         By::Node => CountPlace::Node(node),
+        By::Cluster => CountPlace::Cluster(socket, die, cluster),
+        By::Cache(_) => CountPlace::Cache(socket, die, cache.0, cache.1),
         By::Thread => CountPlace::Thread(cell.task),
     }
 }

@@ -76,6 +76,9 @@ pub struct Selected {
     pub system_wide_only: bool,
     /// Set when this is a tracepoint.
     pub tracepoint: Option<Tracepoint>,
+    /// Set when the tool itself measures it (`duration_time`): the attr counts nothing, and there is
+    /// nothing to record.
+    pub tool: Option<&'static str>,
     /// Of the samples of this tracepoint only those are recorded of which this holds (`--filter`).
     pub filter: Option<String>,
     /// Per-event settings given as terms, which win over the command line.

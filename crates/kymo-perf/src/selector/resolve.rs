@@ -200,13 +200,11 @@ impl Resolver<'_> {
                     let attr = self.base(bindings::PERF_TYPE_SOFTWARE, known.config);
                     Ok(ResolvedEvent::one(self.build(attr, None, &self.event.text)?))
                 }
-                KnownEventKind::Tool => Err(self.fault(
-                    ResolveErrorKind::NotRecordable,
-                    format!(
-                        "`{name}` is measured by the tool, not by the kernel, so there is nothing to record"
-                    ),
-                    Some("count it with `perf stat`, or record `task-clock`".into()),
-                )),
+                KnownEventKind::Tool => {
+                    let attr = self.base(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
+                    let selected = self.build(attr, None, &self.event.text)?;
+                    Ok(ResolvedEvent::one(Selected { tool: Some(known.name), ..selected }))
+                }
             };
         }
         match cache::parse(name) {

@@ -334,6 +334,7 @@ fn errors_point_and_help() {
 /// Checks the first words of further refusals.
 #[test]
 fn refusals() {
+    assert_eq!(one("duration_time").tool, Some("duration_time"));
     let cases = [
         ("", "expected an event's name"),
         (",cs", "expected an event's name"),
@@ -343,7 +344,6 @@ fn refusals() {
         ("cs:b", "the modifier `b`"),
         ("cs cs", "expected a comma or the end"),
         ("/event=1/", "a PMU's name is missing"),
-        ("duration_time", "`duration_time` is measured by the tool"),
         ("iTLB-stores", "`iTLB-stores` does not exist"),
         ("mem:0x1000:rwx", "a breakpoint stops either"),
         ("mem:0x1000:ww", "`w` is given twice"),

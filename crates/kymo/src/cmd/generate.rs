@@ -13,6 +13,7 @@ use kymo_cli::open;
 use kymo_cli::perf_options::{self, PerfOption, PerfOptionTable as _};
 
 use super::record::RecordOptions;
+use super::stat::StatOptions;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
@@ -90,6 +91,7 @@ fn book(command: &clap::Command, directory: &Path) -> anyhow::Result<()> {
 fn perf_options(verb: &str) -> Option<&'static [PerfOption]> {
     match verb {
         "record" => Some(RecordOptions::OPTIONS),
+        "stat" => Some(StatOptions::OPTIONS),
         _ => None,
     }
 }

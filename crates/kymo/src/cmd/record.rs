@@ -290,5 +290,11 @@ fn select(args: &EventArgs, texts: &[String], words: &Words) -> Result<Vec<Selec
         }
         return Ok(vec![event]);
     }
-    args.select(texts, &machine)
+    let events = args.select(texts, &machine)?;
+    match events.iter().find_map(|event| event.tool) {
+        Some(tool) => {
+            Err(format!("{tool} is measured by `kymo stat`, there is nothing to record; record task-clock"))
+        }
+        None => Ok(events),
+    }
 }

@@ -17,7 +17,7 @@
 //! | several files, by signal, time, size or command; snapshots | `switching.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
-//! | `kymo stat` | `stat.rs` |
+//! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | perf's small verbs (`evlist`, `buildid-*`, `inject`, ...), and verbs that kymo does not have | `perf_verbs.rs` |
@@ -73,6 +73,7 @@ mod scopes;
 mod servers;
 mod stacks;
 mod stat;
+mod stat_options;
 mod switching;
 mod table;
 mod tasks;

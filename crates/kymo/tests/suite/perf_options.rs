@@ -79,3 +79,10 @@ fn record() {
     answered("record");
     up_to_date("record");
 }
+
+/// Checks `stat` against the perfs of three releases.
+#[test]
+fn stat() {
+    answered("stat");
+    up_to_date("stat");
+}

@@ -31,6 +31,7 @@ fn request(event: &Event, index: usize, chosen: &[usize], single: bool) -> Reque
         weak: selected.weak,
         cpus: selected.cpus.clone(),
         precise_max: selected.precise_max,
+        filter: selected.tracepoint_filter(),
         alone: single,
         ..Request::new(selected.name.clone(), attr)
     }
@@ -212,7 +213,7 @@ impl Counting<'_> {
             if asked == Some("cgroup") {
                 bail!("--scope cgroup is not possible here: {why_not}");
             }
-            if args.verbose {
+            if args.verbose > 0 {
                 say(&format!("not in a cgroup of its own: {why_not}"));
             }
         }
@@ -260,7 +261,7 @@ impl Counting<'_> {
         match CgroupCounters::open(&self.kernel, &requests, cgroup, child, &self.cpus) {
             Ok(accounted) => Some(Free { events, accounted: Some(accounted) }),
             Err(error) => {
-                if args.verbose {
+                if args.verbose > 0 {
                     say(&format!("counting all by events of the cgroup: {error}"));
                 }
                 None
@@ -298,7 +299,7 @@ impl Counting<'_> {
             // What the name says needs no words.
             let in_name = |note: &Note| matches!(note, Note::UserOnly(_));
             let notable = |note: &&Note| note.is_notable() && !in_name(note);
-            for note in counters.notes().iter().filter(|note| notable(note) || self.args.verbose) {
+            for note in counters.notes().iter().filter(|note| notable(note) || self.args.verbose > 0) {
                 say(&note.to_string());
             }
             parts.push(Part { events: chosen.to_vec(), counters });

@@ -47,13 +47,24 @@ fn defaults(args: &StatArgs, machine: &Machine) -> Vec<String> {
 }
 
 /// The events, with their cgroups.
-pub(super) fn select(args: &StatArgs) -> Result<Vec<Event>, String> {
+///
+/// `texts`: those that stand for the arguments.
+pub(super) fn select(args: &StatArgs, texts: &[String]) -> Result<Vec<Event>, String> {
     if args.null {
         return Ok(Vec::new());
     }
     let machine = Machine::here();
-    let texts = if args.events.is_empty() { defaults(args, &machine) } else { args.events.clone() };
-    cgroups(args, parse_events(&texts, &machine)?)
+    let mut events = if args.events.texts.is_empty() && args.events.is_plain() {
+        parse_events(&defaults(args, &machine), &machine)?
+    } else {
+        args.events.select(texts, &machine)?
+    };
+    if args.all_user || args.all_kernel {
+        for event in &mut events {
+            (event.attr.exclude_user, event.attr.exclude_kernel) = (args.all_kernel, args.all_user);
+        }
+    }
+    cgroups(args, events)
 }
 
 fn cgroups(args: &StatArgs, events: Vec<Selected>) -> Result<Vec<Event>, String> {

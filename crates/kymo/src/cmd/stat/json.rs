@@ -11,6 +11,8 @@ pub(super) fn place_name(place: &CountPlace) -> String {
         CountPlace::Die(socket, die) => format!("S{socket}-D{die}"),
         CountPlace::Socket(socket) => format!("S{socket}"),
         CountPlace::Node(node) => format!("N{node}"),
+        CountPlace::Cluster(socket, die, cluster) => format!("S{socket}-D{die}-CLS{cluster}"),
+        CountPlace::Cache(socket, die, level, id) => format!("S{socket}-D{die}-L{level}-ID{id}"),
         CountPlace::All | CountPlace::Cpu(_) | CountPlace::Thread(_) => String::new(),
     }
 }
@@ -33,6 +35,8 @@ pub(super) fn line(line: &Line) -> String {
         CountPlace::Die(..) => Some(("die", quoted(&place_name(&line.place)))),
         CountPlace::Socket(_) => Some(("socket", quoted(&place_name(&line.place)))),
         CountPlace::Node(_) => Some(("node", quoted(&place_name(&line.place)))),
+        CountPlace::Cluster(..) => Some(("cluster", quoted(&place_name(&line.place)))),
+        CountPlace::Cache(..) => Some(("cache", quoted(&place_name(&line.place)))),
     };
     let summed = !matches!(line.place, CountPlace::All | CountPlace::Cpu(_) | CountPlace::Thread(_));
     members.extend(key);

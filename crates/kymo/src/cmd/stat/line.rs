@@ -17,6 +17,17 @@ pub(super) enum Value {
     Number(f64),
 }
 
+/// The form of what is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// perf's table.
+    Table,
+    /// perf's fields with this separator.
+    Csv(String),
+    /// perf's JSON lines.
+    Json,
+}
+
 /// One line of output: an event at a place.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
@@ -93,7 +104,9 @@ pub(super) fn lines<'a>(
     by: By,
     repeated: Option<()>,
     time_ns: Option<u64>,
+    scaled: bool,
 ) -> Vec<Line> {
+    let count_of = if scaled { scaled_count } else { raw_count };
     let events: Vec<Counted<'a>> = events.collect();
     let mean = |values: &mut dyn Iterator<Item = f64>| {
         let values: Vec<f64> = values.collect();
@@ -133,12 +146,12 @@ pub(super) fn lines<'a>(
                     &mut bases.last_mut().expect("just pushed").1
                 }
             };
-            basis.add(event.attr, mean(&mut rows.iter().filter_map(scaled_count)));
+            basis.add(event.attr, mean(&mut rows.iter().filter_map(count_of)));
         }
         for (index, (event, rows)) in events.iter().zip(&counts).enumerate() {
             let running = |row: &CountRow| row.count.running_ns as f64;
             let rows_or_none = rows.as_deref().unwrap_or_default();
-            let scaled: Vec<f64> = rows_or_none.iter().filter_map(scaled_count).collect();
+            let scaled: Vec<f64> = rows_or_none.iter().filter_map(count_of).collect();
             let raw = mean(&mut scaled.iter().copied());
             let value = match rows {
                 None => Value::NotSupported,
@@ -179,4 +192,9 @@ pub(super) fn lines<'a>(
 /// The count for the whole time; `None` if it was never on the hardware.
 fn scaled_count(row: &CountRow) -> Option<f64> {
     row.count.scaled().map(|count| count as f64)
+}
+
+/// The count of the time on the hardware; `None` if it was never there.
+fn raw_count(row: &CountRow) -> Option<f64> {
+    (row.count.running_ns > 0).then_some(row.count.value as f64)
 }

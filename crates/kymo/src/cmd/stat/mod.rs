@@ -16,12 +16,15 @@ mod events;
 mod footer;
 mod json;
 mod line;
+mod metrics;
 mod output;
+mod perf_options;
 mod print;
 mod repeat;
 mod run;
 mod table;
 mod tasks;
+mod tools;
 mod watched;
 
 use std::ffi::OsString;
@@ -34,21 +37,24 @@ use kymo_perf::count::aggregate::By;
 use kymo_perf::explain;
 use kymo_record::ControlSpec;
 
+use kymo_cli::event_args::EventArgs;
 use kymo_cli::exit;
+use kymo_cli::perf_options::PerfOptions;
 use kymo_probe::kernel_events;
 use kymo_probe::memory_events::{self, RecordingTarget};
 
 use counting::End;
+pub(crate) use perf_options::StatOptions;
 
 /// Count what happens while a command runs, or in what runs already.
 #[derive(Debug, Args)]
 #[command(
+    args_override_self = true,
     after_help = "Examples:\n  kymo stat -- ./program arg             perf's default events, for a program and all it starts\n  kymo stat -r 10 -- ./program           ten times: mean, standard error, median, outliers\n  kymo stat -e page-faults,sched:sched_switch -p 1234\n  kymo stat -a -I 1000                   the whole machine, every second, until Ctrl-C\n  kymo stat -x, -o counts.csv -- ./program"
 )]
 pub(crate) struct StatArgs {
-    /// What to count, in perf's words: cycles:u, page-faults, sched:sched_switch, mem:0x1000/8:w, {a,b}, cpu/event=0x3c/; may be given several times [default: perf's set]
-    #[arg(short, long = "event", value_name = "EVENT")]
-    pub(super) events: Vec<String>,
+    #[command(flatten)]
+    pub(super) events: EventArgs,
     /// Count in these processes
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
     pub(super) pids: Vec<i32>,
@@ -94,9 +100,18 @@ pub(crate) struct StatArgs {
     /// Print one JSON object per line, with perf's keys
     #[arg(short = 'j', long = "json-output", visible_alias = "json", conflicts_with = "separator")]
     pub(super) json: bool,
+    /// With --summary, do not mark the lines of the sums in CSV
+    #[arg(long)]
+    pub(super) no_csv_summary: bool,
+    /// Print what follows from the counts (instructions per cycle, shares of misses), and no counts
+    #[arg(long)]
+    pub(super) metric_only: bool,
     /// Do not sum over CPUs
     #[arg(short = 'A', long, conflicts_with_all = ["per_thread", "per_core", "per_die", "per_socket", "per_node"])]
     pub(super) no_aggr: bool,
+    /// As -A
+    #[arg(long, conflicts_with_all = ["per_thread", "per_core", "per_die", "per_socket", "per_node"])]
+    pub(super) no_merge: bool,
     /// Sum for each thread
     #[arg(long, conflicts_with_all = ["per_core", "per_die", "per_socket", "per_node"])]
     pub(super) per_thread: bool,
@@ -110,8 +125,29 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "per_node")]
     pub(super) per_socket: bool,
     /// Sum for each memory node
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["per_cache", "per_cluster"])]
     pub(super) per_node: bool,
+    /// Sum for each cluster of cores
+    #[arg(long, conflicts_with_all = ["no_aggr", "per_thread", "per_core", "per_die", "per_socket", "per_cache"])]
+    pub(super) per_cluster: bool,
+    /// Sum for each cache: of the last level, or of this one (L2)
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = parse_cache_level, conflicts_with_all = ["no_aggr", "per_thread", "per_core", "per_die", "per_socket"])]
+    pub(super) per_cache: Option<u8>,
+    /// Count in programs only, all events
+    #[arg(long, conflicts_with = "all_kernel")]
+    pub(super) all_user: bool,
+    /// Count in the kernel only, all events
+    #[arg(long)]
+    pub(super) all_kernel: bool,
+    /// Print what was counted where events took turns, not what it would have been in all of the time
+    #[arg(long)]
+    pub(super) no_scale: bool,
+    /// Write all data of files to the disks before each repetition (sync)
+    #[arg(short = 'S', long)]
+    pub(super) sync: bool,
+    /// Clear the screen before each interval
+    #[arg(long, requires = "interval")]
+    pub(super) interval_clear: bool,
     /// More events: caches; twice and three times: more of them
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) detailed: u8,
@@ -162,14 +198,19 @@ pub(crate) struct StatArgs {
     pub(super) control: Option<ControlSpec>,
     /// Show what the tasks inside a program use (async tasks, fibers, jobs), of one process or a command that counts them with kymo-agent; -v: all of them
     #[arg(long, conflicts_with_all = [
-        "events", "tids", "all", "cpus", "cgroups", "for_each_cgroup", "repeat", "table", "summary", "timeout", "delay", "separator",
+        "event", "filter", "exclude-perf", "tids", "all", "cpus", "cgroups", "for_each_cgroup", "repeat", "table", "summary", "timeout", "delay", "separator",
         "no_aggr", "per_thread", "pressure", "per_core", "per_die", "per_socket", "per_node", "detailed", "null", "no_inherit", "scope", "log_fd",
-        "accounting", "no_accounting", "pre", "post", "control",
+        "accounting", "no_accounting", "pre", "post", "control", "metric_only", "per_cache", "per_cluster", "all_user", "all_kernel", "sync", "quiet",
     ])]
     pub(super) tasks: bool,
+    /// Print no counts and no messages
+    #[arg(long)]
+    pub(super) quiet: bool,
     /// Print what was decided
-    #[arg(short, long)]
-    pub(super) verbose: bool,
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+    #[command(flatten)]
+    pub(super) perf: PerfOptions<StatOptions>,
     /// The command to count, with its arguments
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
@@ -179,12 +220,14 @@ impl StatArgs {
     /// By what to sum.
     pub(super) fn by(&self) -> By {
         match self {
-            Self { no_aggr: true, .. } => By::Cpu,
+            Self { no_aggr: true, .. } | Self { no_merge: true, .. } => By::Cpu,
             Self { per_thread: true, .. } => By::Thread,
             Self { per_core: true, .. } => By::Core,
             Self { per_die: true, .. } => By::Die,
             Self { per_socket: true, .. } => By::Socket,
             Self { per_node: true, .. } => By::Node,
+            Self { per_cluster: true, .. } => By::Cluster,
+            Self { per_cache: Some(level), .. } => By::Cache(*level),
             _ => By::All,
         }
     }
@@ -214,13 +257,18 @@ impl StatArgs {
             _ if tasks && self.in_cgroups() => {
                 "-G and --for-each-cgroup count on CPUs, -p and -t in tasks: choose one"
             }
-            _ if tasks && matches!(self.by(), By::Cpu | By::Core | By::Die | By::Socket | By::Node) => {
+            _ if tasks
+                && matches!(
+                    self.by(),
+                    By::Cpu | By::Core | By::Die | By::Socket | By::Node | By::Cluster | By::Cache(_)
+                ) =>
+            {
                 "sums by CPU need counting on CPUs: -a or -C, or a command (its cgroup is counted on each CPU)"
             }
             _ if self.per_thread && !tasks && !self.wide() => {
                 "--per-thread is for what runs already: -p, -t or -a; the threads of a command do not exist yet when it starts"
             }
-            _ if !self.cgroups.is_empty() && self.events.is_empty() => {
+            _ if !self.cgroups.is_empty() && self.events.texts.is_empty() => {
                 "-G goes with -e: name the events before the cgroups"
             }
             _ if self.timeout.is_some() && self.interval_count.is_some() => {
@@ -232,6 +280,15 @@ impl StatArgs {
     }
 }
 
+/// A level of caches such as `L2`.
+fn parse_cache_level(text: &str) -> Result<u8, String> {
+    let level = text.trim_start_matches(['l', 'L']).parse().ok().filter(|level| *level <= MOST_CACHE_LEVELS);
+    level.ok_or_else(|| "expected a level of caches such as L2, or nothing for the last one".into())
+}
+
+/// As perf.
+const MOST_CACHE_LEVELS: u8 = 4;
+
 /// Says a sentence that is no count.
 fn say(text: &str) {
     eprintln!("kymo stat: {text}");
@@ -239,6 +296,9 @@ fn say(text: &str) {
 
 /// Counts, and ends as the command did.
 pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
+    if let Some(refusal) = &args.perf.refusal {
+        return Ok(exit::misused("stat", refusal));
+    }
     if args.tasks {
         return tasks::run(&args);
     }
@@ -250,12 +310,11 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(exit::misused("stat", error)),
     };
     let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
-    let named = memory_events::find(&args.events, &whom, &say)?;
-    let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
+    let named = memory_events::find(&args.events.texts, &whom, &say)?;
+    let texts = named.as_ref().map_or(&args.events.texts, |named| &named.texts);
     let probes = kernel_events::find(texts, &whom, &say)?;
-    let texts = probes.as_ref().map_or(texts, |probes| &probes.texts).clone();
-    let args = StatArgs { events: texts, ..args };
-    let events = match events::select(&args) {
+    let texts = probes.as_ref().map_or(texts, |probes| &probes.texts);
+    let events = match events::select(&args, texts) {
         Ok(mut events) => {
             named.iter().for_each(|named| named.rename(events.iter_mut().map(|event| &mut event.selected)));
             probes

@@ -11,19 +11,8 @@ use kymo_perf::sys;
 
 use kymo_cli::open;
 
-use super::line::Line;
+use super::line::{Form, Line};
 use super::{StatArgs, csv, json, table};
-
-/// The form of what is printed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// perf's table.
-    Table,
-    /// perf's fields with this separator.
-    Csv(String),
-    /// perf's JSON lines.
-    Json,
-}
 
 /// Where it goes.
 pub(super) struct Output {
@@ -33,10 +22,18 @@ pub(super) struct Output {
     cgroups: bool,
     repeated: bool,
     lines_of_intervals: u64,
+    /// No counts, only what follows from them.
+    metric_only: bool,
+    /// Before each interval.
+    clear: bool,
+    /// Before each line of a summary in CSV.
+    summary: Option<String>,
     /// Columns of units: as wide as the widest.
     pub(super) unit_width: usize,
 }
 
+/// Clears a terminal, as perf does.
+const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Lines of intervals between two headings.
 const HEADING_EVERY: u64 = 25;
 
@@ -58,6 +55,9 @@ impl Output {
             cgroups: args.in_cgroups(),
             repeated: args.repeat != 1,
             lines_of_intervals: 0,
+            metric_only: args.metric_only,
+            clear: args.interval_clear,
+            summary: None,
             unit_width: 4,
         };
         if args.output.is_some() && output.form != Form::Json {
@@ -74,10 +74,26 @@ impl Output {
             .context("failed to write the counts")
     }
 
+    /// What follows is a summary of the intervals before it.
+    pub(super) fn begin_summary(&mut self) {
+        self.summary = Some(format!("{:>16}", "summary"));
+        self.lines_of_intervals = 0;
+    }
+
     /// Writes lines of counts.
     pub(super) fn lines(&mut self, lines: &[Line]) -> anyhow::Result<()> {
         let mut text = String::new();
-        if self.form == Form::Table && lines.iter().any(|line| line.time_ns.is_some()) {
+        let timed = lines.iter().any(|line| line.time_ns.is_some());
+        if self.metric_only {
+            let heading = self.lines_of_intervals.is_multiple_of(HEADING_EVERY);
+            self.lines_of_intervals += u64::from(timed);
+            return self.text(&super::metrics::text(lines, &self.form, heading));
+        }
+        if self.form == Form::Table && timed && self.clear {
+            text += CLEAR;
+            self.lines_of_intervals = 0;
+        }
+        if self.form == Form::Table && timed {
             if self.lines_of_intervals.is_multiple_of(HEADING_EVERY) {
                 text += &table::heading(self.by, self.cgroups);
                 text.push('\n');
@@ -85,6 +101,9 @@ impl Output {
             self.lines_of_intervals += 1;
         }
         for line in lines {
+            if let (Form::Csv(separator), Some(summary)) = (&self.form, &self.summary) {
+                text += &format!("{summary}{separator}");
+            }
             text += &match &self.form {
                 Form::Table => table::line(line, self.unit_width),
                 Form::Csv(separator) => csv::line(line, separator, self.repeated && line.time_ns.is_none()),
@@ -97,6 +116,9 @@ impl Output {
 }
 
 fn sink(args: &StatArgs) -> anyhow::Result<Box<dyn Write>> {
+    if args.quiet {
+        return Ok(Box::new(std::io::sink()));
+    }
     if let Some(number) = args.log_fd {
         let fd = sys::inherited(number)
             .with_context(|| format!("--log-fd {number}: no such descriptor is open"))?;

@@ -6,8 +6,8 @@ use kymo_perf::count::kernel_stats::KernelStats;
 use super::accounts;
 use super::counting::{Counting, Run};
 use super::events::Event;
-use super::line::Line;
-use super::output::{Form, Output};
+use super::line::{Form, Line};
+use super::output::Output;
 use super::repeat::Series;
 
 fn is_clock(event: &Event) -> bool {
@@ -18,6 +18,7 @@ fn is_clock(event: &Event) -> bool {
 pub(super) fn unit(event: &Event) -> &str {
     match &event.selected.unit {
         _ if is_clock(event) => "msec",
+        _ if event.selected.tool.is_some() => "ns",
         Some(unit) => &unit.name,
         None => "",
     }
@@ -44,6 +45,7 @@ impl Counting<'_> {
             self.args.by(),
             (self.args.repeat != 1 && time_ns.is_none()).then_some(()),
             time_ns,
+            !self.args.no_scale,
         )
     }
 

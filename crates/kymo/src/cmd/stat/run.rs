@@ -22,6 +22,7 @@ use super::counting::{Counting, End, Run};
 use super::events::Event;
 use super::output::Output;
 use super::print::unit;
+use super::tools::Times;
 use super::watched::Watched;
 use super::{StatArgs, say};
 
@@ -44,7 +45,9 @@ pub(super) fn all(
     };
     let signals = Signals::catch()?;
     let numbers: Vec<i32> = cpus.iter().map(|&cpu| cpu as i32).collect();
-    let topology = Topology::read(&Machine::here(), &numbers);
+    let machine = Machine::here();
+    let topology = Topology::read(&machine, &numbers);
+    let topology = args.per_cache.map_or(topology.clone(), |level| topology.with_caches(&machine, level));
     let names = RefCell::new(events.iter().map(|event| event.selected.name.clone()).collect());
     let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, signals, names };
     output.unit_width = events.iter().map(|event| unit(event).len()).max().unwrap_or(0).max(4);
@@ -67,6 +70,9 @@ pub(super) fn all(
             break;
         }
     }
+    if args.interval.is_some() && args.summary && !args.no_csv_summary {
+        output.begin_summary();
+    }
     if args.interval.is_none() || args.summary {
         counting.print(&runs, output)?;
     }
@@ -87,6 +93,9 @@ impl Counting<'_> {
     /// One run.
     fn once(&self, output: &mut Output, channel: Option<&mut ControlChannel>) -> anyhow::Result<Run> {
         let args = self.args;
+        if args.sync {
+            rustix::fs::sync();
+        }
         let mut workload = match args.command.is_empty() {
             true => None,
             false => Some(Workload::prepare_marking(&args.command).context("failed to start the command")?),
@@ -94,7 +103,7 @@ impl Counting<'_> {
         // After the command was forked: it has nothing of this.
         let _preferred = PriorityBoost::begin();
         let mut open = self.open(workload.as_ref().map(Workload::pid))?;
-        if args.verbose {
+        if args.verbose > 0 {
             self.tell(&open);
         }
         let delay = args.delay.unwrap_or(0);
@@ -122,7 +131,8 @@ impl Counting<'_> {
             say("Events disabled");
         }
         let pending = u64::try_from(delay).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
-        let mut progress = Progress { begin, pending, intervals: Intervals::default() };
+        let mut progress =
+            Progress { begin, pending, intervals: Intervals { accounts: before, ..Intervals::default() } };
         let end = self.until_end(&mut open, &mut workload, &mut progress, channel, output)?;
         let elapsed = progress.begin.elapsed();
         open.disable()?;
@@ -133,10 +143,11 @@ impl Counting<'_> {
         if args.interval.is_some() && progress.pending.is_none() {
             self.tick(&open, &mut progress.intervals, elapsed, output)?;
         }
-        let rows = open.rows(self.events.len(), args.by(), &self.topology)?;
+        let mut rows = open.rows(self.events.len(), args.by(), &self.topology)?;
         // A command that only says how long to count is not what is counted.
         let usage = workload.as_ref().and_then(Workload::usage).filter(|_| ends_by_itself);
         let accounts = with_usage(open.accounts.read().since(&before), usage.as_ref());
+        Times::new(elapsed.as_nanos() as u64, usage.as_ref(), &accounts).fill(self.events, &mut rows);
         if let Some(Err(error)) =
             open.cgroup.map(|cgroup| (drop(open.parts), drop(open.free), cgroup.remove()).2)
         {
@@ -240,9 +251,13 @@ impl Counting<'_> {
         output: &mut Output,
     ) -> anyhow::Result<()> {
         let rows = open.rows(self.events.len(), self.args.by(), &self.topology)?;
-        let fresh = state.since(&rows);
+        let mut fresh = state.since(&rows);
         let time_ns = at.as_nanos() as u64;
         let elapsed = time_ns.saturating_sub(state.time_ns) as f64;
+        let accounts = open.accounts.read();
+        let now = accounts.since(&state.accounts);
+        Times::new(elapsed as u64, None, &now).fill(self.events, &mut fresh);
+        state.accounts = accounts;
         let runs = [Run {
             rows: fresh,
             elapsed_ns: elapsed as u64,
@@ -284,6 +299,8 @@ struct Progress {
 #[derive(Default)]
 struct Intervals {
     rows: Vec<Option<Vec<CountRow>>>,
+    /// The kernel's accounts at the last one.
+    accounts: KernelStats,
     time_ns: u64,
     printed: u64,
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use kymo_perf::count::aggregate::{By, CountPlace};
 
+use super::json::place_name;
 use super::line::{Line, Value};
 
 /// Columns of an event's name.
@@ -24,6 +25,8 @@ pub(super) fn heading(by: By, cgroups: bool) -> String {
         By::Die => "die          cpus             ",
         By::Socket => "socket cpus             ",
         By::Node => "node   cpus             ",
+        By::Cluster => "cluster              cpus             ",
+        By::Cache(_) => "cache                  cpus             ",
         By::Thread => "            comm-pid                  ",
     };
     let behind = if cgroups { "                           cgroup" } else { "" };
@@ -70,6 +73,8 @@ fn place(line: &Line) -> String {
         CountPlace::Die(socket, die) => format!("S{socket}-D{die:<8} {:>4} ", line.cpus),
         CountPlace::Socket(socket) => format!("S{socket:<5} {:>4} ", line.cpus),
         CountPlace::Node(node) => format!("N{node:<5} {:>4} ", line.cpus),
+        CountPlace::Cluster(..) => format!("{:<16} {:>8} ", place_name(&line.place), line.cpus),
+        CountPlace::Cache(..) => format!("{:<20} {:>6} ", place_name(&line.place), line.cpus),
         CountPlace::Thread(task) => format!("{:>16}-{task:<8} ", line.comm),
     }
 }

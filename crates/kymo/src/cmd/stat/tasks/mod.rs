@@ -59,7 +59,7 @@ pub(super) fn run(args: &StatArgs) -> anyhow::Result<ExitCode> {
         interval: args.interval(),
         spans: args.interval_count,
         json: args.json,
-        all: args.verbose,
+        all: args.verbose > 0,
         command: &args.command,
     };
     let interrupted = kymo_cli::signals::interrupted()?;
