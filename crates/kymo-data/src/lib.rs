@@ -103,6 +103,7 @@ pub mod abi;
 mod attr;
 pub mod build;
 mod chunk;
+mod code_names;
 mod compressor;
 mod cursor;
 mod event;
@@ -128,6 +129,7 @@ mod writer;
 
 pub use attr::Attr;
 pub use chunk::{Chunk, Records};
+pub use code_names::CodeNames;
 pub use compressor::Compressor;
 pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_records_bytes};
 pub use event::{Event, EventSet};

@@ -16,6 +16,27 @@ const MAGIC: &[u8; 8] = b"kymomark";
 
 const PAUSE: u32 = 1;
 const UNWOUND: u32 = 2;
+/// Names of generated code, which [`CodeNames`](crate::CodeNames) reads and writes.
+pub(crate) const NAMES: u32 = 3;
+const CLOCK: u32 = 4;
+
+/// The body of a mark of this kind, from the magic on.
+pub(crate) fn body_of_kind<'a>(record: &RawRecord<'a>, kind: u32) -> Option<&'a [u8]> {
+    let body = record.body;
+    let fits = record.header.kind == PERF_RECORD_HEADER_EVENT_TYPE
+        && body.get(..8)? == MAGIC
+        && u32_at(body, 8)? == kind;
+    fits.then_some(body)
+}
+
+/// The whole record of a mark of this kind: what comes after the kind is given.
+pub(crate) fn record_of_kind(kind: u32, fields: &[u8]) -> Vec<u8> {
+    let mut body = MAGIC.to_vec();
+    body.extend_from_slice(&kind.to_le_bytes());
+    body.extend_from_slice(fields);
+    body.resize(body.len().max(SMALLEST_EVENT_TYPE_RECORD - 8), 0);
+    build::record(PERF_RECORD_HEADER_EVENT_TYPE, 0, &body)
+}
 
 /// What walking the stacks of user programs came to, from one mark to the next: the numbers of all
 /// marks add up.
@@ -109,6 +130,13 @@ pub enum Mark {
     },
     /// How user stacks were walked while recording, since the mark before.
     Unwound(UnwindCounts),
+    /// One moment in two clocks. Compilers write times of the second one.
+    Clock {
+        /// ns of the recording's clock.
+        recording_ns: u64,
+        /// ns of `CLOCK_MONOTONIC`.
+        monotonic_ns: u64,
+    },
 }
 
 impl Mark {
@@ -126,23 +154,24 @@ impl Mark {
                 let known = words.len() >= UnwindCounts::WORDS;
                 known.then(|| Mark::Unwound(UnwindCounts::from_words(|at| words.get(at).unwrap_or(0))))
             }
+            CLOCK => {
+                let (recording_ns, monotonic_ns) = (u64_at(body, 16)?, u64_at(body, 24)?);
+                Some(Mark::Clock { recording_ns, monotonic_ns })
+            }
             _ => None,
         }
     }
 
     /// The whole record of this mark.
     pub fn record(&self) -> Vec<u8> {
-        let mut body = MAGIC.to_vec();
-        match self {
-            Mark::Pause { start_ns, end_ns } => {
-                body.extend_from_slice(&u64::from(PAUSE).to_le_bytes());
-                body.extend_from_slice(&start_ns.to_le_bytes());
-                body.extend_from_slice(&end_ns.to_le_bytes());
-            }
+        let (kind, words) = match self {
+            Mark::Pause { start_ns, end_ns } => (PAUSE, [*start_ns, *end_ns]),
+            Mark::Clock { recording_ns, monotonic_ns } => (CLOCK, [*recording_ns, *monotonic_ns]),
             Mark::Unwound(counts) => return counts.record().to_vec(),
-        }
-        body.resize(body.len().max(SMALLEST_EVENT_TYPE_RECORD - 8), 0);
-        build::record(PERF_RECORD_HEADER_EVENT_TYPE, 0, &body)
+        };
+        let mut fields = vec![0; 4];
+        fields.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        record_of_kind(kind, &fields)
     }
 }
 
@@ -163,7 +192,8 @@ mod tests {
     fn round_trip_and_damage() {
         let counts =
             UnwindCounts { ended: [1, 2, 3, 4, 5, 6, 7, 8, 9], ..UnwindCounts::from_words(|at| 1 << at) };
-        for mark in [Mark::Pause { start_ns: 5, end_ns: 1 << 40 }, Mark::Unwound(counts)] {
+        let clock = Mark::Clock { recording_ns: 1 << 50, monotonic_ns: 7 };
+        for mark in [Mark::Pause { start_ns: 5, end_ns: 1 << 40 }, clock, Mark::Unwound(counts)] {
             let bytes = mark.record();
             assert_eq!(parse(&bytes), Some(mark));
             for at in [0, 8, 16] {
@@ -172,7 +202,7 @@ mod tests {
                 assert_eq!(parse(&other), None, "byte {at}");
             }
             // Without the words that the kind needs; a pause ends with zeros that it does not.
-            let needed = if matches!(mark, Mark::Pause { .. }) { 40 } else { bytes.len() };
+            let needed = if matches!(mark, Mark::Unwound(_)) { bytes.len() } else { 40 };
             for len in (8..bytes.len()).step_by(8) {
                 let mut cut = bytes[..len].to_vec();
                 cut[6..8].copy_from_slice(&(len as u16).to_le_bytes());
@@ -186,7 +216,8 @@ mod tests {
     #[test]
     fn perf_7_does_not_warn_of_marks() {
         let counts = UnwindCounts::default();
-        for mark in [Mark::Pause { start_ns: 1, end_ns: 2 }, Mark::Unwound(counts)] {
+        let clock = Mark::Clock { recording_ns: 1, monotonic_ns: 2 };
+        for mark in [Mark::Pause { start_ns: 1, end_ns: 2 }, clock, Mark::Unwound(counts)] {
             assert!(mark.record().len() >= SMALLEST_EVENT_TYPE_RECORD, "{mark:?}");
         }
     }

@@ -69,9 +69,11 @@ pub mod cgroup;
 pub mod checklist;
 pub mod count;
 pub mod cpu_list;
+pub mod event_clock;
 mod event_filter;
 pub mod evlist;
 pub mod explain;
+pub mod hotspot;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod machine;

@@ -58,12 +58,23 @@ pub struct Function {
     pub end: u64,
     /// The code was inlined into the symbol at `start`.
     pub inlined: bool,
+    /// Code that the recording itself names, made while it ran.
+    pub generated: bool,
     /// Privilege.
     pub level: Level,
 }
 
-/// Module, level, start, end, whether a symbol covers it, and the name of an inlined function.
-type Key = (Option<ModuleId>, Level, u64, u64, bool, Option<Box<str>>);
+/// Module, level, start, end, which symbol covers it, and the name of an inlined function.
+type Key = (Option<ModuleId>, Level, u64, u64, Covered, Option<Box<str>>);
+
+/// Whether a symbol covers an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Covered {
+    No,
+    Symbol,
+    /// One of those that generated code had at this place at different times.
+    Generated(u32),
+}
 
 /// All functions of a profile, each once.
 #[derive(Debug, Default)]
@@ -75,7 +86,19 @@ pub struct Functions {
 impl Functions {
     /// The function of a symbol.
     pub fn symbol(&mut self, module: ModuleId, level: Level, start: u64, end: u64, name: &str) -> FunctionId {
-        self.intern((Some(module), level, start, end, true, None), Some(name))
+        self.intern((Some(module), level, start, end, Covered::Symbol, None), Some(name))
+    }
+
+    /// A piece of generated code; `serial` tells it from others that were in its place.
+    pub(crate) fn generated(
+        &mut self,
+        module: ModuleId,
+        level: Level,
+        (start, end): (u64, u64),
+        serial: u32,
+        name: &str,
+    ) -> FunctionId {
+        self.intern((Some(module), level, start, end, Covered::Generated(serial), None), Some(name))
     }
 
     /// A function that was inlined into the symbol `[start, end)`.
@@ -87,12 +110,12 @@ impl Functions {
         end: u64,
         name: &str,
     ) -> FunctionId {
-        self.intern((Some(module), level, start, end, true, Some(name.into())), Some(name))
+        self.intern((Some(module), level, start, end, Covered::Symbol, Some(name.into())), Some(name))
     }
 
     /// Code that no symbol covers.
     pub fn address(&mut self, module: Option<ModuleId>, level: Level, address: u64) -> FunctionId {
-        self.intern((module, level, address, address, false, None), None)
+        self.intern((module, level, address, address, Covered::No, None), None)
     }
 
     fn intern(&mut self, key: Key, name: Option<&str>) -> FunctionId {
@@ -100,9 +123,10 @@ impl Functions {
             return id;
         }
         let id = FunctionId(self.list.len() as u32);
-        let (module, level, start, end, _, ref inlined) = key;
+        let (module, level, start, end, covered, ref inlined) = key;
         let (name, inlined) = (name.map(Into::into), inlined.is_some());
-        self.list.push(Function { module, name, start, end, inlined, level });
+        let generated = matches!(covered, Covered::Generated(_));
+        self.list.push(Function { module, name, start, end, inlined, generated, level });
         self.index.insert(key, id);
         id
     }

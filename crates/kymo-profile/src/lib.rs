@@ -63,6 +63,7 @@ pub mod dump;
 pub mod emptied;
 pub mod export;
 pub mod functions;
+mod generated_code;
 pub mod hist;
 pub mod load;
 pub mod loss;

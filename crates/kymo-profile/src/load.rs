@@ -13,6 +13,7 @@ use crate::chains::{ChainId, Chains};
 use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineBuilder};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 use kymo_data::{Event, RawRecord, ReadSummary, Record, Recording, Sample, abi};
+use kymo_symbols::SymbolOptions;
 use kymo_symbols::unwind::UnwindStats;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
@@ -179,13 +180,14 @@ pub fn load(
     options: &LoadOptions,
     progress: Progress<'_>,
 ) -> Result<Loaded, kymo_data::ReadError> {
-    load_beside(recording, options, progress, &|_| {})
+    load_beside(recording, options, &SymbolOptions::default(), progress, &|_| {})
 }
 
-/// The same; `beside` runs during the second pass on a thread of its own, for what needs the timeline only.
+/// The same; `symbols` says how names of generated code are read, and `beside` runs during the second pass on a thread of its own, for what needs the timeline only.
 pub(crate) fn load_beside(
     recording: &Recording,
     options: &LoadOptions,
+    symbols: &SymbolOptions,
     progress: Progress<'_>,
     beside: &(dyn Fn(&Timeline) + Sync),
 ) -> Result<Loaded, kymo_data::ReadError> {
@@ -195,7 +197,7 @@ pub(crate) fn load_beside(
     };
     let start = std::time::Instant::now();
     let (timeline, counts, reads) =
-        sideband::collect(recording, workers, &|done, all| progress(0, done, all))?;
+        sideband::collect(recording, workers, symbols, &|done, all| progress(0, done, all))?;
     let unwinding =
         recording.events.list.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_STACK_USER != 0);
     let unwinder = (options.callchains && unwinding).then(|| StackUnwinder::new(&timeline));

@@ -35,7 +35,7 @@ impl Profile {
         // Reading the kernel's symbol list takes as long as a pass, and nearly every recording needs it.
         let of_kernel =
             recording.events.list.iter().any(|e| e.attr.flags & abi::ATTR_FLAG_EXCLUDE_KERNEL == 0);
-        let loaded = load_beside(recording, load_options, progress, &|timeline| {
+        let loaded = load_beside(recording, load_options, store.options(), progress, &|timeline| {
             if of_kernel && let Some(text) = timeline.kernel.text {
                 Resolver::new(timeline, store).symbols(text);
             }

@@ -4,7 +4,7 @@ use crate::functions::{FunctionId, Functions, Level};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
 use kymo_data::abi::PERF_CONTEXT_MAX;
 use kymo_symbols::pool;
-use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolStore};
+use kymo_symbols::{CodeMap, ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ pub struct Resolver<'a> {
 }
 
 /// What one address is: its mapping's module, and the symbol.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Named {
     /// The module, `None` outside every mapping.
     pub module: Option<ModuleId>,
@@ -132,6 +132,8 @@ pub struct Named {
     pub symbol: Option<(u64, u64, Box<str>)>,
     /// Names of the functions inlined at the address, innermost first, without the symbol itself.
     pub inlined: Vec<Arc<str>>,
+    /// Of generated code: which of those that were in its place at different times.
+    pub(crate) serial: Option<u32>,
 }
 
 impl<'a> Resolver<'a> {
@@ -158,6 +160,14 @@ impl<'a> Resolver<'a> {
             timeline.kernel.find(&timeline.mappings, ip)
         } else {
             timeline.maps(maps).find(&timeline.mappings, ip)
+        }
+    }
+
+    /// What the recording itself tells of a module's generated code.
+    fn code_of(&self, module: ModuleId) -> Option<&'a CodeMap> {
+        match self.timeline.modules.get(module).kind {
+            ModuleKind::Jit { pid } => self.timeline.code.get(&pid),
+            _ => None,
         }
     }
 
@@ -220,9 +230,14 @@ impl<'a> Resolver<'a> {
     /// What the user should know about the symbols of these modules: sentences.
     pub fn notes(&self, modules: &[ModuleId]) -> Vec<String> {
         let mut notes: Vec<String> =
-            modules.iter().flat_map(|&m| self.symbols(m).notes()).map(|n| n.0).collect();
+            self.with_files(modules).flat_map(|m| self.symbols(m).notes()).map(|n| n.0).collect();
         notes.dedup();
         notes
+    }
+
+    /// Those modules whose names are in files.
+    fn with_files(&self, modules: &[ModuleId]) -> impl Iterator<Item = ModuleId> {
+        modules.iter().copied().filter(|&module| self.code_of(module).is_none())
     }
 
     /// Loads every module that is about to be asked, in parallel.
@@ -233,7 +248,9 @@ impl<'a> Resolver<'a> {
                 modules.insert(mapping.module);
             }
         }
-        let keys: Vec<ModuleKey> = modules.iter().map(|m| self.keys[m.0 as usize].clone()).collect();
+        let modules: Vec<ModuleId> = modules.into_iter().collect();
+        let keys: Vec<ModuleKey> =
+            self.with_files(&modules).map(|m| self.keys[m.0 as usize].clone()).collect();
         self.store.load_all(&keys);
     }
 
@@ -244,16 +261,23 @@ impl<'a> Resolver<'a> {
 
     fn find(&self, (maps, mode, ip): Place, inline: bool) -> Named {
         let Some(mapping) = self.mapping(maps, mode, ip) else {
-            return Named { module: None, module_address: ip, symbol: None, inlined: Vec::new() };
+            return Named { module_address: ip, ..Named::default() };
         };
         let module_address = mapping.module_address(ip);
-        let mut found =
-            Named { module: Some(mapping.module), module_address, symbol: None, inlined: Vec::new() };
+        let mut found = Named { module: Some(mapping.module), module_address, ..Named::default() };
         let module = self.timeline.modules.get(mapping.module);
         if module.kind == ModuleKind::Ksymbol {
             // Code that came at run time has exactly one symbol: itself.
             let name = String::from_utf8_lossy(&module.path).into_owned();
             found.symbol = Some((mapping.start, mapping.end, name.into()));
+            return found;
+        }
+        if let Some(code) = self.code_of(mapping.module) {
+            let time_ns = self.timeline.version_from(maps).time_ns;
+            if let Some(code) = code.find(module_address, time_ns) {
+                found.symbol = Some((code.start, code.end, code.name.into()));
+                found.serial = Some(code.serial);
+            }
             return found;
         }
         let symbols = self.symbols(mapping.module);
@@ -284,7 +308,10 @@ fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (Func
     let level = Level::of_mode(mode);
     match (&found.symbol, found.module) {
         (Some((start, end, symbol)), Some(module)) => {
-            let base = functions.symbol(module, level, *start, *end, symbol);
+            let base = match found.serial {
+                Some(serial) => functions.generated(module, level, (*start, *end), serial, symbol),
+                None => functions.symbol(module, level, *start, *end, symbol),
+            };
             let mut frames: Vec<FunctionId> =
                 found.inlined.iter().map(|n| functions.inlined(module, level, *start, *end, n)).collect();
             frames.push(base);

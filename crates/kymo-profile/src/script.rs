@@ -133,7 +133,7 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<Printed, ScriptError> {
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (timeline, _, reads) = collect_sideband(recording, workers, &|_, _| {})?;
+    let (timeline, _, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
     let unwinder = StackUnwinder::new(&timeline);
     let mut printer = Printer::new(recording, &timeline, &reads, options, store, &unwinder);
 

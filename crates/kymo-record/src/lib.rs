@@ -38,6 +38,7 @@
 //! - `drain`, `ring_scan`, `channel`, `pool`: from the rings to the writer; `user_rings`: rings
 //!   that programs write themselves.
 //! - `reduce`: stacks to call chains; `pid_filter`: records of other processes are dropped.
+//! - `code_names`: names of generated code, from the processes into the file.
 //! - `writer`, `record_stats`, `round`, `sink`, `disk`: count, mark, append; `series`, `sideband`:
 //!   several files; `flight`: snapshots in place of the writer.
 //! - `finish`, `account`, `coverage`: the result.
@@ -70,6 +71,7 @@ mod budget;
 mod build_ids;
 mod callers;
 mod channel;
+mod code_names;
 mod command;
 mod control;
 mod coverage;

@@ -263,6 +263,8 @@ pub struct Options {
     /// Programs write events of their own: samples say to which event they belong, and tracking
     /// begins before them.
     pub user_rings: bool,
+    /// Java virtual machines are asked for the names of their compiled code.
+    pub asks_jvms: bool,
     /// Where to.
     pub output: Output,
     /// The command line, for the recording's header.
@@ -317,6 +319,7 @@ impl Options {
             overload: Overload::Slow,
             max_memory_bytes: None,
             build_ids: true,
+            asks_jvms: true,
             user_rings: false,
             output,
             cmdline: Vec::new(),

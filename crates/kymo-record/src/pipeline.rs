@@ -8,12 +8,13 @@
 //! [`Pipeline::build`] makes every queue before a thread runs; [`Pipeline::run`] starts the
 //! threads, waits for the end of the recording, and joins them.
 use crate::channel::{Receiver, Sender, channel};
+use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
 use crate::existing::{Existing, KernelThread, Listed};
 use crate::flight::{FlightContext, FlightThread, SnapshotReader};
 use crate::opening::{Opened, add_user_rings, sources};
-use crate::options::{LastSnapshot, Overload};
+use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{self, SharedNaming};
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
@@ -68,6 +69,8 @@ pub(crate) struct Pipeline<'a> {
     /// What the recorder receives.
     messages: Receiver<Message>,
     throttle: Option<Throttle<'a>>,
+    /// Collects names of generated code, and sends them.
+    code_names: Option<(Arc<CodeWatch>, Sender<Message>)>,
     existing: Existing<'a>,
     existing_sender: Option<Sender<Message>>,
     /// Asks the recorder for another file, where there may be several.
@@ -82,6 +85,7 @@ pub(crate) struct Outcome {
     pub(crate) unwound: Option<Unwound>,
     pub(crate) pauses: Pauses,
     pub(crate) listed: Listed,
+    pub(crate) code: CodeReport,
     /// How many of each program's events were lost as the program reports it, and its remark.
     pub(crate) user_lost: (Vec<u64>, Option<String>),
 }
@@ -127,7 +131,7 @@ impl<'a> Pipeline<'a> {
     /// Connects the stages. `command`: the process of the command.
     pub(crate) fn build(
         base: &'a Base<'a>,
-        output: OpenedOutput,
+        mut output: OpenedOutput,
         limits: Limits,
         listener: Option<FileListener>,
         kernel: KernelThread,
@@ -137,10 +141,14 @@ impl<'a> Pipeline<'a> {
         let plan = &opened.plan;
         let mut groups = sources(&opened.events, &opened.rings);
         add_user_rings(&mut groups, base.user_rings, opened.rings.len());
-        // One queue for each drain and one for the list of what existed. Each ring has a few places
-        // for messages that it is empty.
-        let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len()).chain([1, NOTES]);
-        let (mut senders, messages) = channel(places).map_err(notifier_error)?;
+        // One queue for each drain, one for the list of what existed, two for notes. Each ring has
+        // a few places for messages that it is empty.
+        let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len());
+        let (mut senders, messages) = channel(places.chain([1, NOTES, NOTES])).map_err(notifier_error)?;
+        // Snapshots have no place for names.
+        let code_names = senders.pop().filter(|_| !plan.keeps_newest());
+        let code_names = code_names.map(|sender| (Arc::new(CodeWatch::default()), sender));
+        output.stats.code = code_names.as_ref().map(|(watch, _)| CodeTap::new(watch));
         let mut notes = senders.pop();
         let existing_sender = senders.pop();
         let drains: Vec<DrainStage<'a>> = (groups.into_iter().zip(&base.drain_requests).zip(senders))
@@ -173,6 +181,7 @@ impl<'a> Pipeline<'a> {
             recorder,
             messages,
             throttle,
+            code_names,
             existing,
             existing_sender,
             switch_request,
@@ -183,7 +192,8 @@ impl<'a> Pipeline<'a> {
     pub(crate) fn run(self, mut run_loop: RunLoop<'_>, until: Option<BorrowedFd<'_>>) -> Outcome {
         let Pipeline { base, drains, reducer, recorder, messages, throttle, existing, .. } = self;
         let Opened { plan, events, .. } = base.opened;
-        let existing_sender = self.existing_sender;
+        let (existing_sender, code_names) = (self.existing_sender, self.code_names);
+        let watch = code_names.as_ref().map(|(watch, _)| Arc::clone(watch));
         std::thread::scope(|scope| {
             let mut threads = ThreadStarter { scope, failed: None };
             let recorder = threads.start(move || match recorder {
@@ -196,6 +206,10 @@ impl<'a> Pipeline<'a> {
             let request = base.shared.throttle_request.as_ref();
             let throttle = (throttle.zip(request))
                 .and_then(|(throttle, request)| threads.start(move || throttle.run(request, &base.shared)));
+            let clock = plan.options.clock.map(RecordingClock::id);
+            let code_names = code_names.and_then(|(watch, sender)| {
+                threads.start(move || code_names::forward(&watch, clock, plan.options.asks_jvms, sender))
+            });
             // Until each drain is ready, or has ended.
             are_ready.iter().for_each(|()| ());
             // From here on nothing new is missed, so what exists already can be listed.
@@ -222,9 +236,13 @@ impl<'a> Pipeline<'a> {
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
             }
+            // The events are off: what is asked of programs now is not sampled.
+            watch.iter().for_each(|watch| watch.end());
+            let code = code_names.and_then(|names| names.join().ok()).unwrap_or_default();
             base.shared.stop();
             Outcome {
                 ended,
+                code,
                 listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
                 unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
                 pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),

@@ -1,4 +1,5 @@
 //! One pass over records on their way to the file: counts, times, and the mapped files.
+use crate::code_names::CodeTap;
 use kymo_data::{RecordCursor, RecordHeader, WholeRecord, abi, meant_bytes};
 use std::collections::HashSet;
 
@@ -25,6 +26,8 @@ pub(crate) struct RecordStats {
     pub(crate) excess: bool,
     /// Whether to collect files.
     collect_files: bool,
+    /// Finds processes that generate code.
+    pub(crate) code: Option<CodeTap>,
 }
 
 /// The bit of a header that says that a mapping has a build id. No event of kymo's asks for that.
@@ -76,6 +79,9 @@ impl RecordStats {
                     self.excess |= header.misc & MARKED_BUILD_ID != 0;
                     if self.collect_files {
                         self.mapped(record);
+                    }
+                    if let Some(code) = &mut self.code {
+                        code.mapping(record);
                     }
                 }
                 _ => {}

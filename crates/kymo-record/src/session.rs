@@ -226,7 +226,8 @@ impl Session {
             requests,
             switch_request: pipeline.switch_request.clone(),
         };
-        let Outcome { ended, written, unwound, pauses, listed, user_lost } = pipeline.run(run_loop, until);
+        let Outcome { ended, written, unwound, pauses, listed, code, user_lost } =
+            pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
             written.ok_or_else(|| system("write")(io::Error::other("the writer's thread panicked")))?;
@@ -240,6 +241,7 @@ impl Session {
         };
         let (reported, remark) = user_lost;
         remarks.extend(remark);
+        remarks.extend(code.remarks);
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

@@ -132,6 +132,11 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// Takes over another charge of the same account.
+    pub(crate) fn absorb(&mut self, mut other: Charge) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// The room that nobody holds.
     pub(crate) fn room_left(&self) -> u64 {
         let held = self.account.held.load(Ordering::Relaxed);

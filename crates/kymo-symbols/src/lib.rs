@@ -65,6 +65,7 @@
 
 mod budget;
 pub mod build_id_cache;
+mod code_map;
 pub mod demangle;
 mod elf;
 mod elf_symbols;
@@ -88,6 +89,7 @@ mod user;
 mod vdso;
 
 pub use budget::Budget;
+pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use inline::InlineFrame;
 pub use options::{Note, SymbolOptions, name_build_id_cache};
 pub use store::{ModuleKey, ModuleSymbols, SymbolStore};

@@ -108,7 +108,7 @@ pub(super) fn parse(mut text: Vec<u8>) -> SymbolTable {
 
 /// Start, size and where the name begins. As perf reads it, what is no number counts as 0: damaged lines become
 /// symbols at low addresses, where nothing runs, but they take part in the shape of the search tree.
-fn parse_line(line: &[u8]) -> Option<(u64, u64, usize)> {
+pub(super) fn parse_line(line: &[u8]) -> Option<(u64, u64, usize)> {
     let (address, used) = hex(line);
     let size_at = used + 1;
     if size_at + 2 >= line.len() {

@@ -4,6 +4,7 @@
 mod kernel;
 mod maps;
 mod memory;
+mod tmp_folder;
 
 pub use kernel::{
     KernelModule, KernelText, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
@@ -11,6 +12,7 @@ pub use kernel::{
 pub use maps::{Mappings, MapsEntry};
 pub use memory::ProcessMemory;
 pub(crate) use memory::Unanswered;
+pub use tmp_folder::{InnerIdentity, TmpFolder, read_from};
 
 use std::fs;
 use std::io::{self, Read};

@@ -152,7 +152,11 @@ impl<'a> Maker<'a> {
             let name = if function.inlined { function.name.as_deref() } else { None };
             let bare = function.name.is_none();
             let next = symbols.len() as u64;
-            let key = (dso, bare, function.start, function.end, name);
+            // A compiler makes the same function again at another place: it stays one.
+            let key = match function.generated {
+                true => (dso, bare, 0, 0, function.name.as_deref()),
+                false => (dso, bare, function.start, function.end, name),
+            };
             symbol_ids.push(*symbols.entry(key).or_insert(next));
             let symbol = function.name.as_deref().unwrap_or("");
             let shown = within(&options.dsos, profile.module_name(id)) && within(&options.symbols, symbol);

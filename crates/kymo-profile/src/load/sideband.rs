@@ -1,18 +1,26 @@
 //! The first pass: side-band records into a timeline.
 use super::*;
+use crate::generated_code::{CodeMaps, CodeRecords};
 use kymo_data::{EventSet, ReadError};
 
 struct Side {
     events: Vec<(Moment, SideEvent)>,
     counts: RecordCounts,
     reads: Vec<reads::Read>,
+    code: CodeRecords,
     /// Records by type below the first user type, which are nearly all.
     low: [u64; 64],
 }
 
 impl Side {
     fn new() -> Side {
-        Side { events: Vec::new(), counts: RecordCounts::default(), reads: Vec::new(), low: [0; 64] }
+        Side {
+            events: Vec::new(),
+            counts: RecordCounts::default(),
+            reads: Vec::new(),
+            code: CodeRecords::default(),
+            low: [0; 64],
+        }
     }
 }
 
@@ -20,6 +28,7 @@ impl Side {
 pub(crate) fn collect(
     recording: &Recording,
     workers: usize,
+    symbols: &SymbolOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(Timeline, RecordCounts, ReadPeriods), ReadError> {
     let events = &recording.events;
@@ -50,6 +59,7 @@ pub(crate) fn collect(
     for side in sides {
         all.events.extend(side.events);
         all.reads.extend(side.reads);
+        all.code.absorb(side.code);
         for (kind, count) in side.low.into_iter().enumerate().filter(|(_, c)| *c > 0) {
             *all.counts.by_type.entry(kind as u32).or_default() += count;
         }
@@ -63,7 +73,9 @@ pub(crate) fn collect(
         all.counts.throttled += side.counts.throttled;
     }
     all.counts.lost_at.sort_unstable();
+    let code = if timed { all.code.finish(&mut all.events, symbols) } else { CodeMaps::default() };
     let mut timeline = TimelineBuilder::build(all.events, timed);
+    timeline.code = code;
     for build_id in &recording.features.build_ids {
         timeline.modules.set_build_id(&build_id.filename, &build_id.id);
     }
@@ -92,6 +104,7 @@ impl Side {
         match self.low.get_mut(record.header.kind as usize) {
             Some(count) => *count += 1,
             None => {
+                self.code.take(record);
                 *self.counts.by_type.entry(record.header.kind).or_default() += 1;
                 return;
             }

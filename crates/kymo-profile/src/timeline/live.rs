@@ -79,7 +79,9 @@ impl LiveSpaces {
             SideEvent::Fork { pid, tid, parent_pid, parent_tid, synthesized } => {
                 self.fork(moment, (*pid, *tid), (*parent_pid, *parent_tid), *synthesized);
             }
-            SideEvent::Map { kernel: true, .. } | SideEvent::Ksymbol { .. } => {}
+            SideEvent::Map { kernel: true, .. }
+            | SideEvent::Ksymbol { .. }
+            | SideEvent::CodeChange { .. } => {}
             SideEvent::Map { pid, tid, start, end, pgoff, prot, path, file_id, build_id, .. } => {
                 let space = self.find_or_new(*pid, *tid, moment);
                 let executable = prot & 4 != 0;

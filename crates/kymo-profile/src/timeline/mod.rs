@@ -106,6 +106,8 @@ pub enum SideEvent {
     },
     /// Kernel code of `len` bytes appeared at run time, or with `unregister` went away (BPF programs, trampolines).
     Ksymbol { start: u64, len: u64, name: Vec<u8>, unregister: bool },
+    /// Some address of generated code has another name from now on than before.
+    CodeChange { pid: i32 },
 }
 
 impl SideEvent {

@@ -77,7 +77,7 @@ impl Machine {
                 maps.sort();
                 *space.borrow_mut() = maps;
             }
-            SideEvent::Ksymbol { .. } => {}
+            SideEvent::Ksymbol { .. } | SideEvent::CodeChange { .. } => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 use super::{
     KernelMaps, MapSet, Mapping, Mappings, ModuleKind, Modules, Moment, SideEvent, modules::user_kind,
 };
+use crate::generated_code::CodeMaps;
 use rustc_hash::FxHashMap;
 
 /// The name of a thread: an index into [`Timeline::comm`]'s table, or "no name known" for a thread id.
@@ -64,14 +65,23 @@ struct Space {
     versions: Vec<(Moment, u32)>,
 }
 
+/// What an address space shows from a moment on.
+#[derive(Debug, Default)]
+struct Version {
+    from: Moment,
+    maps: MapSet,
+}
+
 /// The finished timeline: every question about a thread at a moment is two binary searches.
 #[derive(Debug)]
 pub struct Timeline {
     threads: FxHashMap<i32, Vec<Epoch>>,
     births: FxHashMap<i32, Vec<Moment>>,
     spaces: Vec<Vec<(Moment, u32)>>,
-    versions: Vec<MapSet>,
+    versions: Vec<Version>,
     comms: Vec<String>,
+    /// Names of generated code, by process.
+    pub(crate) code: CodeMaps,
     /// All mappings, for [`MapSet::find`].
     pub mappings: Mappings,
     /// All modules.
@@ -143,7 +153,12 @@ impl Timeline {
 
     /// The mappings of a version.
     pub fn maps(&self, version: u32) -> &MapSet {
-        &self.versions[version as usize]
+        &self.versions[version as usize].maps
+    }
+
+    /// When a version begins: until the next one of its space, no address changes its meaning.
+    pub fn version_from(&self, version: u32) -> Moment {
+        self.versions[version as usize].from
     }
 
     /// How many versions of address spaces there are.
@@ -181,7 +196,7 @@ pub struct TimelineBuilder {
     /// Process ids that were born during the recording, and when.
     births: FxHashMap<i32, Vec<Moment>>,
     spaces: Vec<Space>,
-    versions: Vec<MapSet>,
+    versions: Vec<Version>,
     comms: Vec<String>,
     comm_ids: FxHashMap<Vec<u8>, CommId>,
     mappings: Mappings,
@@ -203,7 +218,7 @@ impl TimelineBuilder {
     }
 
     fn new(timed: bool) -> TimelineBuilder {
-        let versions = vec![MapSet::default()];
+        let versions = vec![Version::default()];
         let mut builder = TimelineBuilder { timed, versions, ..TimelineBuilder::default() };
         // The idle task has no records of its own.
         let idle = SideEvent::Comm { pid: 0, tid: 0, exec: false, name: b"swapper".to_vec() };
@@ -223,6 +238,14 @@ impl TimelineBuilder {
             }
             SideEvent::Map { kernel: true, .. } | SideEvent::Ksymbol { .. } => {
                 self.kernel.apply(event, &mut self.modules, &mut self.mappings);
+            }
+            SideEvent::CodeChange { pid } => {
+                // Of a process that nothing else is known of, nothing can have changed.
+                if self.process_of.contains_key(pid) {
+                    let space = self.find_or_new(*pid, *pid, moment);
+                    self.freeze_before(space, moment);
+                    self.spaces[space as usize].changed.get_or_insert(moment);
+                }
             }
             SideEvent::Map { pid, tid, start, end, pgoff, prot, path, file_id, build_id, .. } => {
                 let executable = prot & 4 != 0;
@@ -336,7 +359,7 @@ impl TimelineBuilder {
         {
             own.changed = None;
             own.versions.push((changed, self.versions.len() as u32));
-            self.versions.push(own.current.clone());
+            self.versions.push(Version { from: changed, maps: own.current.clone() });
         }
     }
 
@@ -351,6 +374,7 @@ impl TimelineBuilder {
             spaces: self.spaces.into_iter().map(|s| s.versions).collect(),
             versions: self.versions,
             comms: self.comms,
+            code: CodeMaps::default(),
             mappings: self.mappings,
             modules: self.modules,
             kernel: self.kernel,

@@ -28,6 +28,7 @@
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
+//! | names of code that programs make while they run | `generated_code.rs` |
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -45,6 +46,7 @@ mod damaged;
 mod exports;
 mod faults;
 mod fixtures;
+mod generated_code;
 mod interop;
 mod kills;
 mod launched;

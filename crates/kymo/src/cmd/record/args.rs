@@ -190,6 +190,9 @@ pub(crate) struct RecordArgs {
     /// Record the raw bytes of all events (tracepoints always have them)
     #[arg(short = 'R', long)]
     pub(crate) raw_samples: bool,
+    /// Do not ask Java virtual machines for the names of their compiled code
+    #[arg(long)]
+    pub(crate) no_jvm: bool,
     /// Do not store the build IDs of programs and libraries
     #[arg(short = 'B', long)]
     pub(crate) no_buildid: bool,

@@ -103,6 +103,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         max_memory_bytes: args.max_memory,
         build_ids: !args.no_buildid,
         user_rings: false,
+        asks_jvms: !args.no_jvm,
         output: Output::parse(&args.output),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         version: format!("kymo {}", env!("CARGO_PKG_VERSION")),

@@ -1,0 +1,88 @@
+//! Finds processes that generate code, among the mappings on their way to the file.
+
+use super::{CodeSource, CodeWatch};
+use kymo_data::{RecordCursor, abi};
+use kymo_perf::hotspot::Hotspot;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// More are not watched: a machine with so many has other worries.
+const MOST_PROCESSES: usize = 4096;
+
+/// Looks at MMAP2 records.
+#[derive(Debug)]
+pub(crate) struct CodeTap {
+    watch: Arc<CodeWatch>,
+    told: HashSet<(i32, CodeSource)>,
+}
+
+impl CodeTap {
+    pub(crate) fn new(watch: &Arc<CodeWatch>) -> CodeTap {
+        CodeTap { watch: Arc::clone(watch), told: HashSet::new() }
+    }
+
+    /// Looks at all mappings among these records.
+    pub(crate) fn records(&mut self, bytes: &[u8]) {
+        for record in RecordCursor::new(bytes) {
+            if record.header.kind == abi::PERF_RECORD_MMAP2 {
+                self.mapping(record.bytes);
+            }
+        }
+    }
+
+    /// Looks at an MMAP2 record.
+    pub(crate) fn mapping(&mut self, record: &[u8]) {
+        const PROT_AT: usize = 64;
+        const NAME_AT: usize = 72;
+        let executable = record.get(PROT_AT).is_some_and(|prot| prot & 4 != 0);
+        let Some(name) = record.get(NAME_AT..).filter(|_| executable) else { return };
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        let source = match &name[..end] {
+            name if Hotspot::is_library(name) => CodeSource::Hotspot,
+            b"//anon" | b"" => CodeSource::Memory,
+            name if name.starts_with(b"/dev/zero") || name.starts_with(b"/memfd:") => CodeSource::Memory,
+            _ => return,
+        };
+        let pid = i32::from_le_bytes([record[8], record[9], record[10], record[11]]);
+        if pid > 0 && self.told.len() < MOST_PROCESSES && self.told.insert((pid, source)) {
+            self.watch.add(pid, source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(pid: i32, prot: u8, name: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; 72];
+        record[0] = abi::PERF_RECORD_MMAP2 as u8;
+        record[8..12].copy_from_slice(&pid.to_le_bytes());
+        record[64] = prot;
+        record.extend_from_slice(name);
+        record.resize(record.len().next_multiple_of(8) + 8, 0);
+        let size = record.len() as u16;
+        record[6..8].copy_from_slice(&size.to_le_bytes());
+        record
+    }
+
+    /// Checks which mappings say that a process generates code, and that each is told once.
+    #[test]
+    fn mappings() {
+        let watch = Arc::new(CodeWatch::default());
+        let mut tap = CodeTap::new(&watch);
+        let all = [
+            mapping(1, 5, b"/usr/lib/jvm/java-17/lib/server/libjvm.so"),
+            mapping(1, 5, b"/usr/lib/jvm/java-17/lib/server/libjvm.so"),
+            mapping(2, 3, b"//anon"),
+            mapping(3, 7, b"//anon"),
+            mapping(4, 5, b"/usr/bin/cat"),
+            mapping(5, 5, b"/dev/zero (deleted)"),
+            mapping(-1, 5, b"//anon"),
+        ];
+        tap.records(&all.concat());
+        watch.end();
+        let wanted = [(1, CodeSource::Hotspot), (3, CodeSource::Memory), (5, CodeSource::Memory)];
+        assert_eq!(watch.wait(None).0, wanted);
+    }
+}

@@ -1,0 +1,120 @@
+//! Visits processes when it is time, and makes records of what they say.
+
+use super::process::{Process, Visit};
+use super::{CodeReport, CodeSource, CodeWatch};
+use kymo_data::{CodeNames, Mark};
+use kymo_perf::event_clock::{ClockPair, EventClock};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// The worker's thread is called so, and renames itself so to learn the time.
+const THREAD_NAME: &std::ffi::CStr = c"code-names";
+/// Remarks about single processes.
+const MOST_REMARKS: usize = 5;
+
+pub(super) struct Worker {
+    clock: EventClock,
+    asks_machines: bool,
+    processes: BTreeMap<i32, Process>,
+    remarks: Vec<String>,
+    /// The recording knows the other clock.
+    has_clock: bool,
+}
+
+impl Worker {
+    /// For events with this clock; `None` if the time cannot be told.
+    pub(super) fn new(clock: Option<i32>, asks_machines: bool) -> Option<Worker> {
+        let clock = EventClock::new(clock, THREAD_NAME)?;
+        Some(Worker {
+            clock,
+            asks_machines,
+            processes: BTreeMap::new(),
+            remarks: Vec::new(),
+            has_clock: false,
+        })
+    }
+
+    /// Until the recording ends, or `emit` says that nobody takes the records.
+    pub(super) fn run(
+        &mut self,
+        watch: &CodeWatch,
+        mut news: Vec<(i32, CodeSource)>,
+        emit: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) {
+        loop {
+            for (pid, source) in std::mem::take(&mut news) {
+                let process = self.processes.entry(pid).or_insert_with(|| Process::new(pid));
+                process.has(source, self.asks_machines);
+            }
+            let due = self.processes.values().map(|process| process.due).min();
+            let (came, ends) = watch.wait(due);
+            news = came;
+            if ends.is_some() && !news.is_empty() {
+                continue;
+            }
+            let now = Instant::now();
+            let pids: Vec<i32> = (self.processes.iter())
+                .filter(|(_, process)| ends.is_some() || process.due <= now)
+                .map(|(pid, _)| *pid)
+                .collect();
+            for pid in pids {
+                let is_late = ends.is_some_and(|ends| Instant::now() >= ends);
+                if is_late || !self.visit(pid, ends, emit) {
+                    return;
+                }
+            }
+            if ends.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Visits one; `false` if nobody takes the records.
+    fn visit(&mut self, pid: i32, ends: Option<Instant>, emit: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
+        let Some(process) = self.processes.get_mut(&pid) else { return true };
+        let Visit { lines, ended } = process.visit(ends);
+        let now = self.clock.now();
+        let read_ns = now.map_or(process.read_ns, |now| now.recording_ns);
+        let from_ns = std::mem::replace(&mut process.read_ns, read_ns);
+        let goes_on = match now.filter(|_| !lines.is_empty()) {
+            Some(now) => {
+                let names = CodeNames { pid, from_ns, until_ns: now.recording_ns, text: lines };
+                self.emit(&names, now, ends.is_some(), emit)
+            }
+            None => true,
+        };
+        if ended && let Some(mut process) = self.processes.remove(&pid) {
+            self.remarks.extend(process.remarks(self.asks_machines));
+        }
+        goes_on
+    }
+
+    fn emit(
+        &mut self,
+        names: &CodeNames,
+        now: ClockPair,
+        last: bool,
+        emit: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> bool {
+        let Ok(mut records) = names.records() else { return true };
+        if !self.has_clock || last {
+            let ClockPair { recording_ns, monotonic_ns } = now;
+            records.extend(Mark::Clock { recording_ns, monotonic_ns }.record());
+            self.has_clock = true;
+        }
+        emit(records)
+    }
+
+    /// What the user should know.
+    pub(super) fn report(&mut self) -> CodeReport {
+        for process in self.processes.values_mut() {
+            self.remarks.extend(process.remarks(self.asks_machines));
+        }
+        let more = self.remarks.len().saturating_sub(MOST_REMARKS);
+        self.remarks.truncate(MOST_REMARKS);
+        if more > 0 {
+            self.remarks.push(format!("{more} more processes have no names for their generated code"));
+        }
+        CodeReport { remarks: std::mem::take(&mut self.remarks) }
+    }
+}
