@@ -68,6 +68,8 @@ pub enum JitEvent<'a> {
         pid: i32,
         tid: i32,
         code_addr: u64,
+        /// Where `code` begins in the file, in bytes.
+        code_at: u64,
         /// The function's number in this file.
         index: u64,
         name: &'a [u8],
@@ -155,14 +157,17 @@ impl<'a> Iterator for JitRecords<'a> {
         let size = u32_at(rest, 4).unwrap_or(0);
         let damaged = JitError::Record { offset, id, size };
         let fields = rest.get(RECORD_HEADER_BYTES..size as usize);
-        let what = fields.and_then(|fields| parse_event(id, fields));
+        let what = fields.and_then(|fields| parse_event(id, fields, offset + RECORD_HEADER_BYTES));
         let (Some(what), Some(timestamp)) = (what, u64_at(rest, 8)) else { return Some(Err(damaged)) };
         self.at = offset + size as usize;
         Some(Ok(JitRecord { offset, timestamp, what }))
     }
 }
 
-fn parse_event(id: u32, fields: &[u8]) -> Option<JitEvent<'_>> {
+/// `at`: where the fields begin in the file.
+fn parse_event(id: u32, fields: &[u8], at: usize) -> Option<JitEvent<'_>> {
+    /// Numbers before the name of a function.
+    const LOAD_FIELDS: usize = 40;
     let mut c = Cursor::new(fields);
     Some(match id {
         0 => {
@@ -170,7 +175,9 @@ fn parse_event(id: u32, fields: &[u8]) -> Option<JitEvent<'_>> {
             let (_vma, code_addr, size, index) = (c.u64()?, c.u64()?, c.u64()?, c.u64()?);
             let name = until_nul(c.rest());
             c.take(name.len() + 1)?;
-            JitEvent::Load { pid, tid, code_addr, index, name, code: c.take(usize::try_from(size).ok()?)? }
+            let code = c.take(usize::try_from(size).ok()?)?;
+            let code_at = (at + LOAD_FIELDS + name.len() + 1) as u64;
+            JitEvent::Load { pid, tid, code_addr, code_at, index, name, code }
         }
         1 => {
             let (pid, tid) = (c.u32()?.cast_signed(), c.u32()?.cast_signed());
@@ -250,7 +257,10 @@ mod tests {
         assert_eq!((header.pid, header.elf_machine, header.timestamp), (123, 62, 5));
         let all: Vec<_> = records.map(|record| record.expect("whole").what).collect();
         assert!(matches!(&all[0], JitEvent::DebugInfo { lines, .. } if lines[1].file == b"a.js"));
-        assert!(matches!(all[1], JitEvent::Load { name: b"func", code: b"\x90\x90\xc3", tid: 8, .. }));
+        let JitEvent::Load { name: b"func", code: b"\x90\x90\xc3", tid: 8, code_at, .. } = all[1] else {
+            panic!("{:?}", all[1]);
+        };
+        assert_eq!(bytes[code_at as usize..][..3], *b"\x90\x90\xc3");
         assert_eq!(all[2..], [JitEvent::Other { id: 99 }, JitEvent::Close]);
     }
 

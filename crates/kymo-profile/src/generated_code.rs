@@ -1,20 +1,54 @@
-//! Names of generated code: from marks in the recording.
+//! Names of generated code: from marks in the recording, and from the jitdump files that it names.
 //!
-//! The timeline needs to know when an address changes its name, so these are read before it is
+//! A compiler that writes a jitdump maps a page of it as code, so that the recording has its path:
+//! no other tool has to put the two together (`perf inject --jit`). The times in it are of
+//! `CLOCK_MONOTONIC`; a recording has that clock (`-k mono`), or marks that tie its own to it. Where
+//! it has neither, the newest code of an address counts for all times.
+//!
+//! The timeline needs to know when an address changes its name, so all of this is read before it is
 //! built.
 use crate::timeline::{Moment, SideEvent};
-use kymo_data::{CodeNames, RawRecord};
-use kymo_symbols::{CodeMap, CodeMapBuilder, SymbolOptions};
-use rustc_hash::FxHashMap;
+use kymo_data::jitdump::{self, JitEvent};
+use kymo_data::{CodeNames, EventSet, Mark, RawRecord, abi};
+use kymo_symbols::{CodeMap, CodeMapBuilder, SymbolOptions, read_code_file};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::path::{Path, PathBuf};
 
-/// The generated code of each process that the recording tells of.
-pub(crate) type CodeMaps = FxHashMap<i32, CodeMap>;
+/// `CLOCK_MONOTONIC` in an event's attributes.
+const MONOTONIC: i32 = 1;
+/// The flag of a jitdump file whose times are the processor's counter.
+const COUNTER_TIMES: u64 = 1;
+/// Jitdump files that are read for a recording.
+const MOST_DUMPS: usize = 1024;
+
+/// What is known of the generated code of a recording.
+#[derive(Debug, Default)]
+pub(crate) struct GeneratedCode {
+    /// By process.
+    maps: FxHashMap<i32, CodeMap>,
+    /// By process: why its file was not read.
+    notes: FxHashMap<i32, String>,
+}
+
+impl GeneratedCode {
+    /// The code of a process.
+    pub(crate) fn of(&self, pid: i32) -> Option<&CodeMap> {
+        self.maps.get(&pid)
+    }
+
+    /// What the user should know of a process's names.
+    pub(crate) fn note(&self, pid: i32) -> Option<&str> {
+        self.notes.get(&pid).map(String::as_str)
+    }
+}
 
 /// What the first pass finds about generated code.
 #[derive(Debug, Default)]
 pub(crate) struct CodeRecords {
     /// Marks with names, as they are in the file, by position.
     names: Vec<(u64, i32, Vec<u8>)>,
+    /// The recording's clock and `CLOCK_MONOTONIC`.
+    clocks: Vec<(u64, u64)>,
 }
 
 impl CodeRecords {
@@ -22,42 +56,180 @@ impl CodeRecords {
     pub(crate) fn take(&mut self, record: &RawRecord<'_>) {
         if let Some(pid) = CodeNames::pid_of(record) {
             self.names.push((record.position, pid, record.body.to_vec()));
+        } else if let Some(Mark::Clock { recording_ns, monotonic_ns }) = Mark::parse(record) {
+            self.clocks.push((recording_ns, monotonic_ns));
         }
     }
 
     /// Adds what another worker found.
     pub(crate) fn absorb(&mut self, other: CodeRecords) {
         self.names.extend(other.names);
+        self.clocks.extend(other.clocks);
     }
 
     /// Reads it all; the moments at which names change join the events.
     pub(crate) fn finish(
         mut self,
+        recorded: &EventSet,
         events: &mut Vec<(Moment, SideEvent)>,
         options: &SymbolOptions,
-    ) -> CodeMaps {
+    ) -> GeneratedCode {
         self.names.sort_unstable_by_key(|(position, ..)| *position);
+        let mut code = GeneratedCode::default();
         let mut builders: FxHashMap<i32, CodeMapBuilder> = FxHashMap::default();
         for (position, pid, body) in &self.names {
             let Some(names) = CodeNames::parse(&whole(*position, body)) else { continue };
             let builder = builders.entry(*pid).or_insert_with(|| CodeMapBuilder::new(&options.budget));
             builder.add_lines(&names.text, names.from_ns, names.until_ns);
         }
-        let maps: CodeMaps = builders.into_iter().map(|(pid, builder)| (pid, builder.finish())).collect();
-        for (&pid, map) in &maps {
+        let clock = Clock::of(recorded, self.clocks);
+        for (pid, path) in dumps(events) {
+            let builder = builders.entry(pid).or_insert_with(|| CodeMapBuilder::new(&options.budget));
+            if let Err(why) = add_dump(builder, &clock, pid, &path, options) {
+                code.notes.insert(pid, why);
+            }
+        }
+        for (pid, builder) in builders {
+            if builder.is_empty() {
+                continue;
+            }
+            let map = builder.finish();
+            if map.is_cut() {
+                let note =
+                    format!("process {pid} has more generated code than may be read: some has no name");
+                code.notes.insert(pid, note);
+            }
             let change = |&time_ns: &u64| (Moment { time_ns, position: 0 }, SideEvent::CodeChange { pid });
             events.extend(map.changes().iter().map(change));
+            code.maps.insert(pid, map);
         }
-        maps
+        code
     }
 }
 
 /// The record whose body was kept.
 fn whole(position: u64, body: &[u8]) -> RawRecord<'_> {
     let header = kymo_data::RecordHeader {
-        kind: kymo_data::abi::PERF_RECORD_HEADER_EVENT_TYPE,
+        kind: abi::PERF_RECORD_HEADER_EVENT_TYPE,
         misc: 0,
         size: (body.len() + kymo_data::RECORD_HEADER_BYTES) as u16,
     };
     RawRecord { header, body, position }
+}
+
+/// The jitdump files that processes have mapped, each once.
+fn dumps(events: &[(Moment, SideEvent)]) -> Vec<(i32, PathBuf)> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut seen = FxHashSet::default();
+    let mut found = Vec::new();
+    for (_, event) in events {
+        let SideEvent::Map { pid, path, prot, kernel: false, .. } = event else { continue };
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let is_dump = prot & 4 != 0 && name.starts_with(b"jit-") && name.ends_with(b".dump");
+        if is_dump && found.len() < MOST_DUMPS && seen.insert((*pid, path.clone())) {
+            found.push((*pid, PathBuf::from(std::ffi::OsStr::from_bytes(path))));
+        }
+    }
+    found
+}
+
+/// Adds the code that a jitdump file tells of.
+fn add_dump(
+    builder: &mut CodeMapBuilder,
+    clock: &Clock,
+    pid: i32,
+    path: &Path,
+    options: &SymbolOptions,
+) -> Result<(), String> {
+    let inside = || {
+        // In a container that still runs.
+        let path = PathBuf::from(format!("/proc/{pid}/root{}", path.display()));
+        read_code_file(options, &path).ok()
+    };
+    let (bytes, _) = match read_code_file(options, path) {
+        Ok(read) => read,
+        Err(why) => inside().ok_or(why)?,
+    };
+    let (header, records) = jitdump::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+    let has_times = header.flags & COUNTER_TIMES == 0;
+    let mut newest: FxHashMap<u64, u64> = FxHashMap::default();
+    // A file that ends within a record is one that the compiler still writes.
+    for record in records.map_while(Result::ok) {
+        let since_ns = if has_times { clock.recording_ns(record.timestamp) } else { 0 };
+        match record.what {
+            JitEvent::Load { code_addr, code_at, index, name, code, .. } => {
+                newest.insert(index, code_at);
+                builder.add(code_addr, code.len() as u64, name, since_ns, Some(code_at));
+            }
+            JitEvent::Move { new_addr, index, .. } => {
+                if let Some(&code_at) = newest.get(&index) {
+                    builder.add_moved(code_at, new_addr, since_ns);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// From `CLOCK_MONOTONIC` to the recording's clock.
+#[derive(Debug, PartialEq, Eq)]
+enum Clock {
+    /// They are the same.
+    Same,
+    /// They lie on a line through these points: the recording's time, the other one.
+    Tied((u64, u64), (u64, u64)),
+    /// Nothing ties them.
+    Unknown,
+}
+
+impl Clock {
+    fn of(recorded: &EventSet, mut points: Vec<(u64, u64)>) -> Clock {
+        let has_monotonic = |event: &kymo_data::Event| {
+            event.attr.flags & abi::ATTR_FLAG_USE_CLOCKID != 0 && event.attr.clockid == MONOTONIC
+        };
+        if recorded.list.first().is_some_and(has_monotonic) {
+            return Clock::Same;
+        }
+        points.sort_unstable_by_key(|point| point.1);
+        match (points.first(), points.last()) {
+            (Some(&first), Some(&last)) => Clock::Tied(first, last),
+            _ => Clock::Unknown,
+        }
+    }
+
+    fn recording_ns(&self, monotonic_ns: u64) -> u64 {
+        match *self {
+            Clock::Same => monotonic_ns,
+            Clock::Unknown => 0,
+            Clock::Tied(first, last) => {
+                let (span, other) = (last.0.saturating_sub(first.0), last.1.saturating_sub(first.1));
+                let since = i128::from(monotonic_ns) - i128::from(first.1);
+                // Over less than a second the readings say less than the clocks, which run alike.
+                let since =
+                    if other < 1_000_000_000 { since } else { since * i128::from(span) / i128::from(other) };
+                u64::try_from(i128::from(first.0) + since).unwrap_or(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that times are carried over along the line through both points, also before and after them.
+    #[test]
+    fn clocks() {
+        let recorded = EventSet::default();
+        assert_eq!(Clock::of(&recorded, Vec::new()), Clock::Unknown);
+        let second = 1_000_000_000;
+        let clock = Clock::of(&recorded, vec![(40 * second, 30 * second), (20 * second, 20 * second)]);
+        for (monotonic, wanted) in [(20, 20), (25, 30), (30, 40), (35, 50), (15, 10), (5, 0)] {
+            assert_eq!(clock.recording_ns(monotonic * second), wanted * second);
+        }
+        let near = Clock::of(&recorded, vec![(100, 50), (160, 100)]);
+        assert_eq!([near.recording_ns(50), near.recording_ns(100)], [100, 150]);
+        assert_eq!(Clock::Unknown.recording_ns(5), 0);
+    }
 }

@@ -166,7 +166,7 @@ impl<'a> Resolver<'a> {
     /// What the recording itself tells of a module's generated code.
     fn code_of(&self, module: ModuleId) -> Option<&'a CodeMap> {
         match self.timeline.modules.get(module).kind {
-            ModuleKind::Jit { pid } => self.timeline.code.get(&pid),
+            ModuleKind::Jit { pid } => self.timeline.code.of(pid),
             _ => None,
         }
     }
@@ -229,8 +229,13 @@ impl<'a> Resolver<'a> {
 
     /// What the user should know about the symbols of these modules: sentences.
     pub fn notes(&self, modules: &[ModuleId]) -> Vec<String> {
-        let mut notes: Vec<String> =
-            self.with_files(modules).flat_map(|m| self.symbols(m).notes()).map(|n| n.0).collect();
+        let mut notes: Vec<String> = (modules.iter())
+            .filter_map(|&module| match self.timeline.modules.get(module).kind {
+                ModuleKind::Jit { pid } => self.timeline.code.note(pid).map(str::to_owned),
+                _ => None,
+            })
+            .collect();
+        notes.extend(self.with_files(modules).flat_map(|m| self.symbols(m).notes()).map(|n| n.0));
         notes.dedup();
         notes
     }

@@ -17,6 +17,8 @@
 
 use std::collections::BTreeMap;
 
+use hashbrown::HashMap;
+
 use super::budget::{Budget, Charge};
 use super::name::shortened;
 use super::perf_map;
@@ -61,6 +63,8 @@ pub struct CodeRef<'a> {
 #[derive(Debug)]
 pub struct CodeMapBuilder {
     entries: Vec<Entry>,
+    /// Entries by where their bytes are.
+    by_code: HashMap<u64, u32>,
     names: String,
     budget: Budget,
     room: Vec<Charge>,
@@ -84,6 +88,7 @@ impl CodeMapBuilder {
     pub fn new(budget: &Budget) -> CodeMapBuilder {
         CodeMapBuilder {
             entries: Vec::new(),
+            by_code: HashMap::new(),
             names: String::new(),
             budget: budget.clone(),
             room: Vec::new(),
@@ -109,6 +114,9 @@ impl CodeMapBuilder {
         let at = self.names.len() as u32;
         self.names.push_str(&name);
         let name = (at, self.names.len() as u32);
+        if let Some(code_at) = code_at {
+            self.by_code.insert(code_at, self.entries.len() as u32);
+        }
         self.entries.push(Entry { start, end, name, since_ns, code_at });
     }
 
@@ -126,10 +134,14 @@ impl CodeMapBuilder {
         }
     }
 
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Code that was added with these bytes has moved.
     pub fn add_moved(&mut self, code_at: u64, start: u64, since_ns: u64) {
-        let moved = self.entries.iter().rev().find(|entry| entry.code_at == Some(code_at)).copied();
-        if let Some(entry) = moved {
+        if let Some(&entry) = self.by_code.get(&code_at).and_then(|&at| self.entries.get(at as usize)) {
             let name = self.names[entry.name.0 as usize..entry.name.1 as usize].to_owned();
             self.add(start, entry.end - entry.start, name.as_bytes(), since_ns, Some(code_at));
         }

@@ -92,5 +92,6 @@ pub use budget::Budget;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use inline::InlineFrame;
 pub use options::{Note, SymbolOptions, name_build_id_cache};
+pub use perf_map::read_code_file;
 pub use store::{ModuleKey, ModuleSymbols, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

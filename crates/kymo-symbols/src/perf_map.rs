@@ -64,14 +64,23 @@ fn inside_container(pid: i32) -> Option<PathBuf> {
     Some(PathBuf::from(format!("/proc/{pid}/root/tmp/perf-{inner}.map")))
 }
 
+/// What a compiler wrote to a file for profilers, and whether it is all. Holes and what comes after
+/// them are left out.
+///
+/// # Errors
+/// A sentence: the file is not there, or is not to be believed.
+pub fn read_code_file(options: &SymbolOptions, path: &Path) -> Result<(Vec<u8>, bool), String> {
+    read(options, &locate::below_root(options, path))
+}
+
 /// The text, and whether it is all.
 fn read(options: &SymbolOptions, path: &Path) -> Result<(Vec<u8>, bool), String> {
     let shown = path.display();
     let (mut file, metadata) = budget::open_no_link(path).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => format!("{shown} is not a regular file and was not read"),
-        ErrorKind::NotFound => format!(
-            "no names for generated code: {shown}: {error}; start the program so that it writes a perf map"
-        ),
+        ErrorKind::NotFound => {
+            format!("no names for generated code: {shown}: {error}; start the program so that it writes them")
+        }
         _ => format!("failed to read {shown}: {error}"),
     })?;
     // Anyone may write to /tmp: only names that root or this user wrote are believed.

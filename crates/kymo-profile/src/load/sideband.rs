@@ -1,6 +1,6 @@
 //! The first pass: side-band records into a timeline.
 use super::*;
-use crate::generated_code::{CodeMaps, CodeRecords};
+use crate::generated_code::{CodeRecords, GeneratedCode};
 use kymo_data::{EventSet, ReadError};
 
 struct Side {
@@ -73,7 +73,10 @@ pub(crate) fn collect(
         all.counts.throttled += side.counts.throttled;
     }
     all.counts.lost_at.sort_unstable();
-    let code = if timed { all.code.finish(&mut all.events, symbols) } else { CodeMaps::default() };
+    let code = match timed {
+        true => all.code.finish(events, &mut all.events, symbols),
+        false => GeneratedCode::default(),
+    };
     let mut timeline = TimelineBuilder::build(all.events, timed);
     timeline.code = code;
     for build_id in &recording.features.build_ids {

@@ -2,7 +2,7 @@
 use super::{
     KernelMaps, MapSet, Mapping, Mappings, ModuleKind, Modules, Moment, SideEvent, modules::user_kind,
 };
-use crate::generated_code::CodeMaps;
+use crate::generated_code::GeneratedCode;
 use rustc_hash::FxHashMap;
 
 /// The name of a thread: an index into [`Timeline::comm`]'s table, or "no name known" for a thread id.
@@ -81,7 +81,7 @@ pub struct Timeline {
     versions: Vec<Version>,
     comms: Vec<String>,
     /// Names of generated code, by process.
-    pub(crate) code: CodeMaps,
+    pub(crate) code: GeneratedCode,
     /// All mappings, for [`MapSet::find`].
     pub mappings: Mappings,
     /// All modules.
@@ -374,7 +374,7 @@ impl TimelineBuilder {
             spaces: self.spaces.into_iter().map(|s| s.versions).collect(),
             versions: self.versions,
             comms: self.comms,
-            code: CodeMaps::default(),
+            code: GeneratedCode::default(),
             mappings: self.mappings,
             modules: self.modules,
             kernel: self.kernel,

@@ -40,6 +40,8 @@ impl CodeTap {
         let source = match &name[..end] {
             name if Hotspot::is_library(name) => CodeSource::Hotspot,
             b"//anon" | b"" => CodeSource::Memory,
+            // One that writes a jitdump, whose path is in this record.
+            name if is_dump(name) => CodeSource::Memory,
             name if name.starts_with(b"/dev/zero") || name.starts_with(b"/memfd:") => CodeSource::Memory,
             _ => return,
         };
@@ -48,6 +50,11 @@ impl CodeTap {
             self.watch.add(pid, source);
         }
     }
+}
+
+fn is_dump(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    name.starts_with(b"jit-") && name.ends_with(b".dump")
 }
 
 #[cfg(test)]

@@ -17,21 +17,13 @@ pub(super) struct Worker {
     asks_machines: bool,
     processes: BTreeMap<i32, Process>,
     remarks: Vec<String>,
-    /// The recording knows the other clock.
-    has_clock: bool,
 }
 
 impl Worker {
     /// For events with this clock; `None` if the time cannot be told.
     pub(super) fn new(clock: Option<i32>, asks_machines: bool) -> Option<Worker> {
         let clock = EventClock::new(clock, THREAD_NAME)?;
-        Some(Worker {
-            clock,
-            asks_machines,
-            processes: BTreeMap::new(),
-            remarks: Vec::new(),
-            has_clock: false,
-        })
+        Some(Worker { clock, asks_machines, processes: BTreeMap::new(), remarks: Vec::new() })
     }
 
     /// Until the recording ends, or `emit` says that nobody takes the records.
@@ -41,6 +33,10 @@ impl Worker {
         mut news: Vec<(i32, CodeSource)>,
         emit: &mut dyn FnMut(Vec<u8>) -> bool,
     ) {
+        // Jitdump files, which readers find by themselves, have times of another clock.
+        if !self.emit_clock(emit) {
+            return;
+        }
         loop {
             for (pid, source) in std::mem::take(&mut news) {
                 let process = self.processes.entry(pid).or_insert_with(|| Process::new(pid));
@@ -64,6 +60,7 @@ impl Worker {
                 }
             }
             if ends.is_some() {
+                self.emit_clock(emit);
                 return;
             }
         }
@@ -79,7 +76,7 @@ impl Worker {
         let goes_on = match now.filter(|_| !lines.is_empty()) {
             Some(now) => {
                 let names = CodeNames { pid, from_ns, until_ns: now.recording_ns, text: lines };
-                self.emit(&names, now, ends.is_some(), emit)
+                names.records().map_or(true, emit)
             }
             None => true,
         };
@@ -89,20 +86,10 @@ impl Worker {
         goes_on
     }
 
-    fn emit(
-        &mut self,
-        names: &CodeNames,
-        now: ClockPair,
-        last: bool,
-        emit: &mut dyn FnMut(Vec<u8>) -> bool,
-    ) -> bool {
-        let Ok(mut records) = names.records() else { return true };
-        if !self.has_clock || last {
-            let ClockPair { recording_ns, monotonic_ns } = now;
-            records.extend(Mark::Clock { recording_ns, monotonic_ns }.record());
-            self.has_clock = true;
-        }
-        emit(records)
+    /// Ties the recording's clock to the other one, now; `false` if nobody takes the record.
+    fn emit_clock(&mut self, emit: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
+        let Some(ClockPair { recording_ns, monotonic_ns }) = self.clock.now() else { return true };
+        emit(Mark::Clock { recording_ns, monotonic_ns }.record())
     }
 
     /// What the user should know.

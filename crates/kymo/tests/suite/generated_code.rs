@@ -163,3 +163,90 @@ fn a_perf_map_stays_with_the_recording() {
     let table = kymo().succeed(["report", "-i", text(&file), "--stdio", "-g", "none"]);
     table.prints("first_name").prints("second_name");
 }
+
+/// A program that replaces its code, and moves it, and writes a jitdump about it. Prints when the code was replaced, ns of
+/// `CLOCK_MONOTONIC`.
+const DUMPS: &str = "
+import ctypes, mmap, os, struct, time
+code = bytes.fromhex('4883ef0175fac3')
+memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory[0:7] = code
+memory[64:71] = code
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+now = lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+pid = os.getpid()
+dump = open(f'jit-{pid}.dump', 'w+b')
+dump.write(struct.pack('<IIIIIIQQ', 0x4A695444, 1, 40, 62, 0, pid, now(), 0))
+dump.flush()
+marker = mmap.mmap(dump.fileno(), 40, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+def record(kind, rest):
+    time = now()
+    dump.write(struct.pack('<IIQ', kind, 16 + len(rest), time) + rest)
+    dump.flush()
+    return time
+def load(index, name):
+    rest = struct.pack('<IIQQQQ', pid, pid, address, address, len(code), index) + name + bytes(1) + code
+    return record(0, rest)
+spin = lambda at: ctypes.CFUNCTYPE(None, ctypes.c_long)(at)(400000000)
+load(1, b'early_name')
+spin(address)
+print(load(2, b'late_name'))
+spin(address)
+record(1, struct.pack('<IIQQQQQ', pid, pid, address + 64, address, address + 64, len(code), 2))
+print(load(3, b'other_name'))
+spin(address + 64)
+spin(address)
+";
+
+/// Checks that `script` and `report` read a jitdump by themselves, with each name at its time and place: by the clock of the
+/// dump, by kymo's own, and in a recording of perf's.
+#[test]
+fn a_jitdump_is_read_with_its_times() {
+    const TEST: &str = "generated_code::a_jitdump_is_read_with_its_times";
+    if !ready(TEST, &[Need::Root, Need::X86, Need::Program("python3")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let perfs = ready(&format!("{TEST} (perf's)"), &[Need::Perf]);
+    let tools = [(kymo(), &["-k", "mono"][..]), (kymo(), &[]), (crate::tools::perf(), &["-k", "mono"])];
+    for (tool, clock) in tools.iter().take(if perfs { 3 } else { 2 }) {
+        let file = folder.path().join("perf.data");
+        let mut record = tool.command(["record", "-F", "499", "-e", "cpu-clock:u", "-o", text(&file)]);
+        record.args(*clock).args(["--", "python3", "-c", DUMPS]).current_dir(folder.path());
+        let said = run(&mut record).ends(0);
+        let replaced: Vec<f64> =
+            said.stdout.lines().map(|line| line.parse::<f64>().expect("ns") / 1e9).collect();
+        let fields = ["script", "-i", text(&file), "--hide-call-graph", "-F", "time,ip,sym"];
+        let samples = kymo().succeed(fields).stdout;
+        let mut counts = BTreeMap::new();
+        let is_own =
+            |line: &&str| ["early_name", "late_name", "other_name"].iter().any(|name| line.ends_with(name));
+        for line in samples.lines().filter(is_own) {
+            let (time, rest) = line.trim().split_once(": ").expect("a time");
+            let name = rest.rsplit(' ').next().expect("a name");
+            *counts.entry(name).or_insert(0) += 1;
+            // Times are printed in microseconds, and the code runs for a moment before the compiler says so.
+            let (time, slack) = (time.parse::<f64>().expect("seconds"), 0.001);
+            let (from, to) = match name {
+                "early_name" => (0.0, replaced[0]),
+                "late_name" => (replaced[0], f64::MAX),
+                _ => (replaced[1], f64::MAX),
+            };
+            let is_right = time > from - slack && time < to + slack;
+            assert!(is_right || clock.is_empty(), "{name} at {time}: {replaced:?}");
+        }
+        // The loops are equally long, and one name has two of them.
+        let count = |name: &str| counts.get(name).copied().unwrap_or(0);
+        let (early, late, other) = (count("early_name"), count("late_name"), count("other_name"));
+        let all = early + late + other;
+        assert!(all > 50, "{} {clock:?}: {counts:?}\n{samples}", tool.name);
+        let is_near = |count: i32, quarters: i32| (4 * count - quarters * all).abs() < all / 2;
+        assert!(
+            is_near(early, 1) && is_near(late, 2) && is_near(other, 1),
+            "{} {clock:?}: {counts:?}",
+            tool.name
+        );
+        let table = kymo().succeed(["report", "-i", text(&file), "--stdio", "-g", "none"]);
+        table.prints("early_name").prints("late_name").prints("other_name");
+    }
+}
