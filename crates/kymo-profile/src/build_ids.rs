@@ -81,7 +81,7 @@ pub fn modules(
             }
             (loaded.timeline, Some(hit))
         }
-        Which::All => (collect_sideband(recording, workers, &|_, _| {})?.0, None),
+        Which::All => (collect_sideband(recording, workers, options, &|_, _| {})?.0, None),
     };
     Ok(sorted(of_timeline(&timeline, hit.as_ref(), from, options)))
 }
