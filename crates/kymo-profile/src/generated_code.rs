@@ -2,8 +2,8 @@
 //!
 //! A compiler that writes a jitdump maps a page of it as code, so that the recording has its path:
 //! no other tool has to put the two together (`perf inject --jit`). The times in it are of
-//! `CLOCK_MONOTONIC`; a recording has that clock (`-k mono`), or marks that tie its own to it. Where
-//! it has neither, the newest code of an address counts for all times.
+//! `CLOCK_MONOTONIC`; a recording has that clock (`-k mono`), or marks that tie its own to it.
+//! Where it has neither, the newest code of an address counts for all times.
 //!
 //! The timeline needs to know when an address changes its name, so all of this is read before it is
 //! built.
@@ -82,7 +82,7 @@ impl CodeRecords {
             let builder = builders.entry(*pid).or_insert_with(|| CodeMapBuilder::new(&options.budget));
             builder.add_lines(&names.text, names.from_ns, names.until_ns);
         }
-        let clock = Clock::of(recorded, self.clocks);
+        let clock = DumpClock::of(recorded, self.clocks);
         for (pid, path) in dumps(events) {
             let builder = builders.entry(pid).or_insert_with(|| CodeMapBuilder::new(&options.budget));
             if let Err(why) = add_dump(builder, &clock, pid, &path, options) {
@@ -136,7 +136,7 @@ fn dumps(events: &[(Moment, SideEvent)]) -> Vec<(i32, PathBuf)> {
 /// Adds the code that a jitdump file tells of.
 fn add_dump(
     builder: &mut CodeMapBuilder,
-    clock: &Clock,
+    clock: &DumpClock,
     pid: i32,
     path: &Path,
     options: &SymbolOptions,
@@ -174,7 +174,7 @@ fn add_dump(
 
 /// From `CLOCK_MONOTONIC` to the recording's clock.
 #[derive(Debug, PartialEq, Eq)]
-enum Clock {
+enum DumpClock {
     /// They are the same.
     Same,
     /// They lie on a line through these points: the recording's time, the other one.
@@ -183,26 +183,26 @@ enum Clock {
     Unknown,
 }
 
-impl Clock {
-    fn of(recorded: &EventSet, mut points: Vec<(u64, u64)>) -> Clock {
+impl DumpClock {
+    fn of(recorded: &EventSet, mut points: Vec<(u64, u64)>) -> DumpClock {
         let has_monotonic = |event: &kymo_data::Event| {
             event.attr.flags & abi::ATTR_FLAG_USE_CLOCKID != 0 && event.attr.clockid == MONOTONIC
         };
         if recorded.list.first().is_some_and(has_monotonic) {
-            return Clock::Same;
+            return DumpClock::Same;
         }
         points.sort_unstable_by_key(|point| point.1);
         match (points.first(), points.last()) {
-            (Some(&first), Some(&last)) => Clock::Tied(first, last),
-            _ => Clock::Unknown,
+            (Some(&first), Some(&last)) => DumpClock::Tied(first, last),
+            _ => DumpClock::Unknown,
         }
     }
 
     fn recording_ns(&self, monotonic_ns: u64) -> u64 {
         match *self {
-            Clock::Same => monotonic_ns,
-            Clock::Unknown => 0,
-            Clock::Tied(first, last) => {
+            DumpClock::Same => monotonic_ns,
+            DumpClock::Unknown => 0,
+            DumpClock::Tied(first, last) => {
                 let (span, other) = (last.0.saturating_sub(first.0), last.1.saturating_sub(first.1));
                 let since = i128::from(monotonic_ns) - i128::from(first.1);
                 // Over less than a second the readings say less than the clocks, which run alike.
@@ -218,18 +218,19 @@ impl Clock {
 mod tests {
     use super::*;
 
-    /// Checks that times are carried over along the line through both points, also before and after them.
+    /// Checks that times are carried over along the line through both points, also before and after
+    /// them.
     #[test]
     fn clocks() {
         let recorded = EventSet::default();
-        assert_eq!(Clock::of(&recorded, Vec::new()), Clock::Unknown);
+        assert_eq!(DumpClock::of(&recorded, Vec::new()), DumpClock::Unknown);
         let second = 1_000_000_000;
-        let clock = Clock::of(&recorded, vec![(40 * second, 30 * second), (20 * second, 20 * second)]);
+        let clock = DumpClock::of(&recorded, vec![(40 * second, 30 * second), (20 * second, 20 * second)]);
         for (monotonic, wanted) in [(20, 20), (25, 30), (30, 40), (35, 50), (15, 10), (5, 0)] {
             assert_eq!(clock.recording_ns(monotonic * second), wanted * second);
         }
-        let near = Clock::of(&recorded, vec![(100, 50), (160, 100)]);
+        let near = DumpClock::of(&recorded, vec![(100, 50), (160, 100)]);
         assert_eq!([near.recording_ns(50), near.recording_ns(100)], [100, 150]);
-        assert_eq!(Clock::Unknown.recording_ns(5), 0);
+        assert_eq!(DumpClock::Unknown.recording_ns(5), 0);
     }
 }

@@ -183,7 +183,8 @@ pub fn load(
     load_beside(recording, options, &SymbolOptions::default(), progress, &|_| {})
 }
 
-/// The same; `symbols` says how names of generated code are read, and `beside` runs during the second pass on a thread of its own, for what needs the timeline only.
+/// The same; `symbols` says how names of generated code are read, and `beside` runs during the
+/// second pass on a thread of its own, for what needs the timeline only.
 pub(crate) fn load_beside(
     recording: &Recording,
     options: &LoadOptions,

@@ -1,16 +1,16 @@
 //! Whether a process may be sent SIGQUIT to open its attach socket.
 //!
-//! The signal ends a process that does not catch it, and makes a virtual machine which does not find
-//! the trigger file print all its stacks. So each of these must hold:
+//! The signal ends a process that does not catch it, and makes a virtual machine which does not
+//! find the trigger file print all its stacks. So each of these must hold:
 //!
-//! - libjvm.so is mapped, and the signal is caught (`SigCgt`): not `-Xrs`, not an earlier program of
-//!   this process id;
+//! - libjvm.so is mapped, and the signal is caught (`SigCgt`): not `-Xrs`, not an earlier program
+//!   of this process id;
 //! - the thread that serves the signal is there, and none that serves a socket: one without a
 //!   socket means that the socket was deleted;
 //! - neither its arguments nor its environment disable the mechanism, nor hide other arguments in
 //!   files, unless its performance data says that it can be attached to;
-//! - it is not stopped, and has no trigger file of anyone else in its working folder, which it would
-//!   look at first.
+//! - it is not stopped, and has no trigger file of anyone else in its working folder, which it
+//!   would look at first.
 
 use super::{Hotspot, HotspotError};
 use crate::proc::{self, InnerIdentity, Mappings, TmpFolder, field, read_from};
@@ -25,7 +25,7 @@ const SOCKET_THREAD: &[u8] = b"Attach Listener";
 const PERFORMANCE_DATA_BYTES: u64 = 256 << 10;
 
 /// A process that may be sent the signal.
-pub(super) struct Candidate {
+pub(super) struct SignalTarget {
     /// It is this process, not one that got its number later.
     pub(super) pidfd: OwnedFd,
 }
@@ -39,12 +39,12 @@ pub(super) fn is_gone(pid: i32) -> bool {
     matches!(proc::state(pid, pid), None | Some('Z' | 'X'))
 }
 
-impl Candidate {
+impl SignalTarget {
     pub(super) fn examine(
         pid: i32,
         inner: InnerIdentity,
         tmp: &TmpFolder,
-    ) -> Result<Candidate, HotspotError> {
+    ) -> Result<SignalTarget, HotspotError> {
         let number = Pid::from_raw(pid).ok_or(HotspotError::Gone)?;
         // First: what is read afterwards is of the process that the descriptor means.
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|_| HotspotError::Gone)?;
@@ -61,7 +61,7 @@ impl Candidate {
         if Path::new(&format!("/proc/{pid}/cwd/.attach_pid{}", inner.pid)).symlink_metadata().is_ok() {
             return Err(refused("another program is attaching to it"));
         }
-        Ok(Candidate { pidfd })
+        Ok(SignalTarget { pidfd })
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     fn this_process_is_none() {
         let pid = std::process::id().cast_signed();
         let (inner, tmp) = (InnerIdentity::of(pid).unwrap(), TmpFolder::of(pid).unwrap());
-        let error = Candidate::examine(pid, inner, &tmp).err().expect("refused");
+        let error = SignalTarget::examine(pid, inner, &tmp).err().expect("refused");
         assert!(error.to_string().contains("no libjvm.so"), "{error}");
         assert!(!is_gone(pid));
     }

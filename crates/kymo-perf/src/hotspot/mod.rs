@@ -15,8 +15,8 @@
 //! N is the process's number in its own PID namespace, and /tmp the one of its mount namespace.
 //!
 //! # Invariants
-//! - **H1** SIGQUIT is sent only if the process catches it by HotSpot's own thread and will find the
-//!   file (see [`check`]): otherwise it would die, or print all its stacks.
+//! - **H1** SIGQUIT is sent only if the process catches it by HotSpot's own thread and will find
+//!   the file (see [`check`]): otherwise it would die, or print all its stacks.
 //! - **H2** The file is removed only when it has served, or the process is gone. A machine that
 //!   stands still would otherwise print its stacks when it goes on.
 //! - **H3** A map that was there before is neither written to nor removed.
@@ -26,7 +26,7 @@ mod check;
 mod client;
 
 use crate::proc::{InnerIdentity, TmpFolder, read_from};
-use check::Candidate;
+use check::SignalTarget;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::io;
@@ -150,7 +150,7 @@ impl Hotspot {
     /// Makes the machine open its socket.
     fn open_socket(&mut self, deadline: Instant) -> Result<(), HotspotError> {
         if !self.waits_for_socket {
-            let candidate = Candidate::examine(self.pid, self.inner, &self.tmp)?;
+            let candidate = SignalTarget::examine(self.pid, self.inner, &self.tmp)?;
             let trigger = self.trigger_name();
             (self.tmp.create_empty(&trigger, self.inner)).map_err(failed("make a file in its /tmp"))?;
             self.waits_for_socket = true;

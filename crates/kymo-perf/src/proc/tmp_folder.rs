@@ -1,8 +1,8 @@
 //! The folder /tmp as a process sees it: below its root, in its mount namespace.
 //!
 //! Anyone may write there, and a container's root may put links in the way that would lead out of
-//! the container. So no link is followed, neither the folder itself nor a name in it, and everything
-//! is asked of descriptors.
+//! the container. So no link is followed, neither the folder itself nor a name in it, and
+//! everything is asked of descriptors.
 
 use super::{field, text};
 use rustix::fs::{

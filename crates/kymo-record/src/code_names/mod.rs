@@ -9,12 +9,12 @@
 //!                                               | records (kymo_data::CodeNames)
 //!  writer <------------- forwarder <------------'
 //! ```
-//! A process is visited soon after it maps memory for code, then at growing intervals, and once more
-//! at the end of the recording: code goes away, and so do processes.
+//! A process is visited soon after it maps memory for code, then at growing intervals, and once
+//! more at the end of the recording: code goes away, and so do processes.
 //!
 //! # Invariants
-//! - **N1** No stage of the recording waits for the worker: what it does in other processes' folders
-//!   may take for ever. At the end the forwarder waits for it until a deadline.
+//! - **N1** No stage of the recording waits for the worker: what it does in other processes'
+//!   folders may take for ever. At the end the forwarder waits for it until a deadline.
 //! - **N2** Memory and time that a process costs are bounded, whatever it writes.
 //! - **N3** Each line is written once, unless code is replaced and comes back.
 

@@ -1,5 +1,5 @@
-//! Names of generated code in recordings: from programs that write them, and from Java virtual machines, which are
-//! asked. Whoever must not be asked is not, and notices nothing.
+//! Names of generated code in recordings: from programs that write them, and from Java virtual
+//! machines, which are asked. Whoever must not be asked is not, and notices nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,9 @@ fn shares(recording: &Path) -> (usize, usize, BTreeMap<String, usize>) {
     (named, unnamed, names)
 }
 
-/// Checks that the compiled code of a running machine has names, which stay when the machine and its files are gone, and
-/// that the machine is as before: it prints what it would, and nothing of the question is left.
+/// Checks that the compiled code of a running machine has names, which stay when the machine and
+/// its files are gone, and that the machine is as before: it prints what it would, and nothing of
+/// the question is left.
 #[test]
 fn a_java_machine_is_asked() {
     let Some(classes) = classes("generated_code::a_java_machine_is_asked") else { return };
@@ -71,8 +72,9 @@ fn a_java_machine_is_asked() {
     assert!(names.keys().any(|name| name.contains("Collects.work")), "{names:?}");
 }
 
-/// Checks that a machine which does not permit to be attached to, stands still, or is not to be asked is not, and that the
-/// reason is said; and that one which does not catch the signal, but has its socket from the start, is asked there.
+/// Checks that a machine which does not permit to be attached to, stands still, or is not to be
+/// asked is not, and that the reason is said; and that one which does not catch the signal, but has
+/// its socket from the start, is asked there.
 #[test]
 fn machines_that_are_not_asked() {
     let Some(classes) = classes("generated_code::machines_that_are_not_asked") else { return };
@@ -107,7 +109,8 @@ fn machines_that_are_not_asked() {
     });
 }
 
-/// Checks that a program which only looks like a virtual machine, and would die of the question, is not asked.
+/// Checks that a program which only looks like a virtual machine, and would die of the question, is
+/// not asked.
 #[test]
 fn an_impostor_is_not_asked() {
     const TEST: &str = "generated_code::an_impostor_is_not_asked";
@@ -132,8 +135,9 @@ fn an_impostor_is_not_asked() {
     assert_eq!(python.end(), ("right\n".to_owned(), Some(0)));
 }
 
-/// Checks that a perf map is read to its end while it grows, by the process's own number and folder, and that its names stay
-/// when it is removed; and that code which is replaced has its name at each time.
+/// Checks that a perf map is read to its end while it grows, by the process's own number and
+/// folder, and that its names stay when it is removed; and that code which is replaced has its name
+/// at each time.
 #[test]
 fn a_perf_map_stays_with_the_recording() {
     const TEST: &str = "generated_code::a_perf_map_stays_with_the_recording";
@@ -164,8 +168,8 @@ fn a_perf_map_stays_with_the_recording() {
     table.prints("first_name").prints("second_name");
 }
 
-/// A program that replaces its code, and moves it, and writes a jitdump about it. Prints when the code was replaced, ns of
-/// `CLOCK_MONOTONIC`.
+/// A program that replaces its code, and moves it, and writes a jitdump about it. Prints when the
+/// code was replaced, ns of `CLOCK_MONOTONIC`.
 const DUMPS: &str = "
 import ctypes, mmap, os, struct, time
 code = bytes.fromhex('4883ef0175fac3')
@@ -198,8 +202,8 @@ spin(address + 64)
 spin(address)
 ";
 
-/// Checks that `script` and `report` read a jitdump by themselves, with each name at its time and place: by the clock of the
-/// dump, by kymo's own, and in a recording of perf's.
+/// Checks that `script` and `report` read a jitdump by themselves, with each name at its time and
+/// place: by the clock of the dump, by kymo's own, and in a recording of perf's.
 #[test]
 fn a_jitdump_is_read_with_its_times() {
     const TEST: &str = "generated_code::a_jitdump_is_read_with_its_times";
@@ -225,7 +229,8 @@ fn a_jitdump_is_read_with_its_times() {
             let (time, rest) = line.trim().split_once(": ").expect("a time");
             let name = rest.rsplit(' ').next().expect("a name");
             *counts.entry(name).or_insert(0) += 1;
-            // Times are printed in microseconds, and the code runs for a moment before the compiler says so.
+            // Times are printed in microseconds, and the code runs for a moment before the compiler
+            // says so.
             let (time, slack) = (time.parse::<f64>().expect("seconds"), 0.001);
             let (from, to) = match name {
                 "early_name" => (0.0, replaced[0]),
