@@ -20,7 +20,7 @@ use super::SCHEMA_VERSION;
 use super::list::{Followed, List, PHASES, Refused, Round, samples};
 use super::stats::Stats;
 use kymo_cli::exit;
-use kymo_cli::parse::{Cpus, parse_cpus, parse_scope, parse_user};
+use kymo_cli::parse::{Cpus, parse_cpus, parse_pid, parse_scope, parse_user};
 
 const NAME: &str = "internals/evlist-open-close";
 
@@ -46,7 +46,7 @@ pub(crate) struct EvlistArgs {
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = parse_cpus)]
     cpus: Option<Cpus>,
     /// These processes
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pids: Vec<i32>,
     /// These threads
     #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]

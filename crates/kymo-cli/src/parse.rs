@@ -126,6 +126,37 @@ pub fn parse_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
+/// A process by its number, or by its name, as `pgrep -x` takes it. Of a process and those that it has started it is the first.
+///
+/// # Errors
+/// That there is none, or which ones there are.
+pub fn parse_pid(text: &str) -> Result<i32, String> {
+    if let Ok(pid) = text.parse::<i32>() {
+        return if pid > 0 { Ok(pid) } else { Err("the number of a process is at least 1".into()) };
+    }
+    if text.is_empty() {
+        return Err("expected the number or the name of a process".into());
+    }
+    let found = kymo_perf::proc::named(text);
+    match &found.iter().filter(|one| !one.inner).collect::<Vec<_>>()[..] {
+        [] => Err(format!("there is no process {text}: `ps -e` lists processes by number and name")),
+        [one] => Ok(one.pid),
+        several => {
+            let list =
+                several.iter().take(SHOWN_PROCESSES).map(|one| format!("\n  {} {}", one.pid, one.command));
+            let more = if several.len() > SHOWN_PROCESSES { "\n  .." } else { "" };
+            let count = several.len();
+            Err(format!(
+                "{count} processes are called {text}, name one by its number:{}{more}",
+                list.collect::<String>()
+            ))
+        }
+    }
+}
+
+/// So many processes of one name are listed.
+const SHOWN_PROCESSES: usize = 12;
+
 /// A user by number, or by name in /etc/passwd.
 ///
 /// # Errors

@@ -131,5 +131,6 @@ pub use scope_choice::{Choice, Estimate};
 pub use series::{Limits, RemovedFiles, SwitchRule};
 pub use session::Session;
 pub use standalone_writer::StandaloneWriter;
+pub use targets::children_note;
 pub use throttle::Pauses;
 pub use user_rings::{UserEvent, UserEventControl, UserRings};

@@ -152,6 +152,8 @@ pub struct TargetSpec {
     pub command: Vec<OsString>,
     /// Processes.
     pub pids: Vec<i32>,
+    /// What these processes have started already, too.
+    pub children: bool,
     /// Threads.
     pub tids: Vec<i32>,
     /// All processes of this user.

@@ -206,7 +206,7 @@ impl RecordingPlan {
         if self.scope != Scope::Inherit || self.observed.processes.is_empty() {
             return false;
         }
-        let fresh = targets::tasks_again(&self.observed, &self.options.targets.tids);
+        let (fresh, processes) = targets::tasks_again(&self.observed, &self.options.targets);
         let known: HashSet<i32> = self.observed.tasks.iter().copied().collect();
         let new = fresh.iter().filter(|task| !known.contains(task)).count();
         if new == 0 {
@@ -219,7 +219,7 @@ impl RecordingPlan {
             return false;
         }
         self.attempts += 1;
-        self.observed.tasks = fresh;
+        (self.observed.tasks, self.observed.processes) = (fresh, processes);
         self.set_scope(self.scope);
         true
     }

@@ -61,7 +61,7 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
         }
         let (tasks, processes, until) = match spec.uid {
             Some(uid) if !named => of_user(uid)?,
-            _ => named_tasks(spec)?,
+            _ => named_tasks(spec, notes)?,
         };
         return Ok(Observed { kind: TargetKind::Tasks, tasks, processes, until, cpus: online, cgroup });
     }
@@ -88,25 +88,43 @@ fn of_user(uid: u32) -> Result<Tasks, PlanError> {
     if tasks.is_empty() { Err(PlanError::NoProcess(uid)) } else { Ok((tasks, processes.clone(), processes)) }
 }
 
-/// The tasks of the same targets as they are now.
-pub(crate) fn tasks_again(observed: &Observed, tids: &[i32]) -> Vec<i32> {
-    let threads = observed.processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default());
-    let mut tasks: Vec<i32> = threads.chain(tids.iter().copied()).collect();
+/// The tasks of the same targets as they are now, and their processes.
+pub(crate) fn tasks_again(observed: &Observed, spec: &TargetSpec) -> (Vec<i32>, Vec<i32>) {
+    let mut processes = observed.processes.clone();
+    if spec.children {
+        processes.extend(proc::descendants(&processes));
+    }
+    let threads = processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default());
+    let mut tasks: Vec<i32> = threads.chain(spec.tids.iter().copied()).collect();
     tasks.sort_unstable();
     tasks.dedup();
-    tasks
+    (tasks, processes)
 }
 
-fn named_tasks(spec: &TargetSpec) -> Result<Tasks, PlanError> {
+fn named_tasks(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Tasks, PlanError> {
     let mut tasks = Vec::new();
+    let children = if spec.children { proc::descendants(&spec.pids) } else { Vec::new() };
+    notes.extend(children_note(spec.pids.len(), children.len(), "recorded"));
     for &pid in &spec.pids {
         tasks.extend(proc::tasks(pid).map_err(|_| PlanError::NoTask { what: "process", id: pid })?);
     }
+    // They may end at any moment.
+    tasks.extend(children.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()));
     for &tid in &spec.tids {
         proc::process_of(tid).ok_or(PlanError::NoTask { what: "thread", id: tid })?;
         tasks.push(tid);
     }
     tasks.sort_unstable();
     tasks.dedup();
-    Ok((tasks, spec.pids.clone(), spec.pids.iter().chain(&spec.tids).copied().collect()))
+    Ok((tasks, [&spec.pids[..], &children].concat(), spec.pids.iter().chain(&spec.tids).copied().collect()))
+}
+
+/// What to say of processes that are observed because those that were named have started them.
+pub fn children_note(named: usize, children: usize, what: &str) -> Option<String> {
+    let (has, alone) =
+        if named == 1 { ("the process has", "it is") } else { ("the processes have", "they are") };
+    let processes = if children == 1 { "process, which is" } else { "processes, which are" };
+    (children > 0).then(|| {
+        format!("{has} started {children} {processes} {what}, too; with --no-children {alone} {what} alone, as by perf")
+    })
 }

@@ -2,6 +2,7 @@
 //! they are read, and other users choose names in them: what cannot be read is left out, and
 //! nothing aborts.
 mod kernel;
+mod kin;
 mod maps;
 mod memory;
 mod tmp_folder;
@@ -9,6 +10,7 @@ mod tmp_folder;
 pub use kernel::{
     KernelModule, KernelText, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
 };
+pub use kin::{Namesake, command_line, descendants, named};
 pub use maps::{Mappings, MapsEntry};
 pub use memory::ProcessMemory;
 pub(crate) use memory::Unanswered;

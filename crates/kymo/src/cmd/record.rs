@@ -67,6 +67,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args, selected);
     if let Some(found) = &guests {
         options.user_rings = true;
+        // Events of one process, which is entered for them.
+        options.targets.children = false;
         options.clock = found.clock.or(options.clock);
         if found.alone {
             // The size that was asked for is that of the program's rings. In the kernel's are names and mappings only, and of those none should be lost.

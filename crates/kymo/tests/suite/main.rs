@@ -25,6 +25,7 @@
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
 //! | what a program is like while and after it is probed, whatever becomes of kymo | `probe_lifetimes.rs` |
 //! | kymo killed at any moment of whatever it does | `kills.rs` |
+//! | `-p` with children, and by name | `kin.rs` |
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
@@ -49,6 +50,7 @@ mod fixtures;
 mod generated_code;
 mod interop;
 mod kills;
+mod kin;
 mod launched;
 mod losses;
 mod machine;

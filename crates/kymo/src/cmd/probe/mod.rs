@@ -18,6 +18,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use kymo_cli::exit;
+use kymo_cli::parse::parse_pid;
 use kymo_probe::engine::Choice;
 
 /// Count and time any function, line or marker of a program while it runs.
@@ -30,7 +31,7 @@ pub(crate) struct ProbeArgs {
     #[arg(required = true, value_name = "PROBE")]
     selectors: Vec<String>,
     /// Probe these processes, until they end or Ctrl-C
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pids: Vec<i32>,
     /// Count in the processes that they start, too (for a command: always, without -i); other programs that use a probed library are slowed then
     #[arg(long)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kymo_cli::event_args::EventArgs;
 use kymo_cli::parse::{
-    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_frequency, parse_overload, parse_ring,
+    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_frequency, parse_overload, parse_pid, parse_ring,
     parse_scope, parse_size, parse_user,
 };
 use kymo_cli::perf_options::PerfOptions;
@@ -52,9 +52,12 @@ pub(crate) struct RecordArgs {
     /// Where to write; a recording that is there becomes FILE.old, anything else is left alone; - is standard output (what the command prints goes to standard error then)
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     pub(crate) output: PathBuf,
-    /// Record these processes
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    /// Record these processes and what they have started, by number or name
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pub(crate) pids: Vec<i32>,
+    /// With -p, do not record what the processes have started before (what they start later is recorded without -i)
+    #[arg(long)]
+    pub(crate) no_children: bool,
     /// Record these threads (and not what they start)
     #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
     pub(crate) tids: Vec<i32>,

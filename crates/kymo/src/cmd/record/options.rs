@@ -58,6 +58,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         call_graph,
         targets: TargetSpec {
             command: args.command,
+            children: !args.no_children && !args.no_inherit && !args.per_thread,
             pids: args.pids,
             tids: args.tids,
             uid: args.user,

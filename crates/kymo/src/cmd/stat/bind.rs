@@ -12,6 +12,7 @@ use kymo_perf::evlist::{Note, Request, Targets};
 use kymo_perf::explain;
 use kymo_perf::proc;
 use kymo_perf::sys::attr_zeroed;
+use kymo_record::children_note;
 
 use super::counting::Counting;
 use super::events::Event;
@@ -141,6 +142,9 @@ impl Counting<'_> {
                 anyhow::anyhow!("there is no process {pid} (any more); `ps -p {pid}` would show it")
             })?);
         }
+        for pid in self.children() {
+            tasks.extend(proc::tasks(pid).unwrap_or_default());
+        }
         for &tid in &self.args.tids {
             if proc::process_of(tid).is_none() {
                 bail!("there is no thread {tid} (any more); `ps -Lp PID` lists the threads of a process");
@@ -152,6 +156,15 @@ impl Counting<'_> {
         Ok(tasks)
     }
 
+    /// What the processes have started before, if that is counted.
+    fn children(&self) -> Vec<i32> {
+        let args = self.args;
+        if args.no_children || args.no_inherit || args.per_thread {
+            return Vec::new();
+        }
+        proc::descendants(&args.pids)
+    }
+
     /// Opens the counters of a run; `child` is the command that waits for its exec.
     pub(super) fn open(&self, child: Option<i32>) -> anyhow::Result<Open> {
         let args = self.args;
@@ -160,6 +173,9 @@ impl Counting<'_> {
         if own_tasks {
             let binding = Binding::Tasks { inherit: follow, on_exec: false };
             let mut processes: Vec<i32> = args.pids.clone();
+            let children = self.children();
+            children_note(args.pids.len(), children.len(), "counted").iter().for_each(|note| say(note));
+            processes.extend(children);
             processes.extend(args.tids.iter().filter_map(|&tid| proc::process_of(tid)));
             let parts = self.parts(&self.every(), |_| Ok((Targets::per_thread(self.tasks()?), binding)))?;
             return Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Processes(processes) });

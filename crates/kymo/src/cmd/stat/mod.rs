@@ -39,6 +39,7 @@ use kymo_record::ControlSpec;
 
 use kymo_cli::event_args::EventArgs;
 use kymo_cli::exit;
+use kymo_cli::parse::parse_pid;
 use kymo_cli::perf_options::PerfOptions;
 use kymo_probe::kernel_events;
 use kymo_probe::memory_events::{self, RecordingTarget};
@@ -55,9 +56,12 @@ pub(crate) use perf_options::StatOptions;
 pub(crate) struct StatArgs {
     #[command(flatten)]
     pub(super) events: EventArgs,
-    /// Count in these processes
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    /// Count in these processes and what they have started, by number or name
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pub(super) pids: Vec<i32>,
+    /// With -p, do not count in what the processes have started before
+    #[arg(long)]
+    pub(super) no_children: bool,
     /// Count in these threads
     #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
     pub(super) tids: Vec<i32>,

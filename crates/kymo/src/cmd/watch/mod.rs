@@ -24,6 +24,7 @@ use kymo_perf::watch::Scope;
 use kymo_record::Output;
 
 use kymo_cli::exit;
+use kymo_cli::parse::parse_pid;
 
 /// Show who touches memory: every access by every thread, with the value that it left.
 #[derive(Debug, Args)]
@@ -32,7 +33,7 @@ use kymo_cli::exit;
 )]
 pub(crate) struct WatchArgs {
     /// Watch these processes, all their threads and children
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pids: Vec<i32>,
     /// What to watch, and with -- a command to start
     #[arg(value_name = "EXPR", required = true)]
