@@ -115,6 +115,11 @@ impl Recording {
         self.streams.iter().map(Stream::data_bytes).sum()
     }
 
+    /// Where the records lie in the main file.
+    pub fn data_range(&self) -> std::ops::Range<u64> {
+        self.streams.first().map_or(0..0, |stream| stream.range.clone())
+    }
+
     /// Number of streams: 1, and one more per part of a directory.
     pub fn streams(&self) -> usize {
         self.streams.len()

@@ -44,10 +44,10 @@ fn engine(recording: &Recording, full: bool, workers: usize) -> Result<[f64; 9],
     let resolver = Resolver::new(&loaded.timeline, &store);
     let stacks = resolver.resolve(&loaded.chains, &mut functions, ResolveOptions::default());
     drop(resolver);
-    let profile = Profile { loaded, functions, stacks, notes: Vec::new() };
+    let profile = Profile { loaded, functions, stacks, notes: Vec::new(), traces: Vec::new() };
     let (resolved, _) = now();
     let keys = HistOptions::DEFAULT_KEYS.to_vec();
-    let hist = HistOptions { keys: keys.clone(), children: full, comms: None, dsos: None, symbols: None };
+    let hist = HistOptions { keys: keys.clone(), children: full, ..HistOptions::default() };
     let hists: Vec<Hist> = (0..recording.events.list.len()).map(|e| Hist::new(&profile, e, &hist)).collect();
     let (end, cpu_end) = now();
     let table = TableOptions {
@@ -56,7 +56,7 @@ fn engine(recording: &Recording, full: bool, workers: usize) -> Result<[f64; 9],
         percent_limit: 0.0,
         graph: full.then_some(GraphOptions { order: Order::Caller, least_percent: 0.5 }),
         separator: None,
-        look: TableStyle::default(),
+        ..TableOptions::default()
     };
     let mut out = Vec::new();
     for (event, hist) in recording.events.list.iter().zip(&hists) {

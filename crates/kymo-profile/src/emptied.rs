@@ -45,7 +45,7 @@ impl Inventory {
             options.cpus.as_ref().is_none_or(|set| sample.cpu.is_some_and(|cpu| set.contains(&cpu))),
             options.pids.as_ref().is_none_or(|set| sample.pid.is_some_and(|pid| set.contains(&pid))),
             options.tids.as_ref().is_none_or(|set| sample.tid.is_some_and(|tid| set.contains(&tid))),
-            options.time.is_none_or(|(from, to)| sample.time.is_some_and(|time| (from..=to).contains(&time))),
+            options.time.as_ref().is_none_or(|spans| sample.time.is_some_and(|time| spans.contains(time))),
         ];
         for (passed, inside) in self.passed.iter_mut().zip(inside) {
             *passed += u64::from(inside);
@@ -156,6 +156,7 @@ pub fn of_rows(profile: &Profile, options: &HistOptions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::TimeSpans;
     use rustc_hash::FxHashSet;
 
     fn inventory() -> Inventory {
@@ -177,7 +178,7 @@ mod tests {
         let mut found = inventory();
         found.passed = [0, 2, 2, 2];
         assert_eq!(found.sentence(&cpus), "no sample passes -C: the recording has samples of the CPUs 0, 3");
-        let time = LoadOptions { time: Some((0, 1)), ..LoadOptions::default() };
+        let time = LoadOptions { time: Some(TimeSpans(vec![(0, 1)])), ..LoadOptions::default() };
         found.passed = [2, 2, 2, 0];
         assert_eq!(
             found.sentence(&time),

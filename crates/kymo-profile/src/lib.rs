@@ -47,7 +47,7 @@
 //! let profile = Profile::open(&recording, &load, resolve, &store, &|_pass, _done, _total| {})?;
 //!
 //! let keys = HistOptions::DEFAULT_KEYS.to_vec();
-//! let options = HistOptions { keys, children: true, comms: None, dsos: None, symbols: None };
+//! let options = HistOptions { keys, children: true, ..HistOptions::default() };
 //! let table = Hist::new(&profile, 0, &options);
 //! let hottest = &table.rows[0];
 //! println!("{} of {} samples: {}", hottest.total.samples, table.total.samples, profile.frame_name(hottest.function));
@@ -74,4 +74,5 @@ mod sample_profile;
 pub mod script;
 pub mod text;
 pub mod timeline;
+mod tracepoint;
 pub mod unwind_samples;

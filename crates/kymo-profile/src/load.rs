@@ -18,18 +18,22 @@ use kymo_symbols::unwind::UnwindStats;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 
+mod extra;
 mod instants;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod reads;
 mod sideband;
+mod spans;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use extra::{Extra, ExtraId, Extras};
 pub use instants::Instant;
 use instants::Instants;
 pub(crate) use reads::ReadPeriods;
 pub(crate) use sideband::collect as collect_sideband;
+pub use spans::{TimeSpans, TimeSpansError};
 
 /// What tells samples apart, beyond event, thread name and stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,6 +44,10 @@ pub struct Dims {
     pub tid: bool,
     /// CPU.
     pub cpu: bool,
+    /// Time in steps of so many ns; 0 does not tell times apart.
+    pub time_quantum_ns: u64,
+    /// The raw bytes of a tracepoint.
+    pub raw: bool,
 }
 
 /// Which samples are read, and how closely they are told apart.
@@ -55,8 +63,8 @@ pub struct LoadOptions {
     pub pids: Option<FxHashSet<i32>>,
     /// Only samples of these threads.
     pub tids: Option<FxHashSet<i32>>,
-    /// Only samples of this span of time, ns, both ends included.
-    pub time: Option<(u64, u64)>,
+    /// Only samples of these spans of time.
+    pub time: Option<TimeSpans>,
     /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond it every second
     /// one is dropped, as often as needed.
     pub samples: usize,
@@ -93,6 +101,8 @@ pub struct GroupKey {
     pub tid: i32,
     /// CPU, 0 unless asked for.
     pub cpu: u32,
+    /// What else was asked for, 0 unless something was.
+    pub extra: ExtraId,
     /// Raw stack.
     pub chain: ChainId,
 }
@@ -146,6 +156,8 @@ pub struct Loaded {
     pub timeline: Timeline,
     /// Distinct raw stacks.
     pub chains: Chains,
+    /// What [`GroupKey::extra`] stands for.
+    pub extras: Extras,
     /// Samples by what they share, in a fixed order.
     pub groups: Vec<(GroupKey, Count)>,
     /// Totals by event.
@@ -249,6 +261,7 @@ struct Context<'a> {
 /// The counts of one worker, or of all.
 struct Tally {
     chains: Chains,
+    extras: Extras,
     groups: FxHashMap<GroupKey, Count>,
     threads: FxHashMap<(i32, i32), Count>,
     instants: Instants,
@@ -322,7 +335,7 @@ impl<'a> Worker<'a> {
         let tid = sample.tid.unwrap_or(pid);
         let time_ns = sample.time.unwrap_or(0);
         let outside = |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|s| !s.contains(&id));
-        if options.time.is_some_and(|(from, to)| time_ns < from || time_ns > to)
+        if options.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
             || outside(&options.pids, pid)
             || outside(&options.tids, tid)
             || options.cpus.as_ref().is_some_and(|s| sample.cpu.is_none_or(|c| !s.contains(&c)))
@@ -348,12 +361,24 @@ impl<'a> Worker<'a> {
             }
         };
         let dims = options.dims;
+        let extra = if dims.time_quantum_ns != 0 || dims.raw {
+            let quantum = dims.time_quantum_ns;
+            let raw = if dims.raw { sample.raw.unwrap_or_default() } else { &[] };
+            tally.extras.intern(Extra {
+                time_ns: time_ns.checked_div(quantum).unwrap_or(0) * quantum,
+                event: if raw.is_empty() { 0 } else { event as u32 },
+                raw: raw.into(),
+            })
+        } else {
+            0
+        };
         let key = GroupKey {
             event: event as u32,
             comm: view.comm,
             pid: if dims.pid || dims.tid { pid } else { 0 },
             tid: if dims.tid { tid } else { 0 },
             cpu: if dims.cpu { sample.cpu.unwrap_or(u32::MAX) } else { 0 },
+            extra,
             chain,
         };
         let count = Count { samples: 1, period };
@@ -394,6 +419,7 @@ impl Tally {
     fn new(samples: usize) -> Tally {
         Tally {
             chains: Chains::default(),
+            extras: Extras::default(),
             groups: FxHashMap::default(),
             threads: FxHashMap::default(),
             instants: Instants::new(samples),
@@ -404,8 +430,11 @@ impl Tally {
 
     fn absorb(&mut self, tally: Tally) {
         let ids = self.chains.absorb(&tally.chains);
+        let extras = self.extras.absorb(&tally.extras);
         for (key, count) in tally.groups {
-            *self.groups.entry(GroupKey { chain: ids[key.chain as usize], ..key }).or_default() += count;
+            let extra = extras[key.extra as usize];
+            *self.groups.entry(GroupKey { chain: ids[key.chain as usize], extra, ..key }).or_default() +=
+                count;
         }
         for (thread, count) in tally.threads {
             *self.threads.entry(thread).or_default() += count;
@@ -433,8 +462,9 @@ impl Tally {
             (a.event, a.comm, a.pid, a.tid, a.cpu).cmp(&(b.event, b.comm, b.pid, b.tid, b.cpu)).then_with(
                 || {
                     let (x, y) = (self.chains.get(a.chain), self.chains.get(b.chain));
-                    (x.maps, x.mode, x.ip)
-                        .cmp(&(y.maps, y.mode, y.ip))
+                    let extras = self.extras.get(a.extra).cmp(self.extras.get(b.extra));
+                    extras
+                        .then_with(|| (x.maps, x.mode, x.ip).cmp(&(y.maps, y.mode, y.ip)))
                         .then_with(|| self.chains.bytes(x).cmp(self.chains.bytes(y)))
                 },
             )
@@ -452,6 +482,7 @@ impl Tally {
         Loaded {
             timeline,
             chains: self.chains,
+            extras: self.extras,
             groups,
             totals,
             instants,

@@ -1,10 +1,12 @@
 //! A recording with names: the counts of [`load`](crate::load) and the functions of [`resolve`](crate::resolve).
 use crate::functions::{FunctionId, Functions};
-use crate::load::{LoadOptions, Loaded, Progress, load_beside};
+use crate::load::{Extra, ExtraId, LoadOptions, Loaded, Progress, load_beside};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::timeline::ModuleId;
+use crate::tracepoint::Tracepoints;
 use kymo_data::{Recording, abi};
 use kymo_symbols::SymbolStore;
+use regex_lite::Regex;
 use rustc_hash::FxHashMap;
 
 /// Everything that reports and exports are made from.
@@ -18,6 +20,8 @@ pub struct Profile {
     pub stacks: Stacks,
     /// What the user should know about symbols: sentences.
     pub notes: Vec<String>,
+    /// The text of each [`Extra`](crate::load::Extra) of a tracepoint, by id; empty unless they were loaded.
+    pub traces: Vec<Box<str>>,
 }
 
 impl Profile {
@@ -44,7 +48,23 @@ impl Profile {
         let resolver = Resolver::new(&loaded.timeline, store);
         let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
         let notes = resolver.notes(&heavy_modules(&loaded, &functions, &stacks));
-        Ok(Profile { loaded, functions, stacks, notes })
+        let traces = if load_options.dims.raw { traces(recording, &loaded, &resolver) } else { Vec::new() };
+        Ok(Profile { loaded, functions, stacks, notes, traces })
+    }
+
+    /// The text of a tracepoint's fields; empty where none was asked for.
+    pub fn trace(&self, extra: ExtraId) -> &str {
+        self.traces.get(extra as usize).map_or("", |text| text)
+    }
+
+    /// Cuts each stack below the outermost function that matches: what it called counts as its own.
+    pub fn ignore_callees(&mut self, pattern: &Regex) {
+        let matching: Vec<bool> = self
+            .functions
+            .iter()
+            .map(|(_, f)| !f.inlined && f.name.as_deref().is_some_and(|name| pattern.is_match(name)))
+            .collect();
+        self.stacks.cut_below(|function| matching[function.0 as usize]);
     }
 
     /// What a table calls a module: its short name, `[unknown]` outside every mapping.
@@ -66,6 +86,15 @@ impl Profile {
             None => format!("{:#x}", f.start),
         }
     }
+}
+
+fn traces(recording: &Recording, loaded: &Loaded, resolver: &Resolver<'_>) -> Vec<Box<str>> {
+    let mut tracepoints = Tracepoints::of(recording);
+    let mut text = |extra: &Extra| {
+        let event = recording.events.list.get(extra.event as usize).filter(|_| !extra.raw.is_empty())?;
+        tracepoints.as_mut()?.text(event.attr.config, &extra.raw, resolver)
+    };
+    loaded.extras.iter().map(|extra| text(extra).unwrap_or_default().into()).collect()
 }
 
 /// Modules with at least one sample in a hundred: missing names elsewhere are not worth a sentence.

@@ -31,11 +31,13 @@ pub struct ResolveOptions {
     pub inline: bool,
     /// Words of a call chain that are looked at; the rest is cut (`--max-stack`).
     pub max_stack: usize,
+    /// The source lines of the sampled instructions are looked up.
+    pub lines: bool,
 }
 
 impl Default for ResolveOptions {
     fn default() -> Self {
-        ResolveOptions { inline: true, max_stack: 127 }
+        ResolveOptions { inline: true, max_stack: 127, lines: false }
     }
 }
 
@@ -46,6 +48,8 @@ pub struct Stacks {
     frames: Vec<FunctionId>,
     /// Where each stack's frames end in `frames`.
     ends: Vec<u32>,
+    /// The source line of each stack's sampled instruction, if they were asked for.
+    lines: Vec<Arc<str>>,
 }
 
 impl Stacks {
@@ -71,6 +75,27 @@ impl Stacks {
     pub fn frames(&self, id: ChainId) -> &[FunctionId] {
         let start = (id as usize).checked_sub(1).map_or(0, |i| self.ends[i]) as usize;
         &self.frames[start..self.ends[id as usize] as usize]
+    }
+
+    /// `file.c:12` of the sampled instruction; empty unless lines were asked for.
+    pub fn line(&self, id: ChainId) -> &str {
+        self.lines.get(id as usize).map_or("", |line| line)
+    }
+
+    /// Cuts each stack below its outermost function that `matches`, which becomes the sampled one.
+    pub(crate) fn cut_below(&mut self, matches: impl Fn(FunctionId) -> bool) {
+        let before = std::mem::take(&mut self.frames);
+        let mut start = 0;
+        for (leaf, end) in self.leaves.iter_mut().zip(&mut self.ends) {
+            let stack = &before[start..*end as usize];
+            start = *end as usize;
+            let kept = stack.iter().rposition(|function| matches(*function)).unwrap_or(0);
+            if kept > 0 {
+                *leaf = stack[kept];
+            }
+            self.frames.extend(&stack[kept..]);
+            *end = self.frames.len() as u32;
+        }
     }
 }
 
@@ -224,7 +249,37 @@ impl<'a> Resolver<'a> {
             });
             stacks.ends.push(stacks.frames.len() as u32);
         }
+        if options.lines {
+            let places: Vec<Place> = (0..chains.len())
+                .map(|id| chains.get(id as ChainId))
+                .map(|chain| place(chain.maps, chain.mode, chain.ip))
+                .collect();
+            stacks.lines = pool::map(&places, |place| self.source_line(*place));
+        }
         stacks
+    }
+
+    /// `file.c:12` of an address; without debug information `function+offset`, without a symbol `module[address]`.
+    pub fn source_line_of(&self, maps: u32, mode: u8, ip: u64) -> Arc<str> {
+        self.source_line(place(maps, mode, ip))
+    }
+
+    fn source_line(&self, place: Place) -> Arc<str> {
+        let found = self.find(place, false);
+        let Some(module) = found.module else { return format!("{:#x}", place.2).into() };
+        let symbols = self.symbols(module);
+        if let Some(frame) = symbols.inline_frames(found.module_address).first()
+            && let (Some(file), Some(line)) = (&frame.file, frame.line)
+        {
+            return format!("{}:{line}", file.rsplit('/').next().unwrap_or(file)).into();
+        }
+        match found.symbol {
+            Some((start, _, name)) => format!("{name}+{}", found.module_address.saturating_sub(start)).into(),
+            None => {
+                let module = &self.timeline.modules.get(module).short_name;
+                format!("{module}[{:x}]", found.module_address).into()
+            }
+        }
     }
 
     /// What the user should know about the symbols of these modules: sentences.

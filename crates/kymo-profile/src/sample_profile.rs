@@ -85,13 +85,15 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
     for (index, stack) in stacks.iter().enumerate() {
         let chain = chains.intern(0, 2, index as u64, &[]);
         let count = Count { samples: stack.samples, period: stack.period };
-        let key = GroupKey { event: stack.event, comm: comm(stack.comm), pid: 0, tid: 0, cpu: 0, chain };
+        let key =
+            GroupKey { event: stack.event, comm: comm(stack.comm), pid: 0, tid: 0, cpu: 0, extra: 0, chain };
         groups.push((key, count));
         totals[stack.event as usize] += count;
         let id = |f: &usize| FunctionId(*f as u32);
         list.push((id(&stack.leaf), stack.frames.iter().map(id).collect()));
     }
     let loaded = Loaded {
+        extras: Default::default(),
         timeline,
         chains,
         groups,
@@ -105,5 +107,5 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
         unwind: Default::default(),
         times: LoadTimes::default(),
     };
-    Profile { loaded, functions: named, stacks: Stacks::of(list), notes: Vec::new() }
+    Profile { loaded, functions: named, stacks: Stacks::of(list), notes: Vec::new(), traces: Vec::new() }
 }

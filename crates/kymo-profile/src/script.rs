@@ -3,10 +3,11 @@
 //! Order comes from rounds: a FINISHED_ROUND record says that every ring has been read since the one before, so what
 //! is not newer than the newest record of the round before can be printed. Memory holds two rounds, except for
 //! recordings without rounds (directories), which are held whole.
-use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
+use crate::load::{ReadPeriods, TimeSpans, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{ModuleKind, Moment, Timeline};
+use crate::tracepoint::Tracepoints;
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 use kymo_data::{RawRecord, Recording, Sample, abi};
 use kymo_symbols::SymbolStore;
@@ -16,9 +17,6 @@ use std::io::{self, Write};
 
 #[cfg(test)]
 mod tests;
-mod tracepoint;
-
-use tracepoint::Tracepoints;
 
 /// A part of a sample's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,8 +96,8 @@ pub struct ScriptOptions {
     pub pids: Option<rustc_hash::FxHashSet<i32>>,
     /// Only these threads.
     pub tids: Option<rustc_hash::FxHashSet<i32>>,
-    /// Only this span of time, ns.
-    pub time: Option<(u64, u64)>,
+    /// Only these spans of time.
+    pub time: Option<TimeSpans>,
 }
 
 /// Why printing stopped.
@@ -262,7 +260,7 @@ impl<'a> Printer<'a> {
         inside(&options.pids, sample.pid)
             && inside(&options.tids, sample.tid)
             && options.cpus.as_ref().is_none_or(|s| sample.cpu.is_some_and(|c| s.contains(&c)))
-            && options.time.is_none_or(|(from, to)| sample.time.is_some_and(|t| t >= from && t <= to))
+            && options.time.as_ref().is_none_or(|spans| sample.time.is_some_and(|time| spans.contains(time)))
     }
 
     fn sample(

@@ -20,7 +20,7 @@ use kymo_cli::{exit, terminal};
 
 /// Record where a Linux program spends its time, and read the result.
 #[derive(Debug, Parser)]
-#[command(name = "kymo", version, propagate_version = true)]
+#[command(name = "kymo", version, propagate_version = true, infer_long_args = true)]
 #[command(
     after_help = "First steps:\n  kymo record -- ./program     record it into perf.data\n  kymo report                  see where the time went\n  kymo doctor                  what this machine permits, and how to permit more"
 )]

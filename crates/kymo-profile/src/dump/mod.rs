@@ -1,6 +1,10 @@
-//! What a recording stores, in perf's words: the settings of its events, its records one by one, its processes.
+//! What a recording stores, in perf's words: the settings of its events, its header, its records one by one, its processes.
 //!
 //! Where releases of perf print differently, this is the form of the newest one.
 mod attr;
+mod header;
+mod tasks;
 
 pub use attr::{EventList, write_events};
+pub use header::write_header;
+pub use tasks::write_tasks;

@@ -1,8 +1,10 @@
 //! Rows of a table: what samples share under the sort keys.
-use crate::functions::FunctionId;
+use crate::chains::ChainId;
+use crate::functions::{FunctionId, Level};
 use crate::load::{Count, Dims, GroupKey};
 use crate::profile::Profile;
 use crate::timeline::CommId;
+use regex_lite::Regex;
 use rustc_hash::FxHashMap;
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
@@ -22,15 +24,52 @@ pub enum SortKey {
     Symbol,
     /// CPU.
     Cpu,
+    /// The first function on the stack, from the sampled one up, that [`HistOptions::parent`] matches.
+    Parent,
+    /// Length of the function in bytes.
+    SymbolSize,
+    /// Source file and line of the sampled instruction.
+    SourceLine,
+    /// Time, in steps of [`HistOptions::time_quantum_ns`].
+    Time,
+    /// The text of a tracepoint's fields.
+    Trace,
 }
 
 /// At most so many sort keys.
-pub const MAX_KEYS: usize = 6;
+pub const MAX_KEYS: usize = 8;
 
 /// A word that is no sort key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown sort key '{0}': the keys are comm, pid, tgid, dso, symbol and cpu")]
+#[error("unknown sort key '{0}': the keys are {KEYS}{reason}", reason = reason(.0))]
 pub struct UnknownSortKey(pub String);
+
+/// The words for sort keys, for sentences.
+pub(crate) const KEYS: &str =
+    "comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time and trace";
+
+/// Why a sort key of perf is none here.
+fn reason(word: &str) -> &'static str {
+    let has = |parts: &[&str]| parts.iter().any(|part| word.contains(part));
+    if has(&["_from", "_to", "mispredict", "abort", "in_tx", "cycles", "ipc"]) {
+        "; kymo does not read branch stacks, `perf report` does"
+    } else if has(&[
+        "mem",
+        "daddr",
+        "iaddr",
+        "snoop",
+        "locked",
+        "tlb",
+        "dcacheline",
+        "weight",
+        "blocked",
+        "_lat",
+    ]) {
+        "; kymo does not read memory samples, `perf report` does"
+    } else {
+        ""
+    }
+}
 
 impl FromStr for SortKey {
     type Err = UnknownSortKey;
@@ -43,13 +82,18 @@ impl FromStr for SortKey {
             "dso" => SortKey::Dso,
             "symbol" | "sym" => SortKey::Symbol,
             "cpu" => SortKey::Cpu,
+            "parent" => SortKey::Parent,
+            "symbol_size" => SortKey::SymbolSize,
+            "srcline" => SortKey::SourceLine,
+            "time" => SortKey::Time,
+            "trace" => SortKey::Trace,
             other => return Err(UnknownSortKey(other.to_string())),
         })
     }
 }
 
 /// How a table is made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HistOptions {
     /// What rows are told apart by, at most [`MAX_KEYS`].
     pub keys: Vec<SortKey>,
@@ -61,15 +105,38 @@ pub struct HistOptions {
     pub dsos: Option<Vec<String>>,
     /// Only rows of these functions.
     pub symbols: Option<Vec<String>>,
+    /// Only rows of functions whose name has this part.
+    pub symbol_part: Option<String>,
+    /// What [`SortKey::Parent`] looks for.
+    pub parent: Option<Regex>,
+    /// Only rows that have a parent.
+    pub only_with_parent: bool,
+    /// Samples in code without a symbol do not count at all.
+    pub hide_unresolved: bool,
+    /// Shares are of the rows that filters leave, not of all samples.
+    pub relative: bool,
+    /// The step of [`SortKey::Time`], ns; 0 stands for [`HistOptions::TIME_QUANTUM_NS`].
+    pub time_quantum_ns: u64,
 }
 
 impl HistOptions {
     /// perf's default keys.
     pub const DEFAULT_KEYS: [SortKey; 3] = [SortKey::Comm, SortKey::Dso, SortKey::Symbol];
 
+    /// perf's step of time.
+    pub const TIME_QUANTUM_NS: u64 = 100_000_000;
+
+    /// Whether rows depend on whole stacks, besides what they called.
+    pub fn needs_stacks(&self) -> bool {
+        self.only_with_parent || self.keys.contains(&SortKey::Parent)
+    }
+
     /// What a recording must be loaded by for these keys.
     pub fn dims(&self) -> Dims {
+        let quantum = if self.time_quantum_ns == 0 { Self::TIME_QUANTUM_NS } else { self.time_quantum_ns };
         Dims {
+            time_quantum_ns: if self.keys.contains(&SortKey::Time) { quantum } else { 0 },
+            raw: self.keys.contains(&SortKey::Trace),
             pid: self.keys.contains(&SortKey::Process),
             tid: self.keys.contains(&SortKey::Thread),
             cpu: self.keys.contains(&SortKey::Cpu),
@@ -96,6 +163,10 @@ pub struct Row {
     pub places: Vec<(u32, u32)>,
     /// Hidden by a filter; still part of the whole.
     pub filtered: bool,
+    /// What of [`Row::own`] was in the kernel, as a sum of periods.
+    pub own_kernel: u64,
+    /// The function that [`SortKey::Parent`] found.
+    pub parent: Option<FunctionId>,
     max_depth: u32,
 }
 
@@ -106,6 +177,8 @@ pub struct Hist {
     pub rows: Vec<Row>,
     /// Sum over all samples of the event.
     pub total: Count,
+    /// What shares are of: the sum of all periods, or of those that filters leave.
+    pub whole: u64,
 }
 
 impl Hist {
@@ -114,14 +187,18 @@ impl Hist {
         let mut maker = Maker::new(profile, options);
         let mut total = Count::default();
         for (index, (key, count)) in profile.loaded.groups.iter().enumerate() {
-            if key.event as usize == event {
+            let leaf = profile.stacks.leaf(key.chain);
+            let hidden = options.hide_unresolved && profile.functions.get(leaf).name.is_none();
+            if key.event as usize == event && !hidden {
                 total += *count;
                 maker.add(index as u32, key, *count);
             }
         }
         let mut rows = maker.rows;
         rows.sort_by(|a, b| order(profile, options, a, b));
-        Hist { rows, total }
+        let shown = || rows.iter().filter(|row| !row.filtered).map(|row| row.own.period).sum();
+        let whole = if options.relative { shown() } else { total.period };
+        Hist { rows, total, whole }
     }
 }
 
@@ -138,6 +215,10 @@ struct Maker<'a> {
     comm_shown: FxHashMap<CommId, bool>,
     /// Rows that the current sample was already counted for.
     seen: Vec<u32>,
+    /// The parent in each stack that was asked.
+    parents: FxHashMap<ChainId, Option<FunctionId>>,
+    /// Numbers of texts: source lines, and outputs of tracepoints.
+    texts: FxHashMap<&'a str, u64>,
 }
 
 impl<'a> Maker<'a> {
@@ -159,8 +240,9 @@ impl<'a> Maker<'a> {
             };
             symbol_ids.push(*symbols.entry(key).or_insert(next));
             let symbol = function.name.as_deref().unwrap_or("");
-            let shown = within(&options.dsos, profile.module_name(id)) && within(&options.symbols, symbol);
-            function_shown.push(shown);
+            let part = options.symbol_part.as_deref().is_none_or(|part| symbol.contains(part));
+            let listed = within(&options.dsos, profile.module_name(id)) && within(&options.symbols, symbol);
+            function_shown.push(listed && part);
         }
         Maker {
             profile,
@@ -172,6 +254,8 @@ impl<'a> Maker<'a> {
             function_shown,
             comm_shown: FxHashMap::default(),
             seen: Vec::new(),
+            parents: FxHashMap::default(),
+            texts: FxHashMap::default(),
         }
     }
 
@@ -182,6 +266,9 @@ impl<'a> Maker<'a> {
         let own = self.row(group, leaf);
         let row = &mut self.rows[own as usize];
         row.own += count;
+        if profile.functions.get(leaf).level == Level::Kernel {
+            row.own_kernel += count.period;
+        }
         row.total += count;
         row.max_depth = row.max_depth.max(frames.len() as u32);
         row.places.push((index, u32::MAX));
@@ -205,10 +292,13 @@ impl<'a> Maker<'a> {
     }
 
     fn row(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
-        let filtered = !(self.function_shown[function.0 as usize] && self.comm_shown(group.comm));
+        let parent = self.parent(group.chain);
+        let shown = self.function_shown[function.0 as usize] && self.comm_shown(group.comm);
+        let filtered = !shown || self.options.only_with_parent && parent.is_none();
         let mut key = [0; MAX_KEYS + 1];
         key[MAX_KEYS] = u64::from(filtered);
-        for (slot, sort) in key.iter_mut().zip(&self.options.keys) {
+        let options = self.options;
+        for (slot, sort) in key.iter_mut().zip(&options.keys) {
             *slot = match sort {
                 SortKey::Comm => comm_number(group.comm),
                 SortKey::Thread => group.tid as u32 as u64,
@@ -216,6 +306,11 @@ impl<'a> Maker<'a> {
                 SortKey::Dso => self.dso_ids[function.0 as usize],
                 SortKey::Symbol => self.symbol_ids[function.0 as usize],
                 SortKey::Cpu => u64::from(group.cpu),
+                SortKey::Parent => parent.map_or(0, |parent| self.symbol_ids[parent.0 as usize] + 1),
+                SortKey::SymbolSize => symbol_size(self.profile, function).unwrap_or(u64::MAX),
+                SortKey::SourceLine => self.text_number(self.profile.stacks.line(group.chain)),
+                SortKey::Time => self.profile.loaded.extras.get(group.extra).time_ns,
+                SortKey::Trace => self.text_number(self.profile.trace(group.extra)),
             };
         }
         let next = self.rows.len() as u32;
@@ -228,10 +323,33 @@ impl<'a> Maker<'a> {
                 function,
                 places: Vec::new(),
                 filtered,
+                own_kernel: 0,
+                parent,
                 max_depth: 0,
             });
         }
         id
+    }
+
+    fn text_number(&mut self, text: &'a str) -> u64 {
+        let next = self.texts.len() as u64;
+        *self.texts.entry(text).or_insert(next)
+    }
+
+    fn parent(&mut self, chain: ChainId) -> Option<FunctionId> {
+        let pattern = self.options.parent.as_ref()?;
+        if !self.options.needs_stacks() {
+            return None;
+        }
+        let profile = self.profile;
+        *self.parents.entry(chain).or_insert_with(|| {
+            let matches = |id: &FunctionId| {
+                let function = profile.functions.get(*id);
+                !function.inlined && function.name.as_deref().is_some_and(|name| pattern.is_match(name))
+            };
+            let leaf = profile.stacks.leaf(chain);
+            std::iter::once(leaf).chain(profile.stacks.frames(chain).iter().copied()).find(matches)
+        })
     }
 
     fn comm_shown(&mut self, comm: CommId) -> bool {
@@ -254,24 +372,40 @@ fn within(list: &Option<Vec<String>>, value: &str) -> bool {
 
 /// Largest first; where two are equal, callers before callees, then by name.
 fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering {
-    let timeline = &profile.loaded.timeline;
     let by_total = |r: &Row| if options.children { Reverse(r.total.period) } else { Reverse(0) };
     let by_depth = |r: &Row| if options.children { Reverse(r.max_depth) } else { Reverse(0) };
     let rank = |r: &Row| (by_total(r), Reverse(r.own.period), by_depth(r));
-    let mut order = rank(a).cmp(&rank(b));
-    for key in &options.keys {
-        order = order.then_with(|| match key {
-            SortKey::Comm => timeline.comm(a.group.comm).cmp(&timeline.comm(b.group.comm)),
-            SortKey::Thread => a.group.tid.cmp(&b.group.tid),
-            SortKey::Process => a.group.pid.cmp(&b.group.pid),
-            SortKey::Dso => profile.module_name(a.function).cmp(profile.module_name(b.function)),
-            SortKey::Symbol => {
-                let (f, g) = (profile.functions.get(a.function), profile.functions.get(b.function));
-                let named = |f: &crate::functions::Function| Reverse(f.name.is_some());
-                (named(f), &f.name, f.start).cmp(&(named(g), &g.name, g.start))
-            }
-            SortKey::Cpu => a.group.cpu.cmp(&b.group.cpu),
-        });
+    let by_keys = || options.keys.iter().map(|key| compare(profile, *key, a, b));
+    by_keys().fold(rank(a).cmp(&rank(b)), Ordering::then)
+}
+
+/// The length of a function in bytes; `None` for code without a symbol.
+pub(crate) fn symbol_size(profile: &Profile, function: FunctionId) -> Option<u64> {
+    let function = profile.functions.get(function);
+    function.name.is_some().then(|| function.end.saturating_sub(function.start))
+}
+
+/// Rows in the order of one sort key.
+pub(crate) fn compare(profile: &Profile, key: SortKey, a: &Row, b: &Row) -> Ordering {
+    let timeline = &profile.loaded.timeline;
+    let symbol = |id: FunctionId| {
+        let f = profile.functions.get(id);
+        (Reverse(f.name.is_some()), &f.name, f.start)
+    };
+    match key {
+        SortKey::Comm => timeline.comm(a.group.comm).cmp(&timeline.comm(b.group.comm)),
+        SortKey::Thread => a.group.tid.cmp(&b.group.tid),
+        SortKey::Process => a.group.pid.cmp(&b.group.pid),
+        SortKey::Dso => profile.module_name(a.function).cmp(profile.module_name(b.function)),
+        SortKey::Symbol => symbol(a.function).cmp(&symbol(b.function)),
+        SortKey::Cpu => a.group.cpu.cmp(&b.group.cpu),
+        SortKey::Parent => a.parent.map(symbol).cmp(&b.parent.map(symbol)),
+        SortKey::SymbolSize => symbol_size(profile, a.function).cmp(&symbol_size(profile, b.function)),
+        SortKey::SourceLine => profile.stacks.line(a.group.chain).cmp(profile.stacks.line(b.group.chain)),
+        SortKey::Time => {
+            let time = |row: &Row| profile.loaded.extras.get(row.group.extra).time_ns;
+            time(a).cmp(&time(b))
+        }
+        SortKey::Trace => profile.trace(a.group.extra).cmp(profile.trace(b.group.extra)),
     }
-    order
 }

@@ -35,7 +35,7 @@ fn stacks() -> impl Strategy<Value = Vec<Stack>> {
 }
 
 fn options(children: bool, keys: &[SortKey]) -> HistOptions {
-    HistOptions { keys: keys.to_vec(), children, comms: None, dsos: None, symbols: None }
+    HistOptions { keys: keys.to_vec(), children, ..HistOptions::default() }
 }
 
 const KEYS: [SortKey; 3] = HistOptions::DEFAULT_KEYS;

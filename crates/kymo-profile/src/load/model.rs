@@ -397,7 +397,7 @@ impl Samples<'_> {
         options.pids.as_ref().is_none_or(|pids| pids.contains(&pid))
             && options.tids.as_ref().is_none_or(|tids| tids.contains(&tid))
             && options.cpus.as_ref().is_none_or(|cpus| sample.cpu.is_some_and(|cpu| cpus.contains(&cpu)))
-            && options.time.is_none_or(|(from, to)| (from..=to).contains(&time))
+            && options.time.as_ref().is_none_or(|spans| spans.contains(time))
     }
 
     fn look_up(

@@ -83,14 +83,14 @@ proptest! {
             cpus: cpus.clone().map(|s| s.into_iter().collect()),
             pids: pids.clone().map(|s| s.into_iter().collect()),
             tids: tids.clone().map(|s| s.into_iter().collect()),
-            time,
+            time: time.map(|span| TimeSpans(vec![span])),
             ..options(&FIELDS)
         };
         let load_options = LoadOptions {
             cpus: with.cpus.clone(),
             pids: with.pids.clone(),
             tids: with.tids.clone(),
-            time,
+            time: with.time.clone(),
             ..LoadOptions::default()
         };
         let loaded = load(&recording, &load_options, &|_, _, _| {}).expect("readable");

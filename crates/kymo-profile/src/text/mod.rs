@@ -4,10 +4,12 @@
 //! has no colour and no width limit, so it is the same bytes for the same recording everywhere.
 mod escape;
 mod graph;
+mod hierarchy;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use escape::{WIDEST_COLUMN, json, json_pretty, shown, shown_in_stack};
 pub use graph::GraphOptions;
+pub use hierarchy::write_hierarchy;
 pub use table::{Column, TableOptions, TableStyle, count_in_units, write_table};

@@ -1,7 +1,7 @@
 //! The table: header, column widths, rows.
 use super::graph::{self, GraphOptions};
 use super::shown;
-use crate::hist::{CallTree, Hist, Row, SortKey};
+use crate::hist::{CallTree, Hist, KEYS, Row, SortKey, symbol_size};
 use crate::profile::Profile;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -17,6 +17,10 @@ pub enum Column {
     Samples,
     /// Sum of their periods.
     Period,
+    /// Share of the samples taken in the row, in the kernel, percent.
+    Kernel,
+    /// Share of the samples taken in the row, in programs, percent.
+    User,
     /// A sort key's value.
     Key(SortKey),
 }
@@ -24,7 +28,7 @@ pub enum Column {
 /// A word that is no column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown field '{0}': the fields are overhead, overhead_children, sample, period, comm, pid, tgid, dso, symbol and cpu"
+    "unknown field '{0}': the fields are overhead, overhead_children, overhead_sys, overhead_us, sample, period, {KEYS}"
 )]
 pub struct UnknownColumn(pub String);
 
@@ -37,6 +41,8 @@ impl FromStr for Column {
             "overhead_children" => Column::Children,
             "sample" | "samples" => Column::Samples,
             "period" => Column::Period,
+            "overhead_sys" => Column::Kernel,
+            "overhead_us" => Column::User,
             other => Column::Key(other.parse().map_err(|_| UnknownColumn(other.to_string()))?),
         })
     }
@@ -52,7 +58,7 @@ pub struct TableStyle {
 }
 
 /// What a table shows.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TableOptions {
     /// Columns in order.
     pub columns: Vec<Column>,
@@ -66,6 +72,8 @@ pub struct TableOptions {
     pub separator: Option<String>,
     /// Colour and width.
     pub look: TableStyle,
+    /// Widths of the columns by their order; 0 and columns beyond are as wide as needed.
+    pub widths: Vec<usize>,
 }
 
 /// `882333` is `882K`: perf's short form of a count, without its unit letter where there is none.
@@ -81,7 +89,7 @@ pub fn count_in_units(mut value: u64) -> (u64, char) {
 }
 
 impl Column {
-    fn title(self, options: &TableOptions) -> &'static str {
+    pub(super) fn title(self, options: &TableOptions) -> &'static str {
         match self {
             Column::Overhead if options.children => "Self",
             Column::Overhead => "Overhead",
@@ -94,28 +102,37 @@ impl Column {
             Column::Key(SortKey::Dso) => "Shared Object",
             Column::Key(SortKey::Symbol) => "Symbol",
             Column::Key(SortKey::Cpu) => "CPU",
+            Column::Kernel => "sys",
+            Column::User => "usr",
+            Column::Key(SortKey::Parent) => "Parent symbol",
+            Column::Key(SortKey::SymbolSize) => "Symbol size",
+            Column::Key(SortKey::SourceLine) => "Source:Line",
+            Column::Key(SortKey::Time) => "Time",
+            Column::Key(SortKey::Trace) => "Trace output",
         }
     }
 
     /// Numbers stand at the right of their column.
-    fn right(self) -> bool {
-        !matches!(self, Column::Key(key) if key != SortKey::Cpu)
+    pub(super) fn right(self) -> bool {
+        !matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize))
     }
 
-    fn least_width(self) -> usize {
+    pub(super) fn least_width(self) -> usize {
         match self {
-            Column::Overhead | Column::Children => 8,
+            Column::Overhead | Column::Children | Column::Kernel | Column::User => 8,
             Column::Samples | Column::Period => 12,
             Column::Key(SortKey::Cpu) => 3,
             Column::Key(_) => 0,
         }
     }
 
-    fn value(self, profile: &Profile, hist: &Hist, row: &Row) -> String {
+    pub(super) fn value(self, profile: &Profile, hist: &Hist, row: &Row) -> String {
         let timeline = &profile.loaded.timeline;
         match self {
-            Column::Overhead => percent(row.own.period, hist.total.period),
-            Column::Children => percent(row.total.period, hist.total.period),
+            Column::Overhead => percent(row.own.period, hist.whole),
+            Column::Children => percent(row.total.period, hist.whole),
+            Column::Kernel => percent(row.own_kernel, hist.whole),
+            Column::User => percent(row.own.period.saturating_sub(row.own_kernel), hist.whole),
             Column::Samples => row.own.samples.to_string(),
             Column::Period => row.own.period.to_string(),
             Column::Key(SortKey::Comm) => shown(&timeline.comm(row.group.comm)).into_owned(),
@@ -130,6 +147,20 @@ impl Column {
             // As perf shows a CPU that was not recorded.
             Column::Key(SortKey::Cpu) if row.group.cpu == u32::MAX => "-001".to_string(),
             Column::Key(SortKey::Cpu) => format!("{:03}", row.group.cpu),
+            Column::Key(SortKey::Parent) => match row.parent {
+                Some(parent) => shown(&profile.frame_name(parent)).into_owned(),
+                None => "[other]".to_owned(),
+            },
+            Column::Key(SortKey::SymbolSize) => match symbol_size(profile, row.function) {
+                Some(size) => size.to_string(),
+                None => "unknown".to_owned(),
+            },
+            Column::Key(SortKey::SourceLine) => shown(profile.stacks.line(row.group.chain)).into_owned(),
+            Column::Key(SortKey::Time) => {
+                let time = profile.loaded.extras.get(row.group.extra).time_ns;
+                format!("{}.{:06}", time / 1_000_000_000, time % 1_000_000_000 / 1000)
+            }
+            Column::Key(SortKey::Trace) => shown(profile.trace(row.group.extra)).into_owned(),
         }
     }
 }
@@ -147,7 +178,7 @@ fn symbol(profile: &Profile, row: &Row) -> String {
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
+pub(super) fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
     format!("{share:.2}%")
 }
@@ -163,10 +194,7 @@ pub fn write_table(
     event_name: &str,
     options: &TableOptions,
 ) -> io::Result<()> {
-    let (short, unit) = count_in_units(hist.total.samples);
-    writeln!(out, "# Samples: {short}{unit} of event '{}'", shown(event_name))?;
-    writeln!(out, "# Event count (approx.): {}", hist.total.period)?;
-    writeln!(out, "#")?;
+    write_head(out, hist, event_name)?;
     let widths = widths(profile, hist, options);
     if let Some(separator) = &options.separator {
         let titles: Vec<_> = options.columns.iter().map(|c| c.title(options)).collect();
@@ -188,28 +216,28 @@ pub fn write_table(
         if weight == 0 && row.own.samples == 0 && !options.children {
             continue;
         }
-        if (weight as f64) * 100.0 < options.percent_limit * hist.total.period as f64 {
+        if (weight as f64) * 100.0 < options.percent_limit * hist.whole as f64 {
             continue;
         }
         line.clear();
         row_line(&mut line, profile, hist, row, &widths, options);
         let line = cut(&line, options.look.width);
         if options.look.color {
-            writeln!(out, "{}", colored(line, weight as f64 * 100.0 / hist.total.period.max(1) as f64))?;
+            writeln!(out, "{}", colored(line, weight as f64 * 100.0 / hist.whole.max(1) as f64))?;
         } else {
             writeln!(out, "{line}")?;
         }
         if let Some(graph) = &options.graph {
             // Rounded down, as perf does: in a small recording a branch of one sample stays.
-            let least = (hist.total.period as f64 * graph.least_percent / 100.0) as u64;
+            let least = (hist.whole as f64 * graph.least_percent / 100.0) as u64;
             let tree = CallTree::new(profile, row, graph.order, least.max(1));
             if options.look.width.is_none() {
-                graph::write(out, profile, &tree, hist.total.period, weight)?;
+                graph::write(out, profile, &tree, hist.whole, weight)?;
                 continue;
             }
             // A wrapped name would tear the pipes apart.
             let mut drawn = Vec::new();
-            graph::write(&mut drawn, profile, &tree, hist.total.period, weight)?;
+            graph::write(&mut drawn, profile, &tree, hist.whole, weight)?;
             for line in String::from_utf8_lossy(&drawn).lines() {
                 writeln!(out, "{}", cut(line, options.look.width))?;
             }
@@ -218,8 +246,15 @@ pub fn write_table(
     Ok(())
 }
 
+pub(super) fn write_head(out: &mut dyn Write, hist: &Hist, event_name: &str) -> io::Result<()> {
+    let (short, unit) = count_in_units(hist.total.samples);
+    writeln!(out, "# Samples: {short}{unit} of event '{}'", shown(event_name))?;
+    writeln!(out, "# Event count (approx.): {}", hist.total.period)?;
+    writeln!(out, "#")
+}
+
 /// The part of a line that a terminal of this many columns can show.
-fn cut(line: &str, width: Option<usize>) -> &str {
+pub(super) fn cut(line: &str, width: Option<usize>) -> &str {
     match width.and_then(|width| line.char_indices().nth(width)) {
         Some((end, _)) => &line[..end],
         None => line,
@@ -236,7 +271,10 @@ fn row_line(
 ) {
     use std::fmt::Write;
     for (at, (column, &width)) in options.columns.iter().zip(widths).enumerate() {
-        let value = column.value(profile, hist, row);
+        let mut value = column.value(profile, hist, row);
+        if options.widths.get(at).is_some_and(|given| *given > 0) {
+            value = cut(&value, Some(width)).to_owned();
+        }
         match &options.separator {
             Some(separator) => {
                 if at > 0 {
@@ -266,11 +304,16 @@ fn row_line(
 
 /// Every row counts for the widths, also those that a limit leaves out.
 fn widths(profile: &Profile, hist: &Hist, options: &TableOptions) -> Vec<usize> {
+    let given = options.widths.iter().copied().chain(std::iter::repeat(0));
     options
         .columns
         .iter()
-        .map(|column| {
+        .zip(given)
+        .map(|(column, given)| {
             let title = column.title(options).chars().count();
+            if given > 0 && options.separator.is_none() {
+                return given.max(title);
+            }
             let least = column.least_width().max(title);
             if !matches!(column, Column::Key(_)) || options.separator.is_some() {
                 return least;

@@ -53,14 +53,14 @@ fn options(children: bool) -> TableOptions {
         percent_limit: 0.0,
         graph: None,
         separator: None,
-        look: TableStyle::default(),
+        ..TableOptions::default()
     }
 }
 
 fn table(event: usize, options: &TableOptions) -> String {
     let profile = small();
     let keys = HistOptions::DEFAULT_KEYS.to_vec();
-    let hist = HistOptions { keys, children: options.children, comms: None, dsos: None, symbols: None };
+    let hist = HistOptions { keys, children: options.children, ..HistOptions::default() };
     let mut out = Vec::new();
     write_table(&mut out, &profile, &Hist::new(&profile, event, &hist), "cpu-clock", options)
         .expect("memory");
@@ -150,7 +150,7 @@ fn percent_limit() {
 fn by_cpu() {
     let profile = small();
     let keys = vec![SortKey::Cpu];
-    let hist = HistOptions { keys, children: false, comms: None, dsos: None, symbols: None };
+    let hist = HistOptions { keys, children: false, ..HistOptions::default() };
     let columns = vec![Column::Overhead, Column::Key(SortKey::Cpu)];
     let mut out = Vec::new();
     let with = TableOptions { columns, ..options(false) };

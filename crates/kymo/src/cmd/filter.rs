@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kymo_data::Recording;
 use kymo_profile::emptied;
-use kymo_profile::load::LoadOptions;
+use kymo_profile::load::{LoadOptions, TimeSpans};
 
 use kymo_cli::{open, terminal};
 
@@ -43,8 +43,9 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "TIDS", value_delimiter = ',')]
     tid: Vec<i32>,
 
-    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
-    #[arg(long, value_name = "FROM,TO")]
+    /// Only samples of these times: FROM,TO in seconds of the recording's clock (either may be empty; more spans after spaces), or
+    /// parts of the recording such as 10%/2 (the second tenth) or 0%-10%,40%-50%
+    #[arg(long, value_name = "TIMES")]
     time: Option<String>,
 }
 
@@ -53,13 +54,13 @@ impl FilterArgs {
         !(self.cpu.is_none() && self.pid.is_empty() && self.tid.is_empty() && self.time.is_none())
     }
 
-    /// The filters; all else is as usual.
-    pub(crate) fn load(&self) -> anyhow::Result<LoadOptions> {
+    /// The filters for one recording; all else is as usual.
+    pub(crate) fn load(&self, recording: &Recording) -> anyhow::Result<LoadOptions> {
         Ok(LoadOptions {
             cpus: self.cpu.as_deref().map(cpu_list).transpose()?,
             pids: (!self.pid.is_empty()).then(|| self.pid.iter().copied().collect()),
             tids: (!self.tid.is_empty()).then(|| self.tid.iter().copied().collect()),
-            time: self.time.as_deref().map(time_span).transpose()?,
+            time: self.time.as_deref().map(|text| TimeSpans::parse(text, recording)).transpose()?,
             ..LoadOptions::default()
         })
     }
@@ -96,26 +97,6 @@ fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
     Ok(cpus)
 }
 
-/// `12.5,13` in seconds as a span in nanoseconds; either end may be empty.
-fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
-    let (from, to) = text
-        .split_once(',')
-        .with_context(|| format!("--time {text}: write FROM,TO in seconds, for example 12.5,13"))?;
-    let seconds = |word: &str, empty: u64| -> anyhow::Result<u64> {
-        if word.trim().is_empty() {
-            return Ok(empty);
-        }
-        let value = word.trim().parse().ok().filter(|value: &f64| *value >= 0.0);
-        let value = value.with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
-        Ok((value * 1e9) as u64)
-    };
-    let (from, to) = (seconds(from, 0)?, seconds(to, u64::MAX)?);
-    if from > to {
-        bail!("--time {text}: the span ends before it begins; write FROM,TO");
-    }
-    Ok((from, to))
-}
-
 /// A share in percent.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let value = text.trim().trim_end_matches('%').parse().ok();
@@ -135,17 +116,6 @@ mod tests {
         assert!(cpu_list("0,x").unwrap_err().to_string().contains("'x' is no CPU number"));
         assert!(cpu_list("5-2").unwrap_err().to_string().contains("write 2-5"));
         assert!(cpu_list("0-99999999").is_err(), "a range that no machine has is refused, not walked");
-    }
-
-    /// Checks spans of time with and without ends.
-    #[test]
-    fn time_spans() {
-        assert_eq!(time_span("1.5,2").unwrap(), (1_500_000_000, 2_000_000_000));
-        assert_eq!(time_span(",2").unwrap(), (0, 2_000_000_000));
-        assert_eq!(time_span("1,").unwrap().1, u64::MAX);
-        for wrong in ["12", "x,", "nan,", "-5,", "9,3"] {
-            assert!(time_span(wrong).is_err(), "{wrong}");
-        }
     }
 
     /// Checks that a share is a number from 0 to 100, with or without its sign.

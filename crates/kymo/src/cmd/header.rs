@@ -1,9 +1,12 @@
 //! The recording's facts (`report --header`) and its records by type (`report --stats`).
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use kymo_data::{Recording, abi};
+use kymo_profile::dump;
 use kymo_profile::loss::{LossTimeline, text};
 use kymo_profile::profile::Profile;
 use kymo_profile::text::shown;
@@ -14,46 +17,20 @@ pub(crate) fn write(
     recording: &Recording,
     input: &Path,
     loss: &LossTimeline,
+    full: bool,
 ) -> io::Result<()> {
-    let features = &recording.features;
     writeln!(out, "# ========")?;
-    writeln!(out, "# file : {}", shown(&input.display().to_string()))?;
-    let mut fact = |name: &str, value: Option<String>| match value {
-        Some(value) if !value.is_empty() => writeln!(out, "# {name} : {}", shown(&value)),
-        _ => Ok(()),
-    };
-    fact("hostname", features.hostname.clone())?;
-    fact("os release", features.os_release.clone())?;
-    fact("recorder version", features.version.clone())?;
-    fact("arch", features.arch.clone())?;
-    fact("nrcpus online", features.nr_cpus.map(|n| n.online.to_string()))?;
-    fact("nrcpus avail", features.nr_cpus.map(|n| n.available.to_string()))?;
-    fact("cpudesc", features.cpu_desc.clone())?;
-    fact("cpuid", features.cpuid.clone())?;
-    fact("total memory", features.total_mem_kb.map(|kb| format!("{kb} kB")))?;
-    fact("cmdline", Some(features.cmdline.join(" ")))?;
-    for event in &recording.events.list {
-        let attr = &event.attr;
-        let rate = if attr.flags & abi::ATTR_FLAG_FREQ != 0 { "Hz" } else { "period" };
-        writeln!(
-            out,
-            "# event : {} (type {}, config {:#x}, {} {rate}, {} ids)",
-            shown(&event.name),
-            attr.kind,
-            attr.config,
-            attr.sample_period,
-            event.ids.len()
-        )?;
-    }
-    if let Some((first, last)) = features.sample_time {
-        writeln!(out, "# time of first sample : {:.6}", first as f64 / 1e9)?;
-        writeln!(out, "# time of last sample : {:.6}", last as f64 / 1e9)?;
-        writeln!(out, "# sample duration : {:.3} ms", last.saturating_sub(first) as f64 / 1e6)?;
-    }
+    dump::write_header(out, recording, captured(input), full)?;
     for (name, value) in text::facts(loss) {
         writeln!(out, "# {name} : {value}")?;
     }
     writeln!(out, "# ========\n#")
+}
+
+/// When the file was last changed, as perf says it.
+fn captured(input: &Path) -> Option<SystemTime> {
+    let changed = std::fs::metadata(input).ok()?.ctime();
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(changed.try_into().ok()?))
 }
 
 /// Writes how many records of each type there are, in perf's form.

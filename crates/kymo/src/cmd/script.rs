@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use kymo_data::Recording;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::script::{Field, ScriptOptions};
 
@@ -43,9 +44,9 @@ pub(crate) struct ScriptArgs {
 
 /// Prints the samples of a recording.
 pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
-    let options = options(&args).map_err(exit::usage)?;
     let input = args.input.path();
     let recording = open::recording(input)?;
+    let options = options(&args, &recording).map_err(exit::usage)?;
     for problem in &recording.problems {
         terminal::say(&problem.to_string());
     }
@@ -64,9 +65,9 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     Ok(exit::of_reading(&recording, &printed.problems))
 }
 
-fn options(args: &ScriptArgs) -> anyhow::Result<ScriptOptions> {
+fn options(args: &ScriptArgs, recording: &Recording) -> anyhow::Result<ScriptOptions> {
     let fields = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Field>, _>>()?;
-    let LoadOptions { cpus, pids, tids, time, .. } = args.filter.load()?;
+    let LoadOptions { cpus, pids, tids, time, .. } = args.filter.load(recording)?;
     Ok(ScriptOptions {
         fields: (!fields.is_empty()).then_some(fields),
         callchains: !args.hide_call_graph,

@@ -162,7 +162,7 @@ fn completions_and_manual_pages() {
 fn wrong_words_of_readers_are_usage_errors() {
     let recording = recording("words");
     for (verb, option, word) in [
-        ("report", "-s", "srcline"),
+        ("report", "-s", "dso_from"),
         ("report", "-F", "nonsense"),
         ("report", "-g", "fractal"),
         ("report", "-C", "1-x"),

@@ -16,6 +16,7 @@
 //! | where recordings and results are written, and what is in the way there; root in another user's folder | `places.rs` |
 //! | several files, by signal, time, size or command; snapshots | `switching.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
+//! | options of `report` beside perf's | `report_options.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
@@ -71,6 +72,7 @@ mod real;
 mod record;
 mod record_options;
 mod reference;
+mod report_options;
 mod runtimes;
 mod scenario;
 mod scopes;

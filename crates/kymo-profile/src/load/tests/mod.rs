@@ -142,12 +142,12 @@ fn options() -> impl Strategy<Value = LoadOptions> {
     let time = proptest::option::weighted(0.2, (1000..1100u64, 1050..1500u64));
     (any::<[bool; 4]>(), cpus, ids(), ids(), time, any::<bool>()).prop_map(
         |([pid, tid, cpu, callchains], cpus, pids, tids, time, samples)| LoadOptions {
-            dims: Dims { pid, tid, cpu },
+            dims: Dims { pid, tid, cpu, ..Dims::default() },
             callchains,
             cpus: cpus.map(|set| set.into_iter().collect()),
             pids: pids.map(|set| set.into_iter().collect()),
             tids: tids.map(|set| set.into_iter().collect()),
-            time,
+            time: time.map(|span| TimeSpans(vec![span])),
             samples: if samples { 1 << 20 } else { 0 },
             workers: 0,
         },
@@ -192,7 +192,7 @@ proptest! {
     ) {
         let shape = Shape { fat, directory, time: true, all: true, ..shape };
         let recording = recording(&shape, &choices_of(seed, 400));
-        let dims = Dims { pid: true, tid: true, cpu: true };
+        let dims = Dims { pid: true, tid: true, cpu: true, ..Dims::default() };
         let options = LoadOptions { dims, callchains: true, samples: 1 << 20, ..LoadOptions::default() };
         check(&recording, &options, 127, 1);
         let in_order = |workers| {
@@ -282,6 +282,7 @@ fn values(
             format!("{:?} {:#x} {:#x} {module}", f.name, f.start, f.end)
         }
         SortKey::Cpu => cpu.to_string(),
+        other => unreachable!("the model does not know {other:?}"),
     };
     keys.iter().map(of).collect()
 }
@@ -338,7 +339,7 @@ fn rows_by_model(recording: &Recording, event: usize, load: &LoadOptions, hist: 
 
 fn rows_by_engine(recording: &Recording, event: usize, load: &LoadOptions, hist: &HistOptions) -> RowCounts {
     let store = symbol_store();
-    let resolve = ResolveOptions { inline: true, max_stack: 127 };
+    let resolve = ResolveOptions::default();
     let profile = Profile::open(recording, load, resolve, &store, &|_, _, _| {}).expect("readable");
     let mut rows = RowCounts::new();
     for row in Hist::new(&profile, event, hist).rows.iter().filter(|r| !r.filtered) {
@@ -374,6 +375,7 @@ proptest! {
             comms: list(filters[0] % 3 == 0, &["sh", ":111"]),
             dsos: list(filters[1] % 3 == 0, &["libc.so.6", "[kernel.kallsyms]"]),
             symbols: list(filters[2] % 3 == 0, &["k_function_0", "k_function_1", ""]),
+            ..HistOptions::default()
         };
         let load = LoadOptions { dims: hist.dims(), callchains: true, ..LoadOptions::default() };
         for event in 0..recording.events.list.len() {

@@ -37,7 +37,7 @@ fn real_recordings_count_alike() {
             continue;
         }
         let recording = open(&path);
-        let dims = Dims { pid: true, tid: true, cpu: true };
+        let dims = Dims { pid: true, tid: true, cpu: true, ..Dims::default() };
         for (dims, callchains, workers) in [(dims, true, 2), (Dims::default(), false, 3)] {
             let options = LoadOptions { dims, callchains, samples: 1 << 20, ..LoadOptions::default() };
             eprintln!("{}", path.display());
@@ -55,7 +55,7 @@ fn rows_of_real_recordings() {
         let recording = open(&directory().join(name));
         for children in [false, true] {
             let keys = HistOptions::DEFAULT_KEYS.to_vec();
-            let hist = HistOptions { keys, children, comms: None, dsos: None, symbols: None };
+            let hist = HistOptions { keys, children, ..HistOptions::default() };
             let load = LoadOptions { callchains: true, ..LoadOptions::default() };
             for event in 0..recording.events.list.len() {
                 let (found, expected) = (

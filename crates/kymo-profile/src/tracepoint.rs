@@ -6,7 +6,7 @@ use kymo_data::{Recording, abi};
 use rustc_hash::FxHashMap;
 
 /// The formats of a recording, each parsed when a sample needs it first.
-pub(super) struct Tracepoints {
+pub(crate) struct Tracepoints {
     data: TracingData,
     /// `None`: the format is not understood, so samples are printed field by field, as perf prints them then.
     formats: FxHashMap<u64, Option<PrintFormat>>,
@@ -14,14 +14,14 @@ pub(super) struct Tracepoints {
 
 impl Tracepoints {
     /// The formats of this recording, if it has any.
-    pub(super) fn of(recording: &Recording) -> Option<Tracepoints> {
+    pub(crate) fn of(recording: &Recording) -> Option<Tracepoints> {
         let blob = recording.features.tracing_data.as_deref()?;
         let data = tracing_data::parse(blob).ok()?;
         Some(Tracepoints { data, formats: FxHashMap::default() })
     }
 
     /// The text of a sample of the tracepoint `id`.
-    pub(super) fn text(&mut self, id: u64, raw: &[u8], resolver: &Resolver<'_>) -> Option<String> {
+    pub(crate) fn text(&mut self, id: u64, raw: &[u8], resolver: &Resolver<'_>) -> Option<String> {
         let format = self.data.format(id)?;
         let parsed = self.formats.entry(id).or_insert_with(|| PrintFormat::parse(format).ok());
         let names = Names { data: &self.data, resolver };

@@ -1,0 +1,244 @@
+//! `kymo report`: where the time went.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use kymo_data::Recording;
+use kymo_files::Export;
+use kymo_profile::emptied;
+use kymo_profile::hist::{Hist, HistOptions, SortKey};
+use kymo_profile::load::LoadOptions;
+use kymo_profile::profile::Profile;
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::text::{shown, write_hierarchy, write_table};
+use kymo_profile::{dump, export};
+use kymo_symbols::{SymbolOptions, SymbolStore};
+
+use super::filter;
+use kymo_cli::terminal::{ReadProgress, say};
+use kymo_cli::{exit, open};
+
+mod args;
+mod plan;
+
+pub(crate) use args::{ReportArgs, SymbolArgs};
+use plan::{Plan, plan};
+
+/// Reads a recording and prints or writes what was asked for.
+pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    let input = args.input.path();
+    let recording = open::recording(input)?;
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    if !args.quiet {
+        args.unused.notes().into_iter().for_each(say);
+    }
+    if args.dump.tasks || args.dump.mmaps {
+        dump::write_tasks(&mut out, &recording, args.dump.mmaps)
+            .with_context(|| format!("failed to read {}", input.display()))?;
+        out.flush()?;
+        return Ok(exit::of_reading(&recording, &[]));
+    }
+    if args.header || args.header_only || args.loss.is_some() {
+        if args.loss.is_some() && args.is_part() {
+            return Err(exit::usage(anyhow::anyhow!(
+                "--loss is about the whole recording: -C, --pid, --tid, --time, -c, -d and -S choose parts of it"
+            )));
+        }
+        let loss = super::loss::scan(&recording, input, args.jobs, args.quiet)?;
+        if args.header || args.header_only {
+            super::header::write(&mut out, &recording, input, &loss, args.dump.show_info)?;
+        }
+        if let Some(output) = &args.loss {
+            return super::loss::write(&mut out, &recording, &loss, input, output, args.json, args.quiet);
+        }
+        if args.header_only {
+            out.flush()?;
+            return Ok(exit::of_reading(&recording, &loss.problems));
+        }
+    }
+    let plan = plan(&args, &recording).map_err(exit::usage)?;
+    let store = args.symbols_from.store();
+    let progress = ReadProgress::new(args.quiet);
+    let mut profile = Profile::open(&recording, &plan.load, plan.resolve, &store, &|pass, done, all| {
+        progress.at(pass, done, all)
+    })
+    .with_context(|| format!("failed to read {}", input.display()))?;
+    progress.finish();
+    if let Some(pattern) = &args.rows.ignore_callees {
+        profile.ignore_callees(pattern);
+    }
+    words(&args, &recording, &profile);
+
+    if args.stats {
+        super::header::write_stats(&mut out, &recording, &profile)?;
+    } else if args.json || args.folded.is_some() || args.flamegraph.is_some() || args.html.is_some() {
+        write_exports(&args, &mut out, &recording, &profile, input)?;
+    } else {
+        let bare = write_tables(&mut out, &recording, &profile, &plan, args.rows.hierarchy)?;
+        if bare && !args.quiet {
+            say(&emptied::of_rows(&profile, &plan.hist));
+        }
+    }
+    out.flush().context("failed to write the report")?;
+    if !args.quiet && !has_samples(&profile) {
+        filter::say_why_empty(&recording, &plan.load);
+    }
+    Ok(exit::of_reading(&recording, &profile.loaded.summary.problems))
+}
+
+/// The hottest functions of a recording, a line each: share, function, module.
+pub(crate) fn hottest(input: &std::path::Path, count: usize) -> anyhow::Result<Vec<String>> {
+    let recording = open::recording(input)?;
+    let store = SymbolStore::new(SymbolOptions::default());
+    let profile =
+        Profile::open(&recording, &LoadOptions::default(), ResolveOptions::default(), &store, &|_, _, _| {})?;
+    let options = HistOptions { keys: vec![SortKey::Dso, SortKey::Symbol], ..HistOptions::default() };
+    // Of several events the one with most samples is what the recording is about.
+    let totals = &profile.loaded.totals;
+    let Some(event) = (0..totals.len()).max_by_key(|&e| totals[e].samples) else {
+        return Ok(Vec::new());
+    };
+    let hist = Hist::new(&profile, event, &options);
+    let line = |row: &kymo_profile::hist::Row| {
+        let share = 100.0 * row.own.period as f64 / hist.total.period.max(1) as f64;
+        let name = profile.frame_name(row.function);
+        format!("{share:6.2}%  {}  ({})", shown(&name), shown(profile.module_name(row.function)))
+    };
+    Ok(hist.rows.iter().filter(|r| r.own.samples > 0).take(count).map(line).collect())
+}
+
+/// Returns whether the filters of rows left nothing of what was counted.
+fn write_tables(
+    out: &mut dyn Write,
+    recording: &Recording,
+    profile: &Profile,
+    plan: &Plan,
+    hierarchy: bool,
+) -> io::Result<bool> {
+    let events = &recording.events.list;
+    let counts = &profile.loaded.counts;
+    writeln!(out, "# To display the recording's facts, use --header or --header-only.")?;
+    writeln!(out, "#\n#\n# Total Lost Samples: {}\n#", counts.lost_samples)?;
+    let (mut written, mut shown_rows, mut samples) = (false, false, 0);
+    for (index, event) in events.iter().enumerate() {
+        // The event that only tracks names and mappings has no samples, and no table.
+        let empty = profile.loaded.totals[index].samples == 0;
+        if empty
+            && (is_dummy(event)
+                || events.len() > 1 && event.leader == index && !has_samples(profile) && index > 0)
+        {
+            continue;
+        }
+        let hist = Hist::new(profile, index, &plan.hist);
+        shown_rows |= hist.rows.iter().any(|row| !row.filtered);
+        samples += hist.total.samples;
+        if written {
+            writeln!(out, "\n")?;
+        }
+        if hierarchy {
+            write_hierarchy(out, profile, &hist, &event.name, &plan.hist, &plan.table)?;
+        } else {
+            write_table(out, profile, &hist, &event.name, &plan.table)?;
+        }
+        written = true;
+    }
+    writeln!(out, "\n")?;
+    Ok(samples > 0 && !shown_rows)
+}
+
+fn is_dummy(event: &kymo_data::Event) -> bool {
+    event.attr.kind == kymo_data::abi::PERF_TYPE_SOFTWARE && event.attr.config == 9
+}
+
+fn has_samples(profile: &Profile) -> bool {
+    profile.loaded.totals.iter().any(|t| t.samples > 0)
+}
+
+fn write_exports(
+    args: &ReportArgs,
+    out: &mut dyn Write,
+    recording: &Recording,
+    profile: &Profile,
+    input: &std::path::Path,
+) -> anyhow::Result<()> {
+    let mut export = export::collect(recording, profile, &input.display().to_string());
+    let written = std::fs::metadata(input).ok().filter(|m| m.is_file()).and_then(|m| m.modified().ok());
+    export.written_unix_ns = written
+        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+        .and_then(|since| since.as_nanos().try_into().ok());
+    if args.json {
+        export::json(&export, &mut *out)?;
+    }
+    if let Some(path) = &args.folded {
+        let mut file = if path == Path::new("-") { None } else { Some(BufWriter::new(open::export(path)?)) };
+        for event in &export.events {
+            match &mut file {
+                Some(file) => export::folded(&export, event, file),
+                None => export::folded(&export, event, &mut *out),
+            }
+            .with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        file.map_or(Ok(()), |file| finish(file, path))?;
+    }
+    if let Some(path) = &args.flamegraph {
+        let Some(event) = export.events.iter().max_by_key(|e| e.total_samples) else {
+            bail!("{} has no samples, so there is nothing to draw", input.display());
+        };
+        let mut file = BufWriter::new(open::export(path)?);
+        let drawn = export::flamegraph(&export, event, &mut file);
+        drawn.with_context(|| format!("failed to write {}", path.display()))?;
+        finish(file, path)?;
+    }
+    if let Some(path) = &args.html {
+        let mut file = BufWriter::new(open::export(path)?);
+        export::html(&export, &mut file).with_context(|| format!("failed to write {}", path.display()))?;
+        finish(file, path)?;
+    }
+    Ok(())
+}
+
+/// Gives a result its name, now that all of it is there.
+fn finish(file: BufWriter<Export>, path: &Path) -> anyhow::Result<()> {
+    let whole = file.into_inner().map_err(|error| error.into_error());
+    whole.and_then(Export::finish).with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// What belongs on stderr: damage, losses, missing symbols.
+fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
+    if args.quiet {
+        return;
+    }
+    let counts = &profile.loaded.counts;
+    for problem in recording.problems.iter().chain(&profile.loaded.summary.problems) {
+        say(&problem.to_string());
+    }
+    if counts.lost_records > 0 {
+        eprintln!(
+            "kymo: the recording lost {} records in {} places because rings were full: record with a larger -m, or a lower -F",
+            counts.lost_records, counts.lost_chunks
+        );
+    }
+    if counts.unknown_ids > 0 {
+        eprintln!(
+            "kymo: {} samples belong to no event of this recording and are left out",
+            counts.unknown_ids
+        );
+    }
+    for note in &profile.notes {
+        say(note);
+    }
+    if args.verbose {
+        let loaded = &profile.loaded;
+        eprintln!(
+            "kymo: {} distinct stacks, {} functions, {} address space versions",
+            loaded.chains.len(),
+            profile.functions.len(),
+            loaded.timeline.version_count()
+        );
+        if let Some(line) = kymo_profile::unwind_samples::unwound(&loaded.unwind) {
+            eprintln!("kymo: {line}");
+        }
+    }
+}

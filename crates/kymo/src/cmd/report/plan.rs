@@ -1,0 +1,163 @@
+//! What the arguments of `kymo report` mean for one recording.
+
+use anyhow::bail;
+use kymo_cli::terminal;
+use kymo_data::Recording;
+use kymo_profile::export;
+use kymo_profile::hist::{HistOptions, Order, SortKey};
+use kymo_profile::load::LoadOptions;
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::text::{Column, GraphOptions, TableOptions};
+use regex_lite::Regex;
+
+use super::args::ReportArgs;
+
+/// What the arguments mean for one recording.
+pub(super) struct Plan {
+    pub(super) load: LoadOptions,
+    pub(super) resolve: ResolveOptions,
+    pub(super) hist: HistOptions,
+    pub(super) table: TableOptions,
+}
+
+pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
+    let chains = recording.events.list.iter().any(|e| {
+        use kymo_data::abi::{PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_STACK_USER};
+        e.attr.sample_type & (PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_STACK_USER) != 0
+    });
+    let exports = args.json || args.folded.is_some() || args.flamegraph.is_some() || args.html.is_some();
+    let chosen = !(args.comms.is_empty() && args.dsos.is_empty() && args.symbols.is_empty());
+    if exports && (chosen || args.rows.symbol_filter.is_some()) {
+        bail!(
+            "-c, -d and -S choose rows of the table: --json, --flamegraph, --html and --folded take -C, --pid, --tid and --time"
+        );
+    }
+    let drawn = chains && args.call_graph.as_deref() != Some("none");
+    // As in perf, columns that were chosen without the totals are a flat table.
+    let totals = args.fields.is_empty() || args.fields.iter().any(|f| f.trim() == "overhead_children");
+    // Within a hierarchy, what a function called would be in another branch.
+    let children = chains && !args.no_children && !exports && totals && !args.rows.hierarchy;
+    let (columns, keys) = columns(args, children)?;
+    if keys.len() > kymo_profile::hist::MAX_KEYS {
+        bail!("at most {} sort keys can be combined", kymo_profile::hist::MAX_KEYS);
+    }
+    // As perf: from the outside in where callers gain what they called, also in a hierarchy, which cannot show that.
+    let outside_in = children || args.rows.hierarchy && !args.no_children;
+    let graph = if drawn { Some(graph(args, outside_in)?) } else { None };
+    let list = |words: &[String]| (!words.is_empty()).then(|| words.to_vec());
+    let hist = HistOptions {
+        keys,
+        children,
+        comms: list(&args.comms),
+        dsos: list(&args.dsos),
+        symbols: list(&args.symbols),
+        symbol_part: args.rows.symbol_filter.clone(),
+        parent: Some(args.rows.parent.clone().unwrap_or_else(default_parent)),
+        only_with_parent: args.rows.exclude_other,
+        hide_unresolved: args.rows.hide_unresolved,
+        relative: args.rows.percentage == "relative",
+        time_quantum_ns: args.rows.time_quantum,
+    };
+    let deep = args.rows.ignore_callees.is_some() || hist.needs_stacks();
+    let load = LoadOptions {
+        dims: hist.dims(),
+        callchains: chains && (children || drawn || exports || deep),
+        samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
+        workers: args.jobs,
+        ..args.filter.load(recording)?
+    };
+    let table = TableOptions {
+        columns,
+        children,
+        percent_limit: args.percent_limit,
+        graph,
+        separator: args.field_separator.clone(),
+        look: terminal::look(),
+        widths: args.rows.column_widths.clone(),
+    };
+    let resolve = ResolveOptions {
+        inline: !args.no_inline,
+        max_stack: args.max_stack,
+        lines: hist.keys.contains(&SortKey::SourceLine),
+    };
+    Ok(Plan { load, resolve, hist, table })
+}
+
+/// perf's parents where nobody says which: system calls and page faults.
+fn default_parent() -> Regex {
+    // SANITY: the expression is a constant, and a test compiles it.
+    Regex::new("^sys_|^do_page_fault").expect("a regular expression")
+}
+
+/// The columns, and the sort keys among them.
+fn columns(args: &ReportArgs, children: bool) -> anyhow::Result<(Vec<Column>, Vec<SortKey>)> {
+    let sort = sort_words(&args.sort)?;
+    let mut columns = Vec::new();
+    if args.fields.is_empty() {
+        if children && !sort.contains(&Column::Children) {
+            columns.push(Column::Children);
+        }
+        if !sort.contains(&Column::Overhead) {
+            columns.push(Column::Overhead);
+        }
+        if args.rows.show_cpu_utilization {
+            columns.extend([Column::Kernel, Column::User]);
+        }
+        if args.show_nr_samples {
+            columns.push(Column::Samples);
+        }
+        if args.show_total_period {
+            columns.push(Column::Period);
+        }
+        columns.extend(sort);
+    } else {
+        columns = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Column>, _>>()?;
+        // Keys of -s that are no field stand behind the fields, as in perf.
+        let more = sort.into_iter().filter(|_| !args.sort.is_empty());
+        let more: Vec<Column> = more.filter(|column| !columns.contains(column)).collect();
+        columns.extend(more);
+    }
+    let keys = columns.iter().filter_map(|c| if let Column::Key(key) = c { Some(*key) } else { None });
+    let keys = keys.collect();
+    Ok((columns, keys))
+}
+
+/// The words of `-s`: sort keys, and columns among them. A `+` before the first one adds to the usual keys.
+fn sort_words(words: &[String]) -> anyhow::Result<Vec<Column>> {
+    let usual = || HistOptions::DEFAULT_KEYS.map(Column::Key).to_vec();
+    let Some((first, rest)) = words.split_first() else { return Ok(usual()) };
+    let (mut columns, first) = match first.strip_prefix('+') {
+        Some(first) => (usual(), first),
+        None => (Vec::new(), &first[..]),
+    };
+    for word in std::iter::once(first).chain(rest.iter().map(|word| &word[..])) {
+        let column = match word.parse() {
+            Ok(column) => column,
+            Err(_) => Column::Key(word.parse::<SortKey>()?),
+        };
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
+    Ok(columns)
+}
+
+/// `graph,0.5,caller`: perf's words in any order; those that kymo always does are accepted.
+fn graph(args: &ReportArgs, outside_in: bool) -> anyhow::Result<GraphOptions> {
+    let mut order = if outside_in || args.inverted { Order::Caller } else { Order::Callee };
+    let mut least_percent = 0.5;
+    for word in args.call_graph.as_deref().unwrap_or("graph").split(',').map(str::trim) {
+        match word {
+            "caller" => order = Order::Caller,
+            "callee" => order = Order::Callee,
+            "graph" | "function" | "percent" | "" => {}
+            number => match number.parse::<f64>() {
+                Ok(percent) if (0.0..=100.0).contains(&percent) => least_percent = percent,
+                _ => bail!(
+                    "-g {word}: expected none, caller, callee, graph or the least percentage of a branch"
+                ),
+            },
+        }
+    }
+    Ok(GraphOptions { order, least_percent })
+}

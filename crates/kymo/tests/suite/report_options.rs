@@ -1,0 +1,188 @@
+//! Options of `report` that choose, divide and name rows: the same lines as perf's, for the same recording.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::perf_verbs::newest_perf;
+use crate::scenario::{FORKS, fresh_folder, record};
+use crate::tools::{Need, Tool, kymo, perf, ready, text};
+
+/// A recording of user space by perf, in which all names are of files.
+fn recording() -> &'static PathBuf {
+    static RECORDING: OnceLock<PathBuf> = OnceLock::new();
+    RECORDING.get_or_init(|| {
+        record(&perf(), "report-options", &["-e", "cpu-clock:u", "-F", "5000", "-g"], FORKS).path
+    })
+}
+
+/// The rows of a table, without call graphs and without the space between fields. The widths of columns are compared by
+/// the tests of tables, and perf sizes that of thread names by the names that they had last.
+fn rows(tool: &Tool, file: &str, arguments: &[&str]) -> Vec<String> {
+    let said = tool.succeed([&["report", "-i", file, "--stdio", "--no-inline"], arguments].concat());
+    // Call graphs have their own tests, and objdump judges the names of jump stubs.
+    let is_row = |line: &&str| {
+        line.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == 'n') && !line.contains("plt")
+    };
+    let lines = said.stdout.lines().filter(is_row);
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The same, where tools order equal ones differently.
+fn sorted(tool: &Tool, file: &str, arguments: &[&str]) -> Vec<String> {
+    let mut rows = rows(tool, file, arguments);
+    rows.sort();
+    rows
+}
+
+fn same(theirs: Vec<String>, ours: Vec<String>, arguments: &[&str]) {
+    assert!(!theirs.is_empty(), "perf shows no rows for {arguments:?}");
+    let first = theirs.iter().zip(&ours).find(|(a, b)| a != b);
+    let (their, our) = (theirs.len(), ours.len());
+    assert!(theirs == ours, "{arguments:?}: {their} rows, kymo {our}; the first that differ: {first:?}");
+}
+
+/// Checks sort keys, filters and shares against the installed perf.
+#[test]
+fn rows_are_those_of_perf() {
+    if !ready("report_options::rows_are_those_of_perf", &[Need::Perf]) {
+        return;
+    }
+    const FLAT: [&str; 3] = ["--no-children", "-g", "none"];
+    let file = text(recording());
+    for options in [
+        &["-s", "period,dso"][..],
+        &["-s", "overhead,dso"],
+        &["-s", "sample,dso"],
+        &["-s", "parent", "-p", "main|sort"],
+        &["-s", "parent,dso", "-p", "main", "-x"],
+        &["-s", "dso", "--hide-unresolved"],
+        &["-s", "dso", "--show-cpu-utilization"],
+        &["-s", "sym", "-d", "libc.so.6", "--percentage", "relative"],
+        &["-s", "dso", "--time", "10%/2"],
+        &["-s", "dso", "--time", "0%-10%,40%-50%"],
+        &["--hierarchy", "-s", "dso,sym"],
+        &["--hierarchy", "-s", "dso,sym", "-n", "--percent-limit", "3"],
+    ] {
+        let arguments = [options, &FLAT].concat();
+        same(rows(&perf(), file, &arguments), rows(&kymo(), file, &arguments), &arguments);
+    }
+}
+
+/// Checks sort keys that the newest perf prints better than older ones.
+#[test]
+fn rows_are_those_of_the_newest_perf() {
+    let Some(newest) = newest_perf("report_options::rows_are_those_of_the_newest_perf") else { return };
+    if !ready("report_options::rows_are_those_of_the_newest_perf", &[Need::Perf]) {
+        return;
+    }
+    for options in [
+        &["-s", "time,dso"][..],
+        &["-s", "time,dso", "--time-quantum", "10ms"],
+        &["-s", "+cpu"],
+        &["--symbol-filter=str"],
+    ] {
+        let file = text(recording());
+        let arguments = [options, &["--no-children", "-g", "none"]].concat();
+        same(sorted(&newest, file, &arguments), sorted(&kymo(), file, &arguments), &arguments);
+    }
+}
+
+/// Checks source lines where there is debug information, and what stands for them elsewhere.
+#[test]
+fn source_lines() {
+    let Some(newest) = newest_perf("report_options::source_lines") else { return };
+    if !ready("report_options::source_lines", &[Need::Perf, Need::Program("gcc")]) {
+        return;
+    }
+    let folder = fresh_folder("report-lines");
+    let (source, program, data) = (folder.join("lines.c"), folder.join("lines"), folder.join("perf.data"));
+    let code =
+        "int main(void)\n{\n\tvolatile long n = 0;\n\twhile (n < 200000000)\n\t\tn++;\n\treturn 0;\n}\n";
+    std::fs::write(&source, code).expect("written");
+    let gcc = Tool { name: "gcc", path: PathBuf::from("gcc") };
+    gcc.succeed(["-g", "-O1", "-o", text(&program), text(&source)]);
+    perf().succeed(["record", "-q", "-e", "cpu-clock:u", "-o", text(&data), "--", text(&program)]);
+    let arguments = ["-s", "srcline", "--percent-limit", "1"];
+    let (theirs, ours) = (rows(&newest, text(&data), &arguments), rows(&kymo(), text(&data), &arguments));
+    assert_eq!(theirs, ours);
+    assert!(ours.iter().any(|row| row.contains("lines.c:")), "{ours:?}");
+}
+
+/// Checks the outputs of tracepoints as rows.
+#[test]
+fn traces() {
+    let Some(newest) = newest_perf("report_options::traces") else { return };
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/tracepoint.data");
+    let arguments = ["-s", "trace", "--no-children", "-g", "none"];
+    same(sorted(&newest, file, &arguments), sorted(&kymo(), file, &arguments), &arguments);
+}
+
+/// Checks that stacks are cut below the functions whose callees are ignored.
+#[test]
+fn ignored_callees() {
+    if !ready("report_options::ignored_callees", &[Need::Perf]) {
+        return;
+    }
+    let file = text(recording());
+    for pattern in ["main", "^_dl_|^dl_", "no such function"] {
+        let arguments = ["--ignore-callees", pattern, "-F", "sample,dso,sym", "--no-children"];
+        same(sorted(&perf(), file, &arguments), sorted(&kymo(), file, &arguments), &arguments);
+    }
+}
+
+/// Checks the tree of tasks and their mappings: the same lines as perf's, which lists them by a hash of their ids.
+#[test]
+fn tasks_and_mappings() {
+    if !ready("report_options::tasks_and_mappings", &[Need::Perf]) {
+        return;
+    }
+    for what in ["--tasks", "--mmaps"] {
+        let lines = |tool: &Tool| {
+            let said = tool.succeed(["report", "-i", text(recording()), what]);
+            let mut lines: Vec<String> = said.stdout.lines().map(|line| line.trim_end().to_owned()).collect();
+            lines.sort();
+            lines
+        };
+        let (theirs, ours) = (lines(&perf()), lines(&kymo()));
+        let first = theirs.iter().zip(&ours).find(|(a, b)| a != b);
+        assert!(theirs == ours, "{what}: {} lines, kymo {}: {first:?}", theirs.len(), ours.len());
+    }
+}
+
+/// Checks that the header has every line of perf's, but for what kymo does not read (BPF programs, memory blocks).
+#[test]
+fn header() {
+    let Some(newest) = newest_perf("report_options::header") else { return };
+    if !ready("report_options::header", &[Need::Perf]) {
+        return;
+    }
+    for options in [&["--header-only"][..], &["--header-only", "-I"]] {
+        let lines = |tool: &Tool| -> Vec<String> {
+            let said = tool.succeed([&["report", "-i", text(recording())], options].concat());
+            said.stdout.lines().map(str::to_owned).collect()
+        };
+        let ours = lines(&kymo());
+        let unread = ["bpf_prog_info", "btf info", "memory nodes", "#    "];
+        for line in lines(&newest).iter().filter(|line| !unread.iter().any(|part| line.contains(part))) {
+            assert!(ours.contains(line), "{options:?}: no line {line:?} in\n{}", ours.join("\n"));
+        }
+    }
+}
+
+/// Checks options that have another form than perf's, or no effect, and that beginnings of names are enough.
+#[test]
+fn other_forms() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/callgraph.data");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folded = folder.path().join("stacks.txt");
+    kymo().succeed(["report", "-q", "-i", file, "--folded", text(&folded)]);
+    let said = kymo().succeed(["report", "-q", "-i", file, "--folded"]).stdout;
+    assert_eq!(std::fs::read_to_string(folded).expect("a file"), said);
+    kymo().succeed(["report", "-i", file, "-M", "intel"]).says("disassembles nothing");
+    kymo().succeed(["report", "-i", file, "--group"]).says("one by one");
+    kymo().succeed(["report", "-i", file, "--task"]).prints("swapper");
+    kymo().run(["report", "-i", file, "-s", "dso_from"]).ends(129).says("branch stacks");
+    kymo().run(["report", "-i", file, "-p", "("]).ends(129);
+    kymo().run(["report", "-i", file, "--time", "5%/0"]).ends(129).says("10%/2");
+    kymo().run(["report", "-i", file, "--time-quantum", "0ms"]).ends(129).says("100ms");
+}
