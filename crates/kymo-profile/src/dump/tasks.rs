@@ -3,6 +3,7 @@ use crate::load::collect_sideband;
 use crate::text::shown;
 use crate::timeline::{Moment, Timeline};
 use kymo_data::{MappedFile, ReadError, Record, Recording};
+use kymo_symbols::SymbolOptions;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -52,7 +53,7 @@ pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Re
             _ => {}
         }
     }
-    let (timeline, _, _) = collect_sideband(recording, 0, &|_, _| {})?;
+    let (timeline, _, _) = collect_sideband(recording, 0, &SymbolOptions::default(), &|_, _| {})?;
     let mut children: FxHashMap<i32, Vec<i32>> = FxHashMap::default();
     let mut roots = Vec::new();
     for (&tid, task) in &tasks {
