@@ -34,11 +34,10 @@ impl Extras {
     /// The id of this value, made on first sight.
     pub fn intern(&mut self, extra: Extra) -> ExtraId {
         let next = self.list.len() as ExtraId;
-        let id = *self.index.entry(extra).or_insert_with_key(|extra| {
+        *self.index.entry(extra).or_insert_with_key(|extra| {
             self.list.push(extra.clone());
             next
-        });
-        id
+        })
     }
 
     /// Takes in all values of `other`; the answer maps its ids to ours.
