@@ -1,10 +1,13 @@
-//! Races the report engine against the obvious reader (`load::model`) on one recording, and times the engine's phases.
+//! Races the report engine against the obvious reader (`load::model`) on one recording, and times
+//! the engine's phases.
 //!
-//! `cargo run --release -p kymo-profile --features model --example report_speed -- perf.data [ROUNDS] [MOST_WORKERS]`
+//! `cargo run --release -p kymo-profile --features model --example report_speed -- perf.data
+//! [ROUNDS] [MOST_WORKERS]`
 //!
-//! Engine and model take turns in one process; every measurement is printed, medians last, ratios at the very end. Both
-//! start with the recording opened and without symbols, and end with all rows; text is timed apart, the model has none.
-//! `flat` is a table without call chains, `full` one with what functions called, call graphs and inlined functions.
+//! Engine and model take turns in one process; every measurement is printed, medians last, ratios
+//! at the very end. Both start with the recording opened and without symbols, and end with all
+//! rows; text is timed apart, the model has none. `flat` is a table without call chains, `full` one
+//! with what functions called, call graphs and inlined functions.
 use kymo_data::Recording;
 use kymo_profile::functions::Functions;
 use kymo_profile::hist::{Hist, HistOptions, Order};

@@ -120,7 +120,8 @@ pub fn of_samples(recording: &Recording, options: &LoadOptions) -> Result<String
     Ok(parts.into_iter().fold(Inventory::default(), Inventory::absorb).sentence(options))
 }
 
-/// Why no row passed the filters of names, modules and functions, though there were samples; in one sentence.
+/// Why no row passed the filters of names, modules and functions, though there were samples; in one
+/// sentence.
 pub fn of_rows(profile: &Profile, options: &HistOptions) -> String {
     let mut names: [HashMap<String, u64>; 3] = Default::default();
     for (key, count) in &profile.loaded.groups {
@@ -171,7 +172,8 @@ mod tests {
         part(0, 7, 1_500_000_000).absorb(part(3, 8, 2_000_000_000))
     }
 
-    /// Checks that the filter which left nothing is named, with what the recording has of that kind.
+    /// Checks that the filter which left nothing is named, with what the recording has of that
+    /// kind.
     #[test]
     fn the_filter_is_named() {
         let cpus = LoadOptions { cpus: Some(FxHashSet::from_iter([77])), ..LoadOptions::default() };

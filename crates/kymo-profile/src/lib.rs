@@ -1,7 +1,8 @@
 //! What a recording means: order, processes, call trees, exports.
 //!
-//! *You give it* a [`kymo_data::Recording`]; *it gives you* a [`Profile`](profile::Profile): how many samples each
-//! thread name, function and call chain has, with names, and from that tables, trees and exports.
+//! *You give it* a [`kymo_data::Recording`]; *it gives you* a [`Profile`](profile::Profile): how
+//! many samples each thread name, function and call chain has, with names, and from that tables,
+//! trees and exports.
 //!
 //! ```text
 //!  Recording ──pass 1──▶ timeline   who was what, when (side-band records only)
@@ -21,12 +22,15 @@
 //! about addresses (kymo-symbols), terminals and arguments (the binary).
 //!
 //! # Modules
-//! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
+//! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what,
+//!   when; [`chains`]: distinct stacks.
 //! - [`build_ids`]: the files that samples are in, by build id, and recordings with more of them.
 //! - [`dump`]: what a recording stores, in perf's words.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
-//! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`], [`resolve`]: stacks with names.
-//! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
+//! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
+//!   [`resolve`]: stacks with names.
+//! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]:
+//!   JSON, folded stacks, pictures, the page.
 //!
 //! # Example
 //! The hottest function of a recording, by samples taken in it and in what it called.

@@ -1,14 +1,14 @@
 //! Reading a recording into a profile, in two parallel passes.
 //!
-//! 1. **Side-band.** Every record that tells who was what is collected, sorted by its moment and replayed into the
-//!    [`Timeline`]. Samples are skipped over.
-//! 2. **Samples.** Each worker counts samples by what tells them apart: distinct raw stack, event, thread name, and
-//!    whatever else was asked for. Every sample finds its thread's state by its own moment, so chunks are read in any
-//!    order, by any number of workers.
+//! 1. **Side-band.** Every record that tells who was what is collected, sorted by its moment and
+//!    replayed into the [`Timeline`]. Samples are skipped over.
+//! 2. **Samples.** Each worker counts samples by what tells them apart: distinct raw stack, event,
+//!    thread name, and whatever else was asked for. Every sample finds its thread's state by its
+//!    own moment, so chunks are read in any order, by any number of workers.
 //!
-//! Distinct stacks are then merged and resolved once each. Memory grows with what is distinct; the exceptions are
-//! stated at [`LoadOptions::samples`] and for groups that read their members' counters, where a period is the
-//! difference to the read before and so needs all reads in order.
+//! Distinct stacks are then merged and resolved once each. Memory grows with what is distinct; the
+//! exceptions are stated at [`LoadOptions::samples`] and for groups that read their members'
+//! counters, where a period is the difference to the read before and so needs all reads in order.
 use crate::chains::{ChainId, Chains};
 use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineBuilder};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
@@ -65,8 +65,8 @@ pub struct LoadOptions {
     pub tids: Option<FxHashSet<i32>>,
     /// Only samples of these spans of time.
     pub time: Option<TimeSpans>,
-    /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond it every second
-    /// one is dropped, as often as needed.
+    /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond
+    /// it every second one is dropped, as often as needed.
     pub samples: usize,
     /// Worker threads; 0 means one per CPU.
     pub workers: usize,
@@ -118,8 +118,8 @@ pub struct RecordCounts {
     pub lost_chunks: u64,
     /// LOST records that say when they were written, by time.
     pub lost_at: Vec<LostAt>,
-    /// Samples lost as the kernel counted them per event (LOST_SAMPLES). What [`lost_records`](Self::lost_records) says
-    /// is counted in here again.
+    /// Samples lost as the kernel counted them per event (LOST_SAMPLES). What
+    /// [`lost_records`](Self::lost_records) says is counted in here again.
     pub lost_samples: u64,
     /// Times the kernel throttled an event.
     pub throttled: u64,
@@ -456,8 +456,8 @@ impl Tally {
         summary: ReadSummary,
     ) -> Loaded {
         let mut groups: Vec<(GroupKey, Count)> = self.groups.into_iter().collect();
-        // A hash table's order must not reach the output. Chain ids depend on which worker was first, so the order
-        // here is by what the chains are.
+        // A hash table's order must not reach the output. Chain ids depend on which worker was
+        // first, so the order here is by what the chains are.
         groups.sort_unstable_by(|(a, _), (b, _)| {
             (a.event, a.comm, a.pid, a.tid, a.cpu).cmp(&(b.event, b.comm, b.pid, b.tid, b.cpu)).then_with(
                 || {

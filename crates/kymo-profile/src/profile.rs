@@ -1,4 +1,5 @@
-//! A recording with names: the counts of [`load`](crate::load) and the functions of [`resolve`](crate::resolve).
+//! A recording with names: the counts of [`load`](crate::load) and the functions of
+//! [`resolve`](crate::resolve).
 use crate::functions::{FunctionId, Functions};
 use crate::load::{Extra, ExtraId, LoadOptions, Loaded, Progress, load_beside};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
@@ -20,7 +21,8 @@ pub struct Profile {
     pub stacks: Stacks,
     /// What the user should know about symbols: sentences.
     pub notes: Vec<String>,
-    /// The text of each [`Extra`](crate::load::Extra) of a tracepoint, by id; empty unless they were loaded.
+    /// The text of each [`Extra`](crate::load::Extra) of a tracepoint, by id; empty unless they
+    /// were loaded.
     pub traces: Vec<Box<str>>,
 }
 
@@ -28,7 +30,8 @@ impl Profile {
     /// Reads and resolves a recording.
     ///
     /// # Errors
-    /// When the file cannot be read at all. Damage inside it is not an error: see [`Loaded::summary`].
+    /// When the file cannot be read at all. Damage inside it is not an error: see
+    /// [`Loaded::summary`].
     pub fn open(
         recording: &Recording,
         load_options: &LoadOptions,
@@ -36,7 +39,8 @@ impl Profile {
         store: &SymbolStore,
         progress: Progress<'_>,
     ) -> Result<Profile, kymo_data::ReadError> {
-        // Reading the kernel's symbol list takes as long as a pass, and nearly every recording needs it.
+        // Reading the kernel's symbol list takes as long as a pass, and nearly every recording
+        // needs it.
         let of_kernel =
             recording.events.list.iter().any(|e| e.attr.flags & abi::ATTR_FLAG_EXCLUDE_KERNEL == 0);
         let loaded = load_beside(recording, load_options, store.options(), progress, &|timeline| {
@@ -75,7 +79,8 @@ impl Profile {
         }
     }
 
-    /// A frame as call graphs show it: the name, `(inlined)` after inlined ones, an address where there is no name.
+    /// A frame as call graphs show it: the name, `(inlined)` after inlined ones, an address where
+    /// there is no name.
     pub fn frame_name(&self, function: FunctionId) -> String {
         let f = self.functions.get(function);
         match &f.name {

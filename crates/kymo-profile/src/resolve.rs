@@ -20,8 +20,8 @@ const MODE_GUEST_KERNEL: u8 = 4;
 
 /// Places that are asked for their names at once.
 const PLACES_AT_ONCE: usize = 16 << 10;
-/// Inlined frames of all stacks, or four times their words if that is more: real programs have fewer. A file may tell
-/// of 256 at every address.
+/// Inlined frames of all stacks, or four times their words if that is more: real programs have
+/// fewer. A file may tell of 256 at every address.
 const MOST_INLINED: usize = 16 << 20;
 
 /// How stacks become functions.
@@ -70,8 +70,8 @@ impl Stacks {
         self.leaves[id as usize]
     }
 
-    /// The frames of the call chain, innermost first, inlined functions as frames of their own. Empty where the
-    /// sample has no call chain.
+    /// The frames of the call chain, innermost first, inlined functions as frames of their own.
+    /// Empty where the sample has no call chain.
     pub fn frames(&self, id: ChainId) -> &[FunctionId] {
         let start = (id as usize).checked_sub(1).map_or(0, |i| self.ends[i]) as usize;
         &self.frames[start..self.ends[id as usize] as usize]
@@ -116,7 +116,8 @@ pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl F
     walk_words(chains.words(chain), max_stack, each);
 }
 
-/// The same for the words of a chain. A marker that nobody knows says that the chain is damaged: it then has no frames.
+/// The same for the words of a chain. A marker that nobody knows says that the chain is damaged: it
+/// then has no frames.
 pub fn walk_words(words: impl Iterator<Item = u64> + Clone, max_stack: usize, mut each: impl FnMut(u8, u64)) {
     let mode_of = |word: u64| CONTEXTS.iter().find(|c| c.0 as u64 == word).map(|c| c.1);
     if words.clone().any(|word| word >= PERF_CONTEXT_MAX && mode_of(word).is_none()) {
@@ -218,13 +219,15 @@ impl<'a> Resolver<'a> {
             .map(|p| (*p, false))
             .chain(places.iter().map(|p| (*p, options.inline)))
             .collect();
-        // Neighbours go to one thread, so that no two threads parse the debug information of one unit.
+        // Neighbours go to one thread, so that no two threads parse the debug information of one
+        // unit.
         pool::sort_by_key(&mut bare, |place| *place);
         self.preload(&bare);
         let mut leaf_ids = FxHashMap::default();
         let mut frame_ids: FxHashMap<Place, Vec<FunctionId>> = FxHashMap::default();
-        // Ids of functions must not depend on the order of a hash table: places are asked in their own order. A name
-        // may be long, and every place of a function has it: few are held at once.
+        // Ids of functions must not depend on the order of a hash table: places are asked in their
+        // own order. A name may be long, and every place of a function has it: few are held at
+        // once.
         for places in bare.chunks(PLACES_AT_ONCE) {
             let found: Vec<Named> = pool::map(places, |&(place, inline)| self.find(place, inline));
             for (&(place, _), found) in places.iter().zip(found) {
@@ -259,7 +262,8 @@ impl<'a> Resolver<'a> {
         stacks
     }
 
-    /// `file.c:12` of an address; without debug information `function+offset`, without a symbol `module[address]`.
+    /// `file.c:12` of an address; without debug information `function+offset`, without a symbol
+    /// `module[address]`.
     pub fn source_line_of(&self, maps: u32, mode: u8, ip: u64) -> Arc<str> {
         self.source_line(place(maps, mode, ip))
     }
@@ -314,7 +318,8 @@ impl<'a> Resolver<'a> {
         self.store.load_all(&keys);
     }
 
-    /// What an address is called; `inline` asks for inlined functions, which takes debug information.
+    /// What an address is called; `inline` asks for inlined functions, which takes debug
+    /// information.
     pub fn named(&self, maps: u32, mode: u8, ip: u64, inline: bool) -> Named {
         self.find(place(maps, mode, ip), inline)
     }
@@ -353,8 +358,9 @@ impl<'a> Resolver<'a> {
 
 /// The functions inlined at an address, innermost first.
 ///
-/// The outermost frame of the debug information is the symbol itself, under whichever of its names, and is left out.
-/// So is whatever bears that name further in: a function that was split is told as inlined into itself.
+/// The outermost frame of the debug information is the symbol itself, under whichever of its names,
+/// and is left out. So is whatever bears that name further in: a function that was split is told as
+/// inlined into itself.
 fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Arc<str>> {
     let mut names: Vec<Arc<str>> =
         symbols.inline_frames(address).iter().filter_map(|f| f.function.clone()).collect();
@@ -378,7 +384,8 @@ fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (Func
             (base, frames)
         }
         _ => {
-            // A sample without a symbol is counted by its place in the module; a frame of a chain by its address.
+            // A sample without a symbol is counted by its place in the module; a frame of a chain
+            // by its address.
             let leaf = functions.address(found.module, level, found.module_address);
             (leaf, vec![functions.address(found.module, level, ip)])
         }

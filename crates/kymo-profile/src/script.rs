@@ -1,8 +1,9 @@
 //! Samples one by one, in order of time, as `perf script` prints them.
 //!
-//! Order comes from rounds: a FINISHED_ROUND record says that every ring has been read since the one before, so what
-//! is not newer than the newest record of the round before can be printed. Memory holds two rounds, except for
-//! recordings without rounds (directories), which are held whole.
+//! Order comes from rounds: a FINISHED_ROUND record says that every ring has been read since the
+//! one before, so what is not newer than the newest record of the round before can be printed.
+//! Memory holds two rounds, except for recordings without rounds (directories), which are held
+//! whole.
 use crate::load::{ReadPeriods, TimeSpans, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
@@ -184,7 +185,8 @@ struct Printer<'a> {
     /// Width of the longest event name.
     name_width: usize,
     any_chains: bool,
-    /// Whether a tracepoint has call chains: then addresses are printed for all of them, as perf does.
+    /// Whether a tracepoint has call chains: then addresses are printed for all of them, as perf
+    /// does.
     tracepoint_chains: bool,
     /// Text of each place that was printed before: address space, mode and address.
     frames: FxHashMap<(u32, u8, u64), String>,
@@ -372,7 +374,8 @@ impl<'a> Printer<'a> {
             use std::fmt::Write;
             let named = self.resolver.named(maps, mode, ip, self.options.inline);
             let mut text = String::new();
-            // The address that was sampled, as perf prints it since 6.8; perf 6.1 prints those of programs as in their files.
+            // The address that was sampled, as perf prints it since 6.8; perf 6.1 prints those of
+            // programs as in their files.
             for inlined in &named.inlined {
                 // SANITY: writing to a String cannot fail.
                 writeln!(text, "\t{ip:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");

@@ -8,7 +8,8 @@ use rustc_hash::FxHashMap;
 /// The formats of a recording, each parsed when a sample needs it first.
 pub(crate) struct Tracepoints {
     data: TracingData,
-    /// `None`: the format is not understood, so samples are printed field by field, as perf prints them then.
+    /// `None`: the format is not understood, so samples are printed field by field, as perf prints
+    /// them then.
     formats: FxHashMap<u64, Option<PrintFormat>>,
 }
 

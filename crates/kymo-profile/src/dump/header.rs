@@ -44,7 +44,8 @@ const FEATURES: [&str; 35] = [
     "CLN_SIZE",
 ];
 
-/// Writes the facts without the lines that frame them; `full` adds the machine's CPUs, nodes and caches.
+/// Writes the facts without the lines that frame them; `full` adds the machine's CPUs, nodes and
+/// caches.
 ///
 /// # Errors
 /// Those of the writer.
@@ -201,7 +202,8 @@ fn date(time: SystemTime) -> String {
     )
 }
 
-/// Year, month and day of a count of days since 1970. Years are counted from March, so that a leap day comes last.
+/// Year, month and day of a count of days since 1970. Years are counted from March, so that a leap
+/// day comes last.
 pub(super) fn civil(days: u64) -> (u64, u64, u64) {
     // Days since 0000-03-01, in eras of 400 years.
     let days = days + 719_468;

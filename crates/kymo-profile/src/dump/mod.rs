@@ -1,4 +1,5 @@
-//! What a recording stores, in perf's words: the settings of its events, its header, its records one by one, its processes.
+//! What a recording stores, in perf's words: the settings of its events, its header, its records
+//! one by one, its processes.
 //!
 //! Where releases of perf print differently, this is the form of the newest one.
 mod attr;

@@ -25,7 +25,8 @@ pub enum TasksError {
     Write(#[from] io::Error),
 }
 
-/// Writes a line for each task, below the one that made it; with `maps` followed by a line for each mapping.
+/// Writes a line for each task, below the one that made it; with `maps` followed by a line for each
+/// mapping.
 ///
 /// # Errors
 /// When the recording cannot be read at all, or `out` cannot be written.
@@ -82,7 +83,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// A task and all below it. Without recursion: a chain of forks may be as long as the recording.
+    /// A task and all below it. Without recursion: a chain of forks may be as long as the
+    /// recording.
     fn print(&self, out: &mut dyn Write, root: i32, printed: &mut FxHashSet<i32>) -> io::Result<()> {
         let mut waiting = vec![(root, 0)];
         while let Some((tid, level)) = waiting.pop() {

@@ -1,4 +1,5 @@
-//! Rows within rows: the first sort key divides all samples, the second what each of its values has, and so on.
+//! Rows within rows: the first sort key divides all samples, the second what each of its values
+//! has, and so on.
 use super::rows::{Hist, HistOptions, Row, compare};
 use crate::load::Count;
 use crate::profile::Profile;

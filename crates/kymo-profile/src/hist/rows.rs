@@ -24,7 +24,8 @@ pub enum SortKey {
     Symbol,
     /// CPU.
     Cpu,
-    /// The first function on the stack, from the sampled one up, that [`HistOptions::parent`] matches.
+    /// The first function on the stack, from the sampled one up, that [`HistOptions::parent`]
+    /// matches.
     Parent,
     /// Length of the function in bytes.
     SymbolSize,
@@ -144,7 +145,8 @@ impl HistOptions {
     }
 }
 
-/// The values of the sort keys, then whether filters hide the row: what is hidden never shares a row with what is not.
+/// The values of the sort keys, then whether filters hide the row: what is hidden never shares a
+/// row with what is not.
 type RowKey = [u64; MAX_KEYS + 1];
 
 /// A row of the table.
@@ -158,8 +160,9 @@ pub struct Row {
     pub group: GroupKey,
     /// The row's function.
     pub function: FunctionId,
-    /// Which stacks it is on: index of the group, and how many frames of the stack from the sampled one up to
-    /// (and with) the row's outermost appearance. `u32::MAX` frames stands for the whole stack.
+    /// Which stacks it is on: index of the group, and how many frames of the stack from the sampled
+    /// one up to (and with) the row's outermost appearance. `u32::MAX` frames stands for the whole
+    /// stack.
     pub places: Vec<(u32, u32)>,
     /// Hidden by a filter; still part of the whole.
     pub filtered: bool,
@@ -207,7 +210,8 @@ struct Maker<'a> {
     options: &'a HistOptions,
     index: FxHashMap<RowKey, u32>,
     rows: Vec<Row>,
-    /// The number that rows know each function by: functions of one name, module name and place are one.
+    /// The number that rows know each function by: functions of one name, module name and place are
+    /// one.
     symbol_ids: Vec<u64>,
     dso_ids: Vec<u64>,
     /// What filters say to each function, and to the names that were met.

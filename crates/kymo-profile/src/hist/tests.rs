@@ -68,7 +68,8 @@ fn paths(profile: &Profile, stacks: &[Stack], event: u32, row: &Name) -> Vec<(Ve
     paths
 }
 
-/// Adds up a tree's nodes, one function at a time: path from the root, period of the node with all below.
+/// Adds up a tree's nodes, one function at a time: path from the root, period of the node with all
+/// below.
 fn flatten(nodes: &[CallNode], prefix: &[u32], out: &mut BTreeMap<Vec<u32>, u64>) -> u64 {
     let mut own = 0;
     for node in nodes {
@@ -92,8 +93,8 @@ fn assert_sorted(profile: &Profile, nodes: &[CallNode]) {
 }
 
 proptest! {
-    /// Checks that own counts are those of samples taken in a row, and totals those of samples that have the row on their
-    /// stack at all, each counted once however often the row is on it.
+    /// Checks that own counts are those of samples taken in a row, and totals those of samples that
+    /// have the row on their stack at all, each counted once however often the row is on it.
     #[test]
     fn own_and_total(stacks in stacks(), event in 0..2u32, children in any::<bool>()) {
         let profile = profile(&COMMS, &FUNCTIONS, &stacks);
@@ -120,7 +121,8 @@ proptest! {
         prop_assert_eq!(hist.total, whole);
     }
 
-    /// Checks that a row's tree has every path of its stacks with the right sums, and that what is left out is too small.
+    /// Checks that a row's tree has every path of its stacks with the right sums, and that what is
+    /// left out is too small.
     #[test]
     fn call_trees(stacks in stacks(), children in any::<bool>(), caller in any::<bool>(), least in 0..6u64) {
         let profile = profile(&COMMS, &FUNCTIONS, &stacks);
@@ -163,7 +165,8 @@ proptest! {
         }
     }
 
-    /// Checks that rows come in one order only, whatever order the counts are in, and that the largest are first.
+    /// Checks that rows come in one order only, whatever order the counts are in, and that the
+    /// largest are first.
     #[test]
     fn one_order(stacks in stacks(), seed in any::<u64>(), children in any::<bool>(), by in 0..4usize) {
         let keys: &[SortKey] = [&KEYS[..], &KEYS[..1], &KEYS[1..2], &KEYS[2..]][by];

@@ -1,4 +1,5 @@
-//! What sort keys ask of single samples beyond thread, CPU and stack: kept once for each distinct value.
+//! What sort keys ask of single samples beyond thread, CPU and stack: kept once for each distinct
+//! value.
 use rustc_hash::FxHashMap;
 
 /// Index of an [`Extra`] in [`Extras`]; 0 is that of samples that nothing was asked of.
@@ -15,7 +16,8 @@ pub struct Extra {
     pub raw: Box<[u8]>,
 }
 
-/// Distinct values with dense ids. Memory grows with what is distinct: raw bytes of tracepoints often are.
+/// Distinct values with dense ids. Memory grows with what is distinct: raw bytes of tracepoints
+/// often are.
 #[derive(Debug)]
 pub struct Extras {
     list: Vec<Extra>,

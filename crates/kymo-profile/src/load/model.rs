@@ -1,13 +1,14 @@
-//! The obvious way to read a recording, and what readers did before: one thread, one queue of all records, one
-//! current state of the machine.
+//! The obvious way to read a recording, and what readers did before: one thread, one queue of all
+//! records, one current state of the machine.
 //!
-//! Every record is copied into a queue that is ordered by moment, then fed one by one: a side-band record changes the
-//! machine, a sample is looked up in the machine as it is *now*, resolved frame by frame, and counted by itself.
-//! perf empties its queue at every FINISHED_ROUND; where rounds are honest, the order is the same as here, where it
-//! is emptied once.
+//! Every record is copied into a queue that is ordered by moment, then fed one by one: a side-band
+//! record changes the machine, a sample is looked up in the machine as it is *now*, resolved frame
+//! by frame, and counted by itself. perf empties its queue at every FINISHED_ROUND; where rounds
+//! are honest, the order is the same as here, where it is emptied once.
 //!
-//! It is the oracle of the property tests and the baseline of `examples/report_speed.rs`. It shares with the engine the
-//! parsing of records, the names of modules, and symbol tables; it has no timeline, no versions, no distinct stacks.
+//! It is the oracle of the property tests and the baseline of `examples/report_speed.rs`. It shares
+//! with the engine the parsing of records, the names of modules, and symbol tables; it has no
+//! timeline, no versions, no distinct stacks.
 use super::{LoadOptions, LostAt, RecordCounts};
 use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
 use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
@@ -34,7 +35,8 @@ pub struct Frame {
 pub struct Seen<'a> {
     /// Index of the event.
     pub event: usize,
-    /// The thread's name, for [`Machine::comm`] when all is read: the first name of a thread holds for its past, too.
+    /// The thread's name, for [`Machine::comm`] when all is read: the first name of a thread holds
+    /// for its past, too.
     pub comm: usize,
     /// Process.
     pub pid: i32,
@@ -243,7 +245,8 @@ impl Machine {
                 self.find_or_new(comm.pid, comm.tid);
                 self.rename(comm.tid, comm.name);
             }
-            // Tasks that were there before are listed in any order, a thread perhaps before its process.
+            // Tasks that were there before are listed in any order, a thread perhaps before its
+            // process.
             Record::Fork(task)
                 if task.synthesized && self.threads.get(&task.tid).is_some_and(|t| t.pid == task.pid) => {}
             Record::Fork(task) => {

@@ -30,8 +30,9 @@ impl TimeSpans {
         self.0.iter().any(|&(from, to)| (from..=to).contains(&time_ns))
     }
 
-    /// Spans as perf writes them: `12.5,13`, several divided by spaces; `10%/2` (the second tenth), `0%-10%`, several
-    /// divided by commas. Parts are of the time from the first sample to the last.
+    /// Spans as perf writes them: `12.5,13`, several divided by spaces; `10%/2` (the second tenth),
+    /// `0%-10%`, several divided by commas. Parts are of the time from the first sample to the
+    /// last.
     ///
     /// # Errors
     /// When the text is none of these.
@@ -69,7 +70,8 @@ fn seconds(text: &str, span: &str) -> Result<(u64, u64), TimeSpansError> {
     Ok((from, to))
 }
 
-/// Seconds with up to nine digits behind the point, exactly: a double does not hold the ns of a long uptime.
+/// Seconds with up to nine digits behind the point, exactly: a double does not hold the ns of a
+/// long uptime.
 fn nanoseconds(word: &str) -> Option<u64> {
     let (whole, part) = word.split_once('.').unwrap_or((word, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -86,7 +88,8 @@ fn scientific(word: &str) -> Option<u64> {
     word.parse().ok().filter(|value: &f64| *value >= 0.0).map(|value| (value * 1e9) as u64)
 }
 
-/// `10%/2`, `0%-10%` or `10%` of a span. As perf: what is not the last part ends before the next one begins.
+/// `10%/2`, `0%-10%` or `10%` of a span. As perf: what is not the last part ends before the next
+/// one begins.
 fn percent(word: &str, first: u64, last: u64) -> Option<(u64, u64)> {
     let share = |text: &str| {
         let share = text.trim().strip_suffix('%')?.parse::<f64>().ok()? / 100.0;

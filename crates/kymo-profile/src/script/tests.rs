@@ -56,8 +56,8 @@ const FIELDS: [Field; 7] =
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// Checks that samples are printed in order of time wherever rounds are honest, each as the obvious reader sees it,
-    /// members of a group by what they moved.
+    /// Checks that samples are printed in order of time wherever rounds are honest, each as the
+    /// obvious reader sees it, members of a group by what they moved.
     #[test]
     fn samples_in_order(shape in shape(), choices in proptest::collection::vec(any::<u64>(), 0..250)) {
         let shape = Shape { time: true, all: true, ..shape };
@@ -115,8 +115,8 @@ fn tracepoint_fields() {
     assert!(execs.any(|e| e.contains("filename=./spin pid=")), "{lines:?}");
 }
 
-/// Checks that a sample of a group prints once for each counter that moved, and that what is printed adds up to the
-/// counters' last values.
+/// Checks that a sample of a group prints once for each counter that moved, and that what is
+/// printed adds up to the counters' last values.
 #[test]
 fn group_reads() {
     let recording = fixture("group.data");

@@ -1,7 +1,8 @@
 //! Tables as text, in the form that users of `perf report --stdio` know.
 //!
-//! The layout is perf's, column by column and pipe by pipe, because scripts and eyes are trained on it. Piped output
-//! has no colour and no width limit, so it is the same bytes for the same recording everywhere.
+//! The layout is perf's, column by column and pipe by pipe, because scripts and eyes are trained on
+//! it. Piped output has no colour and no width limit, so it is the same bytes for the same
+//! recording everywhere.
 mod escape;
 mod graph;
 mod hierarchy;

@@ -289,7 +289,8 @@ fn row_line(
                 let done = if column.right() {
                     write!(line, "{value:>width$}")
                 } else if at + 1 == widths.len() {
-                    // Nothing stands behind it, and among long names the width of a C++ one can be thousands.
+                    // Nothing stands behind it, and among long names the width of a C++ one can be
+                    // thousands.
                     line.push_str(&value);
                     Ok(())
                 } else {

@@ -18,7 +18,8 @@ const FUNCTIONS: [Spec; 8] = [
     (0, Kind::Symbol, "start_thread", 0x600),
 ];
 
-/// Two threads, an inlined function, recursion, the kernel, an address without a name; event 1 has no sample.
+/// Two threads, an inlined function, recursion, the kernel, an address without a name; event 1 has
+/// no sample.
 fn small() -> Profile {
     let stack = |comm, leaf, frames: &[usize], samples| Stack {
         event: 0,
@@ -84,7 +85,8 @@ fn flat() {
     golden("flat", &table(0, &options(false)));
 }
 
-/// Checks the table with what functions called, and call graphs from the row down to what it called.
+/// Checks the table with what functions called, and call graphs from the row down to what it
+/// called.
 #[test]
 fn children_with_graphs() {
     let graph = Some(GraphOptions { order: Order::Caller, least_percent: 0.5 });
@@ -98,7 +100,8 @@ fn graphs_of_callers() {
     golden("callee", &table(0, &TableOptions { graph, ..options(false) }));
 }
 
-/// Checks fields with a separator: a row has as many as the title, also where a value contains the separator.
+/// Checks fields with a separator: a row has as many as the title, also where a value contains the
+/// separator.
 #[test]
 fn separator() {
     let mut with = TableOptions { separator: Some(":".into()), ..options(true) };
@@ -116,7 +119,8 @@ fn event_without_samples() {
     golden("no_samples", &table(1, &options(false)));
 }
 
-/// Checks that on a terminal colours are perf's by weight, and lines end at its width, colours not counted.
+/// Checks that on a terminal colours are perf's by weight, and lines end at its width, colours not
+/// counted.
 #[test]
 fn colour_and_width() {
     let look = TableStyle { color: true, width: Some(40) };
@@ -159,7 +163,8 @@ fn by_cpu() {
     assert!(text.ends_with("  100.00%  000\n"), "{text}");
 }
 
-/// Checks that on a terminal no line is wider than it: titles, rows and graphs are cut, and without a width nothing is.
+/// Checks that on a terminal no line is wider than it: titles, rows and graphs are cut, and without
+/// a width nothing is.
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let mut wide = options(true);

@@ -43,8 +43,9 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "TIDS", value_delimiter = ',')]
     tid: Vec<i32>,
 
-    /// Only samples of these times: FROM,TO in seconds of the recording's clock (either may be empty; more spans after spaces), or
-    /// parts of the recording such as 10%/2 (the second tenth) or 0%-10%,40%-50%
+    /// Only samples of these times: FROM,TO in seconds of the recording's clock (either may be
+    /// empty; more spans after spaces), or parts of the recording such as 10%/2 (the second tenth)
+    /// or 0%-10%,40%-50%
     #[arg(long, value_name = "TIMES")]
     time: Option<String>,
 }

@@ -166,7 +166,8 @@ fn choices_of(seed: u64, count: u64) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Checks that the engine counts every sample of a made-up machine as the model does, whatever is asked for.
+    /// Checks that the engine counts every sample of a made-up machine as the model does, whatever
+    /// is asked for.
     #[test]
     fn counts_equal_the_models(
         shape in shape(),
@@ -182,7 +183,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// Checks that the result is the same for any number of workers, in a file of many chunks and in a directory.
+    /// Checks that the result is the same for any number of workers, in a file of many chunks and
+    /// in a directory.
     #[test]
     fn workers_do_not_change_the_result(
         shape in shape(),
@@ -356,7 +358,8 @@ fn rows_by_engine(recording: &Recording, event: usize, load: &LoadOptions, hist:
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Checks that rows under any sort keys and filters have the counts that the model finds sample by sample.
+    /// Checks that rows under any sort keys and filters have the counts that the model finds sample
+    /// by sample.
     #[test]
     fn rows_equal_the_models(
         shape in shape(),

@@ -22,8 +22,8 @@ fn open(path: &Path) -> Recording {
     Recording::open(file(&path.join("data")), parts).expect("a recording")
 }
 
-/// Checks that engine and model count every real recording alike: chains, stacks to unwind, groups, tracepoints,
-/// compressed, pipe and directory form.
+/// Checks that engine and model count every real recording alike: chains, stacks to unwind, groups,
+/// tracepoints, compressed, pipe and directory form.
 #[test]
 fn real_recordings_count_alike() {
     let mut seen = 0;
@@ -48,7 +48,8 @@ fn real_recordings_count_alike() {
     assert!(seen >= 10, "{seen} recordings");
 }
 
-/// Checks that the rows of real recordings have the model's counts, with the symbols of this machine's files.
+/// Checks that the rows of real recordings have the model's counts, with the symbols of this
+/// machine's files.
 #[test]
 fn rows_of_real_recordings() {
     for name in ["callgraph.data", "forkexec.data", "group.data"] {
