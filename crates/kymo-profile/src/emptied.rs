@@ -2,7 +2,7 @@
 //!
 //! Asked only when a report came out empty, so it may read the recording once more.
 use crate::hist::HistOptions;
-use crate::load::LoadOptions;
+use crate::load::{Cgroups, LoadOptions};
 use crate::profile::Profile;
 use kymo_data::{ReadError, Recording, Sample, abi};
 use std::collections::{BTreeSet, HashMap};
@@ -100,6 +100,14 @@ fn listed(values: impl Iterator<Item = String>, count: usize) -> String {
         text += &format!(" and {} more", count - MOST_LISTED);
     }
     text
+}
+
+/// Why no sample is of the cgroups that were asked for, if none has such a name.
+pub fn of_cgroups(cgroups: &Cgroups, options: &LoadOptions) -> Option<String> {
+    let names = options.cgroups.as_ref().filter(|names| cgroups.named(names).is_empty())?;
+    let paths = cgroups.paths();
+    let has = listed(paths.iter().map(ToString::to_string), paths.len());
+    Some(format!("no cgroup is called {}: the recording has {has}", names.join(" or ")))
 }
 
 /// Why no sample passed the filters of CPUs, processes, threads and times, in one sentence.

@@ -18,6 +18,7 @@ use kymo_symbols::unwind::UnwindStats;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 
+mod cgroups;
 mod extra;
 mod instants;
 #[cfg(any(test, feature = "model"))]
@@ -28,6 +29,7 @@ mod spans;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use cgroups::{CgroupNames, Cgroups};
 pub use extra::{Extra, ExtraId, Extras};
 pub use instants::Instant;
 use instants::Instants;
@@ -48,6 +50,8 @@ pub struct Dims {
     pub time_quantum_ns: u64,
     /// The raw bytes of a tracepoint.
     pub raw: bool,
+    /// Cgroup.
+    pub cgroup: bool,
 }
 
 /// Which samples are read, and how closely they are told apart.
@@ -63,6 +67,8 @@ pub struct LoadOptions {
     pub pids: Option<FxHashSet<i32>>,
     /// Only samples of these threads.
     pub tids: Option<FxHashSet<i32>>,
+    /// Only samples of cgroups of these names, and of what is in them: paths, units, containers or pods.
+    pub cgroups: Option<Vec<String>>,
     /// Only samples of these spans of time.
     pub time: Option<TimeSpans>,
     /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond
@@ -125,6 +131,8 @@ pub struct RecordCounts {
     pub throttled: u64,
     /// Samples whose id no event has.
     pub unknown_ids: u64,
+    /// The cgroups that records tell of.
+    pub cgroups: Cgroups,
 }
 
 /// Where a ring lost records: after the CPU's record before, until this moment.
@@ -216,8 +224,9 @@ pub(crate) fn load_beside(
     let unwinder = (options.callchains && unwinding).then(|| StackUnwinder::new(&timeline));
 
     let sideband = start.elapsed();
-    let context =
-        Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
+    let cgroups = options.cgroups.as_ref().map(|names| counts.cgroups.named(names));
+    let unwinder = unwinder.as_ref();
+    let context = Context { recording, timeline: &timeline, options, cgroups, reads: &reads, unwinder };
     let (workers, summary) = std::thread::scope(|scope| {
         // Without another thread it comes before, instead of beside.
         if std::thread::Builder::new().spawn_scoped(scope, || beside(&timeline)).is_err() {
@@ -254,6 +263,8 @@ struct Context<'a> {
     recording: &'a Recording,
     timeline: &'a Timeline,
     options: &'a LoadOptions,
+    /// The cgroups whose samples are wanted, if not all are.
+    cgroups: Option<FxHashSet<u64>>,
     reads: &'a ReadPeriods,
     unwinder: Option<&'a StackUnwinder<'a>>,
 }
@@ -338,6 +349,7 @@ impl<'a> Worker<'a> {
         if options.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
             || outside(&options.pids, pid)
             || outside(&options.tids, tid)
+            || context.cgroups.as_ref().is_some_and(|s| sample.cgroup.is_none_or(|id| !s.contains(&id)))
             || options.cpus.as_ref().is_some_and(|s| sample.cpu.is_none_or(|c| !s.contains(&c)))
         {
             return;
@@ -361,13 +373,14 @@ impl<'a> Worker<'a> {
             }
         };
         let dims = options.dims;
-        let extra = if dims.time_quantum_ns != 0 || dims.raw {
+        let extra = if dims.time_quantum_ns != 0 || dims.raw || dims.cgroup {
             let quantum = dims.time_quantum_ns;
             let raw = if dims.raw { sample.raw.unwrap_or_default() } else { &[] };
             tally.extras.intern(Extra {
                 time_ns: time_ns.checked_div(quantum).unwrap_or(0) * quantum,
                 event: if raw.is_empty() { 0 } else { event as u32 },
                 raw: raw.into(),
+                cgroup: sample.cgroup.filter(|_| dims.cgroup).unwrap_or(0),
             })
         } else {
             0

@@ -43,8 +43,18 @@ pub enum PlanError {
         max: u64,
     },
     /// There is no such cgroup.
-    #[error("{0}; a cgroup is named by its path below the place where the hierarchy is mounted")]
+    #[error(
+        "{0}; a cgroup is named by its path below the place where the hierarchy is mounted, or by its unit, container or pod"
+    )]
     Cgroup(#[from] kymo_perf::cgroup::CgroupError),
+    /// More than one cgroup of a name.
+    #[error("{} cgroups are called {name}, name one by its path:\n  {}", paths.len(), paths.join("\n  "))]
+    CgroupsOfName {
+        /// The name of a unit, a container or a pod.
+        name: String,
+        /// Their paths.
+        paths: Vec<String>,
+    },
     /// Processes in a cgroup.
     #[error("-G records what is in a cgroup on each CPU, -p, -t and -u record tasks: choose one")]
     CgroupOfTasks,

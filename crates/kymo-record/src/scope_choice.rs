@@ -256,6 +256,9 @@ fn unsupported_reason(scope: Scope, options: &Options, whom: Whom, facts: &Facts
         Scope::Cgroup if !whom.follow || own_inherit(false) => {
             Some("a cgroup holds all children, and they are not to be followed".into())
         }
+        Scope::Cgroup if options.tracking.cgroups => {
+            Some("the cgroups of samples are recorded, and it would change the command's".into())
+        }
         Scope::Cgroup => facts.cgroup.clone().err(),
         Scope::Filtered => unfilterable(options)
             .or_else(|| {

@@ -1,6 +1,7 @@
 //! Resolves the targets: from options to tasks and CPUs, before anything is opened.
 use crate::error::PlanError;
 use crate::options::TargetSpec;
+use kymo_data::{ControlGroup, is_in_cgroup};
 use kymo_perf::{cgroup, proc, sys};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
     let mut ignored =
         |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} selects the targets"));
     let named = !spec.pids.is_empty() || !spec.tids.is_empty();
-    let cgroup = spec.cgroup.as_deref().map(cgroup::existing).transpose()?.map(|(_, directory)| directory);
+    let cgroup = spec.cgroup.as_deref().map(named_cgroup).transpose()?;
     if cgroup.is_some() && (named || spec.uid.is_some()) {
         return Err(PlanError::CgroupOfTasks);
     }
@@ -74,6 +75,27 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
         return Ok(Observed { kind: TargetKind::Cpus, tasks: Vec::new(), processes, until, cpus, cgroup });
     }
     Ok(Observed { kind: TargetKind::Command, tasks: vec![0], processes, until, cpus: online, cgroup })
+}
+
+/// A cgroup by its path, or by the name of its unit, its container or its pod.
+fn named_cgroup(name: &str) -> Result<Arc<OwnedFd>, PlanError> {
+    let error = match cgroup::existing(name) {
+        Ok((_, directory)) => return Ok(directory),
+        Err(error) => error,
+    };
+    let paths = cgroup::all().into_iter().filter_map(|cgroup| String::from_utf8(cgroup.path).ok());
+    let mut called: Vec<String> = Vec::new();
+    // Parents come first: what is in one that was found is found with it.
+    for path in paths.filter(|path| ControlGroup::of(path).is_called(name)) {
+        if !called.iter().any(|top| is_in_cgroup(&path, top)) {
+            called.push(path);
+        }
+    }
+    match &called[..] {
+        [] => Err(error.into()),
+        [path] => Ok(cgroup::existing(path)?.1),
+        _ => Err(PlanError::CgroupsOfName { name: name.to_owned(), paths: called }),
+    }
 }
 
 /// Tasks, processes, and whose end to wait for.

@@ -13,5 +13,5 @@ mod tests;
 
 pub use hierarchy::{HierarchyNode, hierarchy};
 pub use rows::{Hist, HistOptions, MAX_KEYS, Row, SortKey, UnknownSortKey};
-pub(crate) use rows::{KEYS, symbol_size};
+pub(crate) use rows::{KEYS, cgroup_name, symbol_size};
 pub use tree::{CallNode, CallTree, Order};

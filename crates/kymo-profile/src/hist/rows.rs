@@ -35,6 +35,14 @@ pub enum SortKey {
     Time,
     /// The text of a tracepoint's fields.
     Trace,
+    /// The path of the cgroup.
+    Cgroup,
+    /// The container that the cgroup is of.
+    Container,
+    /// The unit of systemd that it is of.
+    Unit,
+    /// The pod that it is of.
+    Pod,
 }
 
 /// At most so many sort keys.
@@ -46,8 +54,7 @@ pub const MAX_KEYS: usize = 8;
 pub struct UnknownSortKey(pub String);
 
 /// The words for sort keys, for sentences.
-pub(crate) const KEYS: &str =
-    "comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time and trace";
+pub(crate) const KEYS: &str = "comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace, cgroup, container, unit and pod";
 
 /// Why a sort key of perf is none here.
 fn reason(word: &str) -> &'static str {
@@ -72,6 +79,13 @@ fn reason(word: &str) -> &'static str {
     }
 }
 
+impl SortKey {
+    /// Whether it is one of a sample's cgroup.
+    pub fn is_of_cgroup(self) -> bool {
+        matches!(self, SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod)
+    }
+}
+
 impl FromStr for SortKey {
     type Err = UnknownSortKey;
 
@@ -88,6 +102,10 @@ impl FromStr for SortKey {
             "srcline" => SortKey::SourceLine,
             "time" => SortKey::Time,
             "trace" => SortKey::Trace,
+            "cgroup" => SortKey::Cgroup,
+            "container" => SortKey::Container,
+            "unit" => SortKey::Unit,
+            "pod" => SortKey::Pod,
             other => return Err(UnknownSortKey(other.to_string())),
         })
     }
@@ -138,6 +156,7 @@ impl HistOptions {
         Dims {
             time_quantum_ns: if self.keys.contains(&SortKey::Time) { quantum } else { 0 },
             raw: self.keys.contains(&SortKey::Trace),
+            cgroup: self.keys.iter().any(|key| key.is_of_cgroup()),
             pid: self.keys.contains(&SortKey::Process),
             tid: self.keys.contains(&SortKey::Thread),
             cpu: self.keys.contains(&SortKey::Cpu),
@@ -315,6 +334,9 @@ impl<'a> Maker<'a> {
                 SortKey::SourceLine => self.text_number(self.profile.stacks.line(group.chain)),
                 SortKey::Time => self.profile.loaded.extras.get(group.extra).time_ns,
                 SortKey::Trace => self.text_number(self.profile.trace(group.extra)),
+                SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod => {
+                    self.text_number(cgroup_name(self.profile, *sort, group))
+                }
             };
         }
         let next = self.rows.len() as u32;
@@ -383,6 +405,17 @@ fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering
     by_keys().fold(rank(a).cmp(&rank(b)), Ordering::then)
 }
 
+/// What a key of cgroups says of a group of samples.
+pub(crate) fn cgroup_name<'a>(profile: &'a Profile, key: SortKey, group: &GroupKey) -> &'a str {
+    let names = profile.loaded.counts.cgroups.get(profile.loaded.extras.get(group.extra).cgroup);
+    match key {
+        SortKey::Container => &names.container,
+        SortKey::Unit => &names.unit,
+        SortKey::Pod => &names.pod,
+        _ => &names.path,
+    }
+}
+
 /// The length of a function in bytes; `None` for code without a symbol.
 pub(crate) fn symbol_size(profile: &Profile, function: FunctionId) -> Option<u64> {
     let function = profile.functions.get(function);
@@ -411,5 +444,8 @@ pub(crate) fn compare(profile: &Profile, key: SortKey, a: &Row, b: &Row) -> Orde
             time(a).cmp(&time(b))
         }
         SortKey::Trace => profile.trace(a.group.extra).cmp(profile.trace(b.group.extra)),
+        SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod => {
+            cgroup_name(profile, key, &a.group).cmp(cgroup_name(profile, key, &b.group))
+        }
     }
 }

@@ -14,6 +14,8 @@ pub struct Extra {
     pub event: u32,
     /// A tracepoint's bytes.
     pub raw: Box<[u8]>,
+    /// The id of the cgroup.
+    pub cgroup: u64,
 }
 
 /// Distinct values with dense ids. Memory grows with what is distinct: raw bytes of tracepoints

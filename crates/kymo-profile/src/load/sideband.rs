@@ -70,6 +70,7 @@ pub(crate) fn collect(
         all.counts.lost_chunks += side.counts.lost_chunks;
         all.counts.lost_at.extend(side.counts.lost_at);
         all.counts.lost_samples += side.counts.lost_samples;
+        all.counts.cgroups.absorb(side.counts.cgroups);
         all.counts.throttled += side.counts.throttled;
     }
     all.counts.lost_at.sort_unstable();
@@ -128,6 +129,7 @@ impl Side {
                 }
             }
             Record::LostSamples { lost } => self.counts.lost_samples += lost,
+            Record::Cgroup { id, path } => self.counts.cgroups.add(id, path),
             Record::Throttle(_) => self.counts.throttled += 1,
             _ => {}
         }

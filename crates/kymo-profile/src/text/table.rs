@@ -1,7 +1,7 @@
 //! The table: header, column widths, rows.
 use super::graph::{self, GraphOptions};
 use super::shown;
-use crate::hist::{CallTree, Hist, KEYS, Row, SortKey, symbol_size};
+use crate::hist::{CallTree, Hist, KEYS, Row, SortKey, cgroup_name, symbol_size};
 use crate::profile::Profile;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -109,6 +109,10 @@ impl Column {
             Column::Key(SortKey::SourceLine) => "Source:Line",
             Column::Key(SortKey::Time) => "Time",
             Column::Key(SortKey::Trace) => "Trace output",
+            Column::Key(SortKey::Cgroup) => "Cgroup",
+            Column::Key(SortKey::Container) => "Container",
+            Column::Key(SortKey::Unit) => "Unit",
+            Column::Key(SortKey::Pod) => "Pod",
         }
     }
 
@@ -161,6 +165,9 @@ impl Column {
                 format!("{}.{:06}", time / 1_000_000_000, time % 1_000_000_000 / 1000)
             }
             Column::Key(SortKey::Trace) => shown(profile.trace(row.group.extra)).into_owned(),
+            Column::Key(key @ (SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod)) => {
+                shown(cgroup_name(profile, key, &row.group)).into_owned()
+            }
         }
     }
 }

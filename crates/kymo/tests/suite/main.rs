@@ -7,6 +7,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | the pages of options in the book | `reference.rs` |
+//! | samples by cgroup, container, unit and pod | `cgroups.rs` |
 //! | options of perf that kymo must have an answer to | `perf_options.rs`, the options in `../perf_options/` |
 //! | what options of perf make `record` do | `record_options.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
@@ -41,6 +42,7 @@
 
 mod bench;
 mod bombs;
+mod cgroups;
 mod cli;
 mod control;
 mod copied;

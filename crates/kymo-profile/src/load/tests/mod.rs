@@ -150,6 +150,7 @@ fn options() -> impl Strategy<Value = LoadOptions> {
             time: time.map(|span| TimeSpans(vec![span])),
             samples: if samples { 1 << 20 } else { 0 },
             workers: 0,
+            cgroups: None,
         },
     )
 }

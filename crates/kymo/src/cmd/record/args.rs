@@ -124,8 +124,14 @@ pub(crate) struct RecordArgs {
     /// Record the kernel's part of call chains only
     #[arg(long)]
     pub(crate) kernel_callchains: bool,
-    /// Of everything on the CPUs record what is in this cgroup: its path below the cgroup mount
-    #[arg(short = 'G', long = "cgroup", value_name = "NAME", value_delimiter = ',')]
+    /// Of everything on the CPUs record what is in this cgroup: its path below the cgroup mount, or the name of its unit (nginx.service), its container (by its id) or its pod
+    #[arg(
+        short = 'G',
+        long = "cgroup",
+        visible_alias = "cgroup-name",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub(crate) cgroups: Vec<String>,
     /// Record the cgroup of each sample, so that the report can tell containers and services apart
     #[arg(long)]

@@ -34,8 +34,8 @@ pub(crate) struct ReportArgs {
     #[arg(short = 'G', long)]
     pub(super) inverted: bool,
 
-    /// What rows are told apart by: comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace; with a + before
-    /// the first one, besides comm, dso and symbol
+    /// What rows are told apart by: comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace, cgroup, container,
+    /// unit, pod; with a + before the first one, besides comm, dso and symbol
     #[arg(short, long, value_name = "KEYS", value_delimiter = ',')]
     pub(super) sort: Vec<String>,
 
@@ -65,6 +65,11 @@ pub(crate) struct ReportArgs {
 
     #[command(flatten)]
     pub(super) filter: FilterArgs,
+
+    /// Only samples of these cgroups and of what is in them: paths, units (nginx.service), containers (by id) or pods; of a
+    /// recording with --all-cgroups
+    #[arg(long = "cgroup-name", value_name = "NAMES", value_delimiter = ',')]
+    pub(super) cgroups: Vec<String>,
 
     /// Leave out rows below this percentage
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = filter::percent)]

@@ -82,7 +82,11 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush().context("failed to write the report")?;
-    if !args.quiet && !has_samples(&profile) {
+    let unknown = emptied::of_cgroups(&profile.loaded.counts.cgroups, &plan.load);
+    if args.quiet || has_samples(&profile) {
+    } else if let Some(sentence) = unknown {
+        say(&sentence);
+    } else {
         filter::say_why_empty(&recording, &plan.load);
     }
     Ok(exit::of_reading(&recording, &profile.loaded.summary.problems))

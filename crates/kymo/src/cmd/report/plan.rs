@@ -58,12 +58,17 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         relative: args.rows.percentage == "relative",
         time_quantum_ns: args.rows.time_quantum,
     };
+    let of_cgroups = hist.keys.iter().any(|key| key.is_of_cgroup()) || !args.cgroups.is_empty();
+    if of_cgroups && !has_cgroups(recording) {
+        bail!("the recording has no cgroups of samples: record with `kymo record --all-cgroups`");
+    }
     let deep = args.rows.ignore_callees.is_some() || hist.needs_stacks();
     let load = LoadOptions {
         dims: hist.dims(),
         callchains: chains && (children || drawn || exports || deep),
         samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
         workers: args.jobs,
+        cgroups: list(&args.cgroups),
         ..args.filter.load(recording)?
     };
     let table = TableOptions {
@@ -81,6 +86,12 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         lines: hist.keys.contains(&SortKey::SourceLine),
     };
     Ok(Plan { load, resolve, hist, table })
+}
+
+/// Whether samples of some event say which cgroup they are of.
+fn has_cgroups(recording: &Recording) -> bool {
+    use kymo_data::abi::PERF_SAMPLE_CGROUP;
+    recording.events.list.iter().any(|event| event.attr.sample_type & PERF_SAMPLE_CGROUP != 0)
 }
 
 /// perf's parents where nobody says which: system calls and page faults.
