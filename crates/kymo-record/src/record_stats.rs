@@ -9,6 +9,8 @@ pub(crate) struct RecordStats {
     /// Where a sample holds its time, in bytes from the record's start; `None` if samples have
     /// none.
     time_at: Option<usize>,
+    /// Where a sample holds its address, and behind it its process; `None` if not both are there.
+    ip_at: Option<usize>,
     /// Samples seen.
     pub(crate) samples: u64,
     /// Records that LOST records told of.
@@ -43,6 +45,9 @@ impl RecordStats {
         let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];
         let words = before.iter().filter(|&&bit| sample_type & bit != 0).count();
         let time_at = (sample_type & abi::PERF_SAMPLE_TIME != 0).then_some(8 + 8 * words);
+        let both = abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID;
+        let ip_at = 8 + if sample_type & abi::PERF_SAMPLE_IDENTIFIER != 0 { 8 } else { 0 };
+        let ip_at = (sample_type & both == both).then_some(ip_at);
         let trailer = [
             abi::PERF_SAMPLE_TID,
             abi::PERF_SAMPLE_TIME,
@@ -52,7 +57,7 @@ impl RecordStats {
             abi::PERF_SAMPLE_IDENTIFIER,
         ];
         let trailer_bytes = 8 * trailer.iter().filter(|&bit| sample_type & bit != 0).count();
-        RecordStats { time_at, collect_files, trailer_bytes, ..RecordStats::default() }
+        RecordStats { time_at, ip_at, collect_files, trailer_bytes, ..RecordStats::default() }
     }
 
     /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is
@@ -65,6 +70,11 @@ impl RecordStats {
             match kind {
                 abi::PERF_RECORD_SAMPLE => {
                     self.samples += 1;
+                    if let (Some(code), Some(at)) = (&mut self.code, self.ip_at)
+                        && let (Some(ip), Some(task)) = (u64_at(record, at), u64_at(record, at + 8))
+                    {
+                        code.sample(task as u32 as i32, ip);
+                    }
                     if let Some(time) = self.time_at.and_then(|at| u64_at(record, at)) {
                         let (first, last) = self.times.unwrap_or((time, time));
                         self.times = Some((first.min(time), last.max(time)));

@@ -241,7 +241,7 @@ impl Session {
         };
         let (reported, remark) = user_lost;
         remarks.extend(remark);
-        remarks.extend(code.remarks);
+        remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

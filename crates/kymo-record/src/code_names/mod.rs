@@ -20,6 +20,7 @@
 
 mod lines;
 mod process;
+mod runtime;
 mod tap;
 mod worker;
 
@@ -44,6 +45,8 @@ const FORWARD_INTERVAL: Duration = Duration::from_millis(100);
 enum CodeSource {
     /// It runs code in memory that belongs to no file.
     Memory,
+    /// It writes a jitdump.
+    Dump,
     /// It is a HotSpot virtual machine.
     Hotspot,
 }
@@ -65,7 +68,50 @@ pub(crate) struct CodeWatch {
 #[derive(Debug, Default)]
 pub(crate) struct CodeReport {
     /// Sentences for the user.
-    pub(crate) remarks: Vec<String>,
+    remarks: Vec<String>,
+    /// Processes that told no names.
+    nameless: Vec<Nameless>,
+}
+
+/// A process whose generated code has no names.
+#[derive(Debug)]
+struct Nameless {
+    pid: i32,
+    /// The name of its program's file.
+    program: String,
+    runtime: &'static runtime::Runtime,
+}
+
+impl CodeReport {
+    /// What the user should know; `tap`: who has how many samples in generated code.
+    pub(crate) fn remarks(self, tap: Option<&CodeTap>, samples: u64) -> Vec<String> {
+        let mut remarks = self.remarks;
+        let mut by_runtime: Vec<(Nameless, u64, usize)> = Vec::new();
+        for process in self.nameless {
+            let count = tap.map_or(0, |tap| tap.samples_of(process.pid));
+            match by_runtime.iter_mut().find(|known| std::ptr::eq(known.0.runtime, process.runtime)) {
+                Some(known) => {
+                    known.1 += count;
+                    known.2 += usize::from(count > 0);
+                }
+                None => by_runtime.push((process, count, 1)),
+            }
+        }
+        for (Nameless { pid, program, runtime }, count, processes) in by_runtime {
+            // One in a hundred is worth a sentence.
+            if count == 0 || count.saturating_mul(100) < samples {
+                continue;
+            }
+            let more = if processes > 1 { format!(" and {} more", processes - 1) } else { String::new() };
+            let program = program.escape_debug();
+            let share = 100 * count / samples.max(1);
+            remarks.push(format!(
+                "{count} samples ({share} %) lie in code that {program} ({pid}{more}) made without names: {}",
+                runtime.advice
+            ));
+        }
+        remarks
+    }
 }
 
 enum FromWorker {
@@ -117,7 +163,7 @@ pub(crate) fn forward(
 ) -> CodeReport {
     // The worker's thread comes with the first process that it is for. Most recordings have none.
     let (news, ends) = watch.wait(None);
-    let failed = |why: String| CodeReport { remarks: vec![why] };
+    let failed = |why: String| CodeReport { remarks: vec![why], nameless: Vec::new() };
     if news.is_empty() || ends.is_some() && news.is_empty() {
         return CodeReport::default();
     }
@@ -149,7 +195,7 @@ fn receive(received: &Receiver<FromWorker>, watch: &CodeWatch, out: &mut Sender<
             Err(RecvTimeoutError::Timeout) => {
                 if watch.ends().is_some_and(|ends| Instant::now() > ends + Duration::from_secs(1)) {
                     let why = "names of generated code may be missing: reading them took too long at the end";
-                    return CodeReport { remarks: vec![why.to_owned()] };
+                    return CodeReport { remarks: vec![why.to_owned()], nameless: Vec::new() };
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! A process that generates code, from one visit to the next.
 
-use super::CodeSource;
 use super::lines::KnownLines;
+use super::runtime::{self, Runtime};
+use super::{CodeSource, Nameless};
 use kymo_perf::hotspot::{Hotspot, HotspotError};
 use kymo_perf::proc::{self, InnerIdentity, TmpFolder, read_from};
 use std::fs::File;
@@ -44,6 +45,9 @@ struct MapFile {
 #[derive(Debug)]
 pub(super) struct Process {
     pid: i32,
+    /// The file of its program, and what that runs.
+    program: (String, &'static Runtime),
+    has_dump: bool,
     /// The machine, if it is one and may be asked.
     machine: Option<Hotspot>,
     is_machine: bool,
@@ -66,6 +70,8 @@ impl Process {
     pub(super) fn new(pid: i32) -> Process {
         Process {
             pid,
+            program: runtime::of(pid),
+            has_dump: false,
             machine: None,
             is_machine: false,
             identity: InnerIdentity::of(pid),
@@ -82,9 +88,13 @@ impl Process {
 
     /// Something says that it generates code.
     pub(super) fn has(&mut self, source: CodeSource, asks_machines: bool) {
-        if source == CodeSource::Hotspot {
-            self.is_machine = true;
-            self.machine = asks_machines.then(|| Hotspot::find(self.pid).ok()).flatten();
+        match source {
+            CodeSource::Memory => {}
+            CodeSource::Dump => self.has_dump = true,
+            CodeSource::Hotspot => {
+                self.is_machine = true;
+                self.machine = asks_machines.then(|| Hotspot::find(self.pid).ok()).flatten();
+            }
         }
     }
 
@@ -160,6 +170,13 @@ impl Process {
                 Vec::new()
             }
         }
+    }
+
+    /// Itself, if it told no names for its code.
+    pub(super) fn nameless(&self) -> Option<Nameless> {
+        let (program, runtime) = &self.program;
+        let is_nameless = !self.is_machine && !self.has_dump && self.known.is_empty();
+        is_nameless.then(|| Nameless { pid: self.pid, program: program.clone(), runtime })
     }
 
     /// What the user should know in the end.

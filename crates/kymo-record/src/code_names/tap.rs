@@ -3,22 +3,34 @@
 use super::{CodeSource, CodeWatch};
 use kymo_data::{RecordCursor, abi};
 use kymo_perf::hotspot::Hotspot;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// More are not watched: a machine with so many has other worries.
 const MOST_PROCESSES: usize = 4096;
 
-/// Looks at MMAP2 records.
+/// Pieces of memory that are remembered of a process.
+const MOST_RANGES: usize = 4096;
+
+/// Looks at MMAP2 records, and counts samples.
 #[derive(Debug)]
 pub(crate) struct CodeTap {
     watch: Arc<CodeWatch>,
     told: HashSet<(i32, CodeSource)>,
+    memory: HashMap<i32, CodeMemory>,
+}
+
+/// Where a process's generated code is.
+#[derive(Debug, Default)]
+struct CodeMemory {
+    /// First addresses, and one past the last.
+    ranges: BTreeMap<u64, u64>,
+    samples: u64,
 }
 
 impl CodeTap {
     pub(crate) fn new(watch: &Arc<CodeWatch>) -> CodeTap {
-        CodeTap { watch: Arc::clone(watch), told: HashSet::new() }
+        CodeTap { watch: Arc::clone(watch), told: HashSet::new(), memory: HashMap::new() }
     }
 
     /// Looks at all mappings among these records.
@@ -40,18 +52,47 @@ impl CodeTap {
         let source = match &name[..end] {
             name if Hotspot::is_library(name) => CodeSource::Hotspot,
             b"//anon" | b"" => CodeSource::Memory,
-            // One that writes a jitdump, whose path is in this record.
-            name if is_dump(name) => CodeSource::Memory,
+            name if is_dump(name) => CodeSource::Dump,
             name if name.starts_with(b"/dev/zero") || name.starts_with(b"/memfd:") => CodeSource::Memory,
             _ => return,
         };
         let pid = i32::from_le_bytes([record[8], record[9], record[10], record[11]]);
+        if source == CodeSource::Memory
+            && (self.memory.contains_key(&pid) || self.memory.len() < MOST_PROCESSES)
+        {
+            let number = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
+            let (start, end) = (number(16), number(16).saturating_add(number(24)));
+            let memory = self.memory.entry(pid).or_default();
+            if memory.ranges.len() < MOST_RANGES {
+                let known = memory.ranges.entry(start).or_insert(end);
+                *known = end.max(*known);
+            }
+        }
         if pid > 0 && self.told.len() < MOST_PROCESSES && self.told.insert((pid, source)) {
             self.watch.add(pid, source);
         }
     }
+
+    /// Counts a sample of a process that makes code.
+    #[inline]
+    pub(crate) fn sample(&mut self, pid: i32, address: u64) {
+        if self.memory.is_empty() {
+            return;
+        }
+        if let Some(memory) = self.memory.get_mut(&pid)
+            && memory.ranges.range(..=address).next_back().is_some_and(|(_, &end)| address < end)
+        {
+            memory.samples += 1;
+        }
+    }
+
+    /// How many samples lie in generated code of a process.
+    pub(crate) fn samples_of(&self, pid: i32) -> u64 {
+        self.memory.get(&pid).map_or(0, |memory| memory.samples)
+    }
 }
 
+/// Whether a process says by this mapping that it writes a jitdump.
 fn is_dump(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"jit-") && name.ends_with(b".dump")

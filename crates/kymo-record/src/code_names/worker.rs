@@ -16,14 +16,14 @@ pub(super) struct Worker {
     clock: EventClock,
     asks_machines: bool,
     processes: BTreeMap<i32, Process>,
-    remarks: Vec<String>,
+    report: CodeReport,
 }
 
 impl Worker {
     /// For events with this clock; `None` if the time cannot be told.
     pub(super) fn new(clock: Option<i32>, asks_machines: bool) -> Option<Worker> {
         let clock = EventClock::new(clock, THREAD_NAME)?;
-        Some(Worker { clock, asks_machines, processes: BTreeMap::new(), remarks: Vec::new() })
+        Some(Worker { clock, asks_machines, processes: BTreeMap::new(), report: CodeReport::default() })
     }
 
     /// Until the recording ends, or `emit` says that nobody takes the records.
@@ -81,7 +81,7 @@ impl Worker {
             None => true,
         };
         if ended && let Some(mut process) = self.processes.remove(&pid) {
-            self.remarks.extend(process.remarks(self.asks_machines));
+            self.take_leave(&mut process);
         }
         goes_on
     }
@@ -94,14 +94,21 @@ impl Worker {
 
     /// What the user should know.
     pub(super) fn report(&mut self) -> CodeReport {
-        for process in self.processes.values_mut() {
-            self.remarks.extend(process.remarks(self.asks_machines));
+        for (_, mut process) in std::mem::take(&mut self.processes) {
+            self.take_leave(&mut process);
         }
-        let more = self.remarks.len().saturating_sub(MOST_REMARKS);
-        self.remarks.truncate(MOST_REMARKS);
+        let mut report = std::mem::take(&mut self.report);
+        let more = report.remarks.len().saturating_sub(MOST_REMARKS);
+        report.remarks.truncate(MOST_REMARKS);
         if more > 0 {
-            self.remarks.push(format!("{more} more processes have no names for their generated code"));
+            report.remarks.push(format!("{more} more processes have no names for their generated code"));
         }
-        CodeReport { remarks: std::mem::take(&mut self.remarks) }
+        report
+    }
+
+    /// Keeps what is to be said of a process that is not visited any more.
+    fn take_leave(&mut self, process: &mut Process) {
+        self.report.remarks.extend(process.remarks(self.asks_machines));
+        self.report.nameless.extend(process.nameless());
     }
 }
