@@ -52,7 +52,7 @@ pub(super) fn of(pid: i32) -> (String, &'static Runtime) {
 fn by_name(name: &str) -> &'static Runtime {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     let is_of = |program: &&str| stem == *program || stem.strip_prefix(*program).is_some_and(is_variant);
-    RUNTIMES.iter().find(|runtime| runtime.programs.iter().any(|program| is_of(&program))).unwrap_or(&OTHER)
+    RUNTIMES.iter().find(|runtime| runtime.programs.iter().any(is_of)).unwrap_or(&OTHER)
 }
 
 /// What may follow a program's name: `php-cgi`, `php-fpm8.2`, `beam.smp`.
