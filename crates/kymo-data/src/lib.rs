@@ -141,7 +141,7 @@ pub use features::{
     NumaNode,
 };
 pub use header::is_recording;
-pub use mark::{Mark, UnwindCounts};
+pub use mark::{InterpretedFunction, Mark, UnwindCounts};
 pub use pass::ReadSummary;
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{

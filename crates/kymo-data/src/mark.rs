@@ -6,6 +6,10 @@
 //! unknown type would make perf give up on the file. Marks of earlier versions of kymo are shorter,
 //! and read all the same.
 
+mod function;
+
+pub use function::InterpretedFunction;
+
 use crate::abi::{PERF_RECORD_HEADER_EVENT_TYPE, SMALLEST_EVENT_TYPE_RECORD};
 use crate::build;
 use crate::record::RawRecord;
@@ -19,6 +23,7 @@ const UNWOUND: u32 = 2;
 /// Names of generated code, which [`CodeNames`](crate::CodeNames) reads and writes.
 pub(crate) const NAMES: u32 = 3;
 const CLOCK: u32 = 4;
+const FUNCTION: u32 = 5;
 
 /// The body of a mark of this kind, from the magic on.
 pub(crate) fn body_of_kind<'a>(record: &RawRecord<'a>, kind: u32) -> Option<&'a [u8]> {

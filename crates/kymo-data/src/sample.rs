@@ -291,6 +291,12 @@ impl SampleLayout {
         }
     }
 
+    /// Where a sample's body has the instruction pointer.
+    pub fn ip_offset(&self) -> Option<usize> {
+        let before = if self.sample_type & PERF_SAMPLE_IDENTIFIER != 0 { 8 } else { 0 };
+        (self.sample_type & PERF_SAMPLE_IP != 0).then_some(before)
+    }
+
     /// Which fields a sample has.
     pub fn sample_type(&self) -> u64 {
         self.sample_type

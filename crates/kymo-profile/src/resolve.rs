@@ -156,6 +156,8 @@ pub struct Named {
     pub module_address: u64,
     /// Start, end and name.
     pub symbol: Option<(u64, u64, Box<str>)>,
+    /// The line of the source file, for functions that an interpreter runs.
+    pub line: Option<u32>,
     /// Names of the functions inlined at the address, innermost first, without the symbol itself.
     pub inlined: Vec<Arc<str>>,
     /// Of generated code: which of those that were in its place at different times.
@@ -271,6 +273,9 @@ impl<'a> Resolver<'a> {
     fn source_line(&self, place: Place) -> Arc<str> {
         let found = self.find(place, false);
         let Some(module) = found.module else { return format!("{:#x}", place.2).into() };
+        if let Some(line) = found.line {
+            return format!("{}:{line}", self.timeline.modules.get(module).short_name).into();
+        }
         let symbols = self.symbols(module);
         if let Some(frame) = symbols.inline_frames(found.module_address).first()
             && let (Some(file), Some(line)) = (&frame.file, frame.line)
@@ -325,6 +330,13 @@ impl<'a> Resolver<'a> {
     }
 
     fn find(&self, (maps, mode, ip): Place, inline: bool) -> Named {
+        if !is_kernel(mode)
+            && let Some((function, module_address, line)) = self.timeline.scripts.find(ip)
+        {
+            let symbol = Some((function.start, function.end, function.name.as_ref().into()));
+            let module = Some(function.module);
+            return Named { module, module_address, symbol, line, ..Named::default() };
+        }
         let Some(mapping) = self.mapping(maps, mode, ip) else {
             return Named { module_address: ip, ..Named::default() };
         };
@@ -417,6 +429,6 @@ pub(crate) fn module_key(module: &Module, kernel: &KernelIdentity) -> ModuleKey 
         },
         ModuleKind::Vdso => ModuleKey::Vdso { build_id },
         ModuleKind::Jit { pid } => ModuleKey::PerfMap { pid },
-        ModuleKind::Memory | ModuleKind::Ksymbol => ModuleKey::Anonymous,
+        ModuleKind::Memory | ModuleKind::Ksymbol | ModuleKind::Script => ModuleKey::Anonymous,
     }
 }

@@ -413,7 +413,10 @@ impl<'a> Printer<'a> {
                     match module.kind {
                         ModuleKind::Jit { pid } => format!("/tmp/perf-{pid}.map"),
                         ModuleKind::KernelModule => module.short_name.clone(),
-                        _ => String::from_utf8_lossy(&module.path).into_owned(),
+                        _ => {
+                            let path = String::from_utf8_lossy(&module.path);
+                            named.line.map_or(path.to_string(), |line| format!("{path}:{line}"))
+                        }
                     }
                 }
                 None => "[unknown]".to_string(),

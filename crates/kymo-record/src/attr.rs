@@ -163,6 +163,23 @@ pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
     Request { immediate: true, ..Request::new("dummy:u", attr) }
 }
 
+/// An event that takes what is told of Python's frames, before each sample.
+pub(crate) fn python(options: &Options, common: &Common) -> Request {
+    let mut attr = attr_zeroed();
+    attr.type_ = Perf::SOFTWARE;
+    attr.config = Perf::SW_BPF_OUTPUT;
+    attr.sample_type = Perf::SAMPLE_IP | Perf::SAMPLE_TID | Perf::SAMPLE_TIME | Perf::SAMPLE_IDENTIFIER;
+    attr.sample_type |= Perf::SAMPLE_RAW;
+    if common.system || options.sample_cpu {
+        attr.sample_type |= Perf::SAMPLE_CPU;
+    }
+    attr.sample_period = 1;
+    attr.read_format = Perf::FORMAT_ID;
+    attr.set_disabled(1);
+    finish(&mut attr, options, common);
+    Request::new("python", attr)
+}
+
 fn finish(attr: &mut perf_event_attr, options: &Options, common: &Common) {
     attr.set_sample_id_all(1);
     if options.unbuffered {

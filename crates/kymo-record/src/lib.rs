@@ -37,7 +37,8 @@
 //! - `existing`, `synth`: records of processes and mappings that existed before.
 //! - `drain`, `ring_scan`, `channel`, `pool`: from the rings to the writer; `user_rings`: rings
 //!   that programs write themselves.
-//! - `reduce`: stacks to call chains; `pid_filter`: records of other processes are dropped.
+//! - `reduce`: stacks to call chains; `python`: with names of Python; `pid_filter`: records of other
+//!   processes are dropped.
 //! - `code_names`: names of generated code, from the processes into the file.
 //! - `writer`, `record_stats`, `round`, `sink`, `disk`: count, mark, append; `series`, `sideband`:
 //!   several files; `flight`: snapshots in place of the writer.
@@ -92,6 +93,7 @@ mod pipeline;
 mod plan;
 mod pool;
 mod previous;
+mod python;
 mod record_stats;
 mod reduce;
 mod ring_scan;

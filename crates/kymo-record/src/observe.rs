@@ -2,12 +2,15 @@
 //! tasks. Set up before events are opened; removed on drop.
 use crate::options::Overload;
 use crate::plan::RecordingPlan;
+use crate::python::Interpreters;
 use crate::scope::Scope;
-use kymo_perf::bpf::{Follow, FollowedBitmap, Follower};
+use kymo_perf::bpf::{BpfError, Follow, FollowOptions, FollowedBitmap, Follower, PythonWalker};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::sys::{Perf, perf_event_attr};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Keeps the scope's part of the kernel alive.
 #[derive(Debug, Default)]
@@ -16,6 +19,26 @@ pub(crate) struct Observer {
     /// Where the command can be frozen.
     pen: Option<OwnCgroup>,
     follower: Option<Follower>,
+    pub(crate) python: Option<Python>,
+}
+
+/// What walks the frames of Python, and the interpreters whose frames are walked.
+#[derive(Debug)]
+pub(crate) struct Python {
+    pub(crate) walker: PythonWalker,
+    pub(crate) interpreters: Arc<Interpreters>,
+    /// The event that takes what is told.
+    event: usize,
+    /// For events that have no other program.
+    program: Option<OwnedFd>,
+}
+
+impl Python {
+    fn new(event: usize, filtered: bool) -> Result<Python, BpfError> {
+        let walker = PythonWalker::new()?;
+        let program = if filtered { None } else { Some(walker.program()?) };
+        Ok(Python { walker, interpreters: Arc::default(), event, program })
+    }
 }
 
 impl Observer {
@@ -23,6 +46,12 @@ impl Observer {
     /// scope cannot be had after all.
     pub(crate) fn prepare(plan: &mut RecordingPlan) -> Result<Observer, String> {
         let mut observer = Observer::default();
+        if let Some(event) = plan.python_event {
+            match Python::new(event, plan.scope == Scope::Filtered) {
+                Ok(python) => observer.python = Some(python),
+                Err(error) => plan.give_up_python(error),
+            }
+        }
         match plan.scope {
             Scope::Cgroup => {
                 let cgroup = OwnCgroup::create().map_err(|error| error.to_string())?;
@@ -42,7 +71,10 @@ impl Observer {
                     }
                     tasks => Follow::Threads { ids: tasks, children: plan.follow },
                 };
-                observer.follower = Some(Follower::start(who).map_err(|error| error.to_string())?);
+                let python = observer.python.as_ref().map(|python| python.walker.maps());
+                let options = FollowOptions { python, ..FollowOptions::default() };
+                let follower = Follower::start_with(who, &options);
+                observer.follower = Some(follower.map_err(|error| error.to_string())?);
             }
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
@@ -63,6 +95,14 @@ impl Observer {
 
     /// Binds the events that were opened, before any is turned on.
     pub(crate) fn bind(&mut self, events: &Evlist) -> io::Result<()> {
+        if let Some(python) = &mut self.python {
+            for (cpu, fd) in events.event_fds(python.event) {
+                python.walker.tell(cpu.try_into().unwrap_or(0), fd)?;
+            }
+            if let Some(program) = python.program.take() {
+                events.set_bpf(program.as_fd(), |event| samples(&event.request.attr))?;
+            }
+        }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         if let Some(program) = follower.program() {
             events.set_bpf(program, |event| samples(&event.request.attr))?;
@@ -96,5 +136,5 @@ fn pen(tasks: &[i32]) -> Result<OwnCgroup, CgroupError> {
 
 /// Whether the event takes samples.
 fn samples(attr: &perf_event_attr) -> bool {
-    !(attr.type_ == Perf::SOFTWARE && attr.config == Perf::SW_DUMMY)
+    attr.type_ != Perf::SOFTWARE || ![Perf::SW_DUMMY, Perf::SW_BPF_OUTPUT].contains(&attr.config)
 }

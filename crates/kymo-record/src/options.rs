@@ -247,6 +247,9 @@ pub struct Options {
     pub counts: bool,
     /// Keep copies of stacks as they are, instead of unwinding them while recording.
     pub raw_stacks: bool,
+    /// Python's functions take the place of the native frames that run them, where stacks are
+    /// unwound while recording and programs may be loaded into the kernel.
+    pub python: bool,
     /// Take no samples, only count.
     pub no_samples: bool,
     /// When sampling begins.
@@ -314,6 +317,7 @@ impl Options {
             period: false,
             counts: false,
             raw_stacks: false,
+            python: true,
             no_samples: false,
             delay: None,
             clock: None,

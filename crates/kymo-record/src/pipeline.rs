@@ -18,6 +18,7 @@ use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{self, SharedNaming};
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
+use crate::python::{PythonFinder, PythonStacks};
 use crate::record_stats::RecordStats;
 use crate::reduce::Reducer;
 use crate::ring_scan::DrainRequest;
@@ -88,6 +89,8 @@ pub(crate) struct Outcome {
     pub(crate) code: CodeReport,
     /// How many of each program's events were lost as the program reports it, and its remark.
     pub(crate) user_lost: (Vec<u64>, Option<String>),
+    /// What the user should know of interpreters.
+    pub(crate) of_python: Vec<String>,
 }
 
 struct DrainStage<'a> {
@@ -204,6 +207,10 @@ impl<'a> Pipeline<'a> {
                 reducer.and_then(|(reducer, messages)| threads.start(move || reducer.run(messages)));
             let are_ready = threads.start_drains(drains, &base.shared);
             let request = base.shared.throttle_request.as_ref();
+            let finder = base.opened.observer.python.as_ref();
+            let finder = finder.map(|python| PythonFinder::new(&python.walker, &python.interpreters));
+            let finder =
+                finder.and_then(|finder| threads.start(move || finder.run(&base.shared.stop_notifier)));
             let throttle = (throttle.zip(request))
                 .and_then(|(throttle, request)| threads.start(move || throttle.run(request, &base.shared)));
             let clock = plan.options.clock.map(RecordingClock::id);
@@ -248,6 +255,7 @@ impl<'a> Pipeline<'a> {
                 pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
                 written: recorder.and_then(|recorder| recorder.join().ok()),
                 user_lost,
+                of_python: finder.and_then(|finder| finder.join().ok()).unwrap_or_default(),
             }
         })
     }
@@ -315,6 +323,10 @@ fn reducer<'a>(
     let (senders, reduced) = channel([NOTES, places]).map_err(notifier_error)?;
     let Ok([notes, sender]) = <[Sender<Message>; 2]>::try_from(senders) else { return Ok(None) };
     let mut reducer = Reducer::new(specs, requests, &base.shared.pool, sender);
+    if let (Some(python), Some(event)) = (&base.opened.observer.python, plan.python_event) {
+        let interpreters = Arc::clone(&python.interpreters);
+        reducer = reducer.with_python(event, PythonStacks::new(interpreters, specs));
+    }
     if plan.observe_command {
         reducer = reducer.without_existing();
     }

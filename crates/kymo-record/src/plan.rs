@@ -3,12 +3,13 @@
 use crate::attr::{self, Common};
 use crate::error::PlanError;
 use crate::machine::read_number;
-use crate::options::{Options, Overload, Rate, RecordingClock};
+use crate::options::{CallGraph, Options, Overload, Rate, RecordingClock};
 use crate::ring_size;
 use crate::scope::Scope;
 use crate::scope_choice::{self, Choice, Facts, Whom};
 use crate::stack_choice;
 use crate::targets::{self, Observed, TargetKind};
+use kymo_perf::bpf::Follower;
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
 use std::collections::HashSet;
@@ -48,6 +49,8 @@ pub struct RecordingPlan {
     pub notes: Vec<String>,
     /// Remarks on what opening changed.
     pub late_notes: Vec<String>,
+    /// The event that takes what is told of Python's frames, if they are walked.
+    pub(crate) python_event: Option<usize>,
     /// Whom to observe, whatever the scope.
     pub(crate) observed: Observed,
     /// How often all threads were opened again because new ones had come.
@@ -134,6 +137,7 @@ impl RecordingPlan {
             options,
             notes,
             late_notes: Vec::new(),
+            python_event: None,
             observed,
             attempts: 0,
         };
@@ -147,8 +151,9 @@ impl RecordingPlan {
         let (options, observed) = (&self.options, &self.observed);
         let with_tracker = tracking_event(options, self.system());
         let starts_on_exec = self.starts_on_exec();
+        let python = self.walks_python();
         let common = Common {
-            several: options.events.len() > 1 || with_tracker,
+            several: options.events.len() > 1 || with_tracker || python,
             on_exec: starts_on_exec && options.delay.is_none(),
             system: self.system(),
             inherit: self.follow && scope == Scope::Inherit,
@@ -162,6 +167,10 @@ impl RecordingPlan {
         if with_tracker {
             events.push(attr::tracker(options, &Common { on_exec: starts_on_exec, ..common }));
         }
+        self.python_event = python.then_some(events.len());
+        if python {
+            events.push(attr::python(options, &common));
+        }
         let tasks = || observed.tasks.clone();
         let mut targets = match scope {
             Scope::Cpus | Scope::Cgroup | Scope::Filtered => Targets::system(&observed.cpus),
@@ -172,6 +181,25 @@ impl RecordingPlan {
         targets.ignore_missing =
             !scope.is_per_cpu() && !self.observe_command && options.targets.tids.is_empty();
         self.open = evlist::EvlistPlan { events, targets };
+    }
+
+    /// Whether Python's frames are walked: samples are taken of CPUs, stacks are unwound while
+    /// recording, and programs may be loaded.
+    fn walks_python(&self) -> bool {
+        self.options.python
+            && self.scope.is_per_cpu()
+            && matches!(self.options.call_graph, CallGraph::Dwarf { .. })
+            && !self.options.raw_stacks
+            && !self.options.no_samples
+            && !self.keeps_newest()
+            && Follower::available().is_ok()
+    }
+
+    /// Python's frames cannot be walked after all.
+    pub(crate) fn give_up_python(&mut self, reason: impl fmt::Display) {
+        self.late_notes.push(format!("Python's functions are shown as native frames: {reason}"));
+        self.options.python = false;
+        self.set_scope(self.scope);
     }
 
     /// Whether there is a scope to fall back to.
@@ -410,7 +438,11 @@ mod tests {
         let groups = selector::parse(selector).unwrap();
         let events = selector::resolve(&groups, &Machine::here()).unwrap();
         // Whatever this machine permits.
-        Options { scope: Some(Scope::Inherit), ..Options::new(events, targets, Output::Stdout) }
+        Options {
+            scope: Some(Scope::Inherit),
+            python: false,
+            ..Options::new(events, targets, Output::Stdout)
+        }
     }
 
     fn command() -> TargetSpec {
@@ -526,6 +558,25 @@ mod tests {
         plan.set_command(77);
         assert_eq!(plan.open.targets.tasks, [77]);
         assert!(plan.starts_on_exec());
+    }
+
+    /// Checks that scopes of CPUs get an event that takes what is told of Python's frames, where
+    /// programs may be loaded and stacks are unwound, and samples that say to which event they
+    /// belong.
+    #[test]
+    fn python() {
+        let asked = Options { python: true, ..options("cpu-clock", command()) };
+        let mut plan = RecordingPlan::resolve(asked).unwrap();
+        assert_eq!(plan.python_event, None, "events of tasks");
+        plan.set_scope(Scope::Cgroup);
+        let expected = (Follower::available().is_ok() && cfg!(target_arch = "x86_64")).then_some(1);
+        assert_eq!(plan.python_event, expected);
+        if expected.is_some() {
+            let types: Vec<u64> = plan.open.events.iter().map(|event| event.attr.sample_type).collect();
+            assert!(types.iter().all(|bits| bits & Perf::SAMPLE_IDENTIFIER != 0) && types.len() == 2);
+            plan.give_up_python("a test says so");
+            assert_eq!((plan.python_event, plan.open.events.len()), (None, 1));
+        }
     }
 
     /// Checks that threads which come while all are opened make it start over, a few times, and

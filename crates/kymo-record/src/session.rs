@@ -13,13 +13,14 @@ use crate::options::LastSnapshot;
 use crate::output;
 use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
 use crate::plan::RecordingPlan;
+use crate::python;
 use crate::record_stats::RecordStats;
 use crate::reduce::reduced;
 use crate::run_loop::RunLoop;
 use crate::series::{FileListener, Limits};
 use crate::sink::Sink;
 use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
-use kymo_data::{Compressor, EventSpec, Features};
+use kymo_data::{Compressor, EventSpec, Features, abi};
 use kymo_perf::evlist::{Evlist, MappedRing, Note};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
@@ -126,6 +127,10 @@ impl Session {
                 spec.attr = reduced(&spec.attr).unwrap_or_else(|| std::mem::take(&mut spec.attr));
             }
         }
+        // What it tells goes into chains: for readers it has no samples.
+        if let Some(spec) = plan.python_event.and_then(|event| specs.get_mut(event)) {
+            spec.attr.config = abi::PERF_COUNT_SW_DUMMY;
+        }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
@@ -226,7 +231,7 @@ impl Session {
             requests,
             switch_request: pipeline.switch_request.clone(),
         };
-        let Outcome { ended, written, unwound, pauses, listed, code, user_lost } =
+        let Outcome { ended, written, unwound, pauses, listed, code, user_lost, of_python } =
             pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
@@ -239,9 +244,13 @@ impl Session {
             }
             _ => Vec::new(),
         };
+        if plan.python_event.is_none() {
+            remarks.extend(python::without_names(plan, &written.stats.files));
+        }
         let (reported, remark) = user_lost;
         remarks.extend(remark);
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
+        remarks.extend(of_python);
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

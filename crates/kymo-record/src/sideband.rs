@@ -5,7 +5,7 @@
 //! programs that have ended and whose samples are still to come. Records
 //! of several rings are not in order of time, so each thing remembers its time, and what is older
 //! than what is known changes nothing.
-use kymo_data::{Attr, RecordCursor, RecordHeader, SampleId, abi, build};
+use kymo_data::{Attr, InterpretedFunction, RawRecord, RecordCursor, RecordHeader, SampleId, abi, build};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// The kernel's process id in records.
@@ -27,7 +27,7 @@ pub(crate) struct Sideband {
     time_at: Option<usize>,
     kernel: Vec<Vec<u8>>,
     processes: BTreeMap<i32, Process>,
-    /// Records about the kernel that add up: symbols, programs of BPF, cgroups.
+    /// Records that add up: symbols of the kernel, programs of BPF, cgroups, functions of interpreters.
     others: VecDeque<Vec<u8>>,
     ended: VecDeque<(u64, i32, i32)>,
     round: u64,
@@ -128,6 +128,13 @@ impl Sideband {
         }
     }
 
+    fn other(&mut self, record: Vec<u8>) {
+        if self.others.len() == OTHERS_LIMIT {
+            self.others.pop_front();
+        }
+        self.others.push_back(record);
+    }
+
     fn record(&mut self, header: RecordHeader, record: &[u8]) -> Option<()> {
         let own = record.len().checked_sub(self.trailer)?;
         let time = self.time_at.and_then(|at| u64_at(record, own + at)).unwrap_or(0);
@@ -188,11 +195,14 @@ impl Sideband {
                     self.ended.push_back((self.round, first, tid));
                 }
             }
+            // It has no time, and no ids behind it.
+            abi::PERF_RECORD_HEADER_EVENT_TYPE => {
+                let raw = RawRecord { header, body: record.get(8..)?, position: 0 };
+                InterpretedFunction::parse(&raw)?;
+                self.other(record.to_vec());
+            }
             abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT | abi::PERF_RECORD_CGROUP => {
-                if self.others.len() == OTHERS_LIMIT {
-                    self.others.pop_front();
-                }
-                self.others.push_back(quiet());
+                self.other(quiet());
             }
             _ => {}
         }

@@ -187,7 +187,12 @@ impl WriterThread<'_> {
                 }
                 (state.append(&records, 0, packed), None)
             }
-            Some(Message::Note(records)) => (state.append(&records, 0, packed), None),
+            Some(Message::Note(records)) => {
+                if let Some(series) = &mut state.series {
+                    series.sideband.records(&records);
+                }
+                (state.append(&records, 0, packed), None)
+            }
             Some(Message::Empty { ring, round, scan }) => (Ok(0), Some(Emptied { ring, round, scan })),
             Some(Message::Full { ring, mut buffer, len, round, scan, emptied, starved }) => {
                 let len = self.pid_filter.remove(&mut buffer[..len]);

@@ -280,7 +280,7 @@ fn hit(map: &MapFd, whose: CgroupId, event: u32) -> Program {
     a.place(end);
     a.mov_imm(R0, 0); // no sample
     a.exit();
-    Program { code: a.finish(), wanted: Vec::new() }
+    a.finish().into()
 }
 
 /// Runs in a task that is renamed, which an exec does just behind the point where events with
@@ -311,7 +311,7 @@ fn rename(map: &MapFd, whose: CgroupId, child: i32) -> Program {
     a.word(map, BEGUN, end); // last, for who sees it looks at the others
     a.store64_imm(R0, 0, 1);
     a.show(end);
-    Program { code: a.finish(), wanted }
+    Program { wanted, ..a.finish().into() }
 }
 
 /// Runs in a thread that exits.
@@ -326,7 +326,7 @@ fn exit(map: &MapFd, whose: CgroupId) -> Program {
     a.mov_imm(R7, 1);
     a.add_to(map, EXITS);
     a.show(end);
-    Program { code: a.finish(), wanted }
+    Program { wanted, ..a.finish().into() }
 }
 
 #[cfg(test)]

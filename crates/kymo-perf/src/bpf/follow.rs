@@ -3,8 +3,10 @@ use super::attach::{self, Attached, Attachment, FollowRules, load};
 use super::available::{Unavailable, available, ids_are_the_kernels};
 use super::error::BpfError;
 use super::followed_bitmap::{FollowedBitmap, SharedBitmap};
+use super::insn::Assembler;
 use super::map::{FollowState, Followed};
 use super::program::{self, FROM_EXEC, FollowKey, Maps, NOW};
+use super::python::PythonMaps;
 use super::sys::ProgramKind;
 use super::watch_program::WatchProgram;
 use crate::proc;
@@ -53,6 +55,8 @@ pub struct FollowOptions {
     pub no_sharing: bool,
     /// How many can be followed at the same time.
     pub entries: Option<u32>,
+    /// Walks the frames of Python at each sample that is kept ([`super::PythonWalker::maps`]).
+    pub python: Option<PythonMaps>,
 }
 
 /// Follows tasks in the kernel: forks, new threads, exec and exit. Dropping it ends that; programs
@@ -137,7 +141,12 @@ impl Follower {
             let followed = Followed::new(entries, preallocate).map_err(map("followed tasks", entries))?;
             let ever = ever.as_ref().and_then(SharedBitmap::number);
             let maps = Maps { followed: followed.number(), state: state.number(), ever, key };
-            let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
+            let walk = |a: &mut Assembler| {
+                if let Some(python) = options.python {
+                    a.walk_python(python);
+                }
+            };
+            let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps, walk), None)?;
             Ok((followed, maps, sample))
         };
         let (followed, maps, sample) = maps_and_sample(options.preallocate).or_else(|error| match error {

@@ -36,6 +36,13 @@ pub(super) enum BpfHelper {
     /// (context, event array, index, from, bytes) -> 0 or a negative errno: a sample of that event,
     /// with these raw bytes.
     EventOutput = 25,
+    /// (context, programs, index) -> only if there is no such program: else that one goes on.
+    GoOn = 12,
+    /// () -> the address of the running task in the kernel.
+    CurrentTask = 35,
+    /// (times, function, its context, 0) -> how often the function was called, until it returned 1
+    /// (Linux 5.17).
+    Loop = 181,
     /// () -> process id << 32 | thread id, in the first pid namespace.
     CurrentPidTgid = 14,
     /// (to, bytes) -> 0: the running thread's name, ended by zeros.
@@ -76,12 +83,16 @@ pub(super) struct Assembler {
     labels: Vec<Option<usize>>,
     /// Jumps whose distance is not known yet: (instruction, label).
     jumps: Vec<(usize, Label)>,
+    /// Instructions that load the address of a function: (instruction, label).
+    functions: Vec<(usize, Label)>,
     /// The program may wait for memory to be brought in.
     pub(super) waits: bool,
 }
 
 /// In the source register of `0x18`: the immediate is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
+/// The same: the immediate is how far a function lies behind.
+const PSEUDO_FUNCTION: u8 = 4;
 /// In the immediate of an atomic instruction.
 const ATOMIC_ADD: i32 = 0;
 /// The same (Linux 5.12).
@@ -139,6 +150,11 @@ impl Assembler {
         self.push(0x57, dst, R0, 0, imm);
     }
 
+    /// dst &= src
+    pub(super) fn and(&mut self, dst: Reg, src: Reg) {
+        self.push(0x5f, dst, src, 0, 0);
+    }
+
     /// dst <<= src
     pub(super) fn shift_left(&mut self, dst: Reg, src: Reg) {
         self.push(0x6f, dst, src, 0, 0);
@@ -167,6 +183,11 @@ impl Assembler {
     /// dst >>= bits, the sign from above
     pub(super) fn shift_right_signed_imm(&mut self, dst: Reg, bits: i32) {
         self.push(0xc7, dst, R0, 0, bits);
+    }
+
+    /// dst = the lower 32 bits of dst
+    pub(super) fn truncate32(&mut self, dst: Reg) {
+        self.push(0xbc, dst, dst, 0, 0);
     }
 
     /// dst <<= bits
@@ -238,6 +259,13 @@ impl Assembler {
     /// dst = the map with this descriptor (two instructions' room)
     pub(super) fn load_map(&mut self, dst: Reg, map: i32) {
         self.push(0x18, dst, Reg(PSEUDO_MAP_FD), 0, map);
+        self.push(0, R0, R0, 0, 0);
+    }
+
+    /// dst = a function of this program, for [`BpfHelper::Loop`] (two instructions' room)
+    pub(super) fn load_function(&mut self, dst: Reg, function: Label) {
+        self.functions.push((self.code.len(), function));
+        self.push(0x18, dst, Reg(PSEUDO_FUNCTION), 0, 0);
         self.push(0, R0, R0, 0, 0);
     }
 
@@ -317,6 +345,10 @@ impl Assembler {
             // 32,768 instructions.
             self.code[at].offset = i16::try_from(target as i64 - at as i64 - 1).expect("a short program");
         }
+        for (at, function) in self.functions {
+            let target = self.labels[function.0].expect("every function is placed");
+            self.code[at].imm = i32::try_from(target as i64 - at as i64 - 1).expect("a short program");
+        }
         self.code
     }
 }
@@ -341,7 +373,7 @@ mod tests {
     #[test]
     fn encodings() {
         type Case = (fn(&mut Assembler), &'static [[u8; 8]]);
-        let cases: [Case; 28] = [
+        let cases: [Case; 30] = [
             (|a| a.mov(R6, R1), &[[0xbf, 0x16, 0, 0, 0, 0, 0, 0]]),
             (|a| a.mov_imm(R0, -1), &[[0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff]]),
             (
@@ -366,6 +398,8 @@ mod tests {
             (|a| a.add(R0, R1), &[[0x0f, 0x10, 0, 0, 0, 0, 0, 0]]),
             (|a| a.shift_left_imm(R2, 3), &[[0x67, 0x02, 0, 0, 3, 0, 0, 0]]),
             (|a| a.mov_imm64(R3, 0x1_0000_0002), &[[0x18, 0x03, 0, 0, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0]]),
+            (|a| a.and(R1, R7), &[[0x5f, 0x71, 0, 0, 0, 0, 0, 0]]),
+            (|a| a.truncate32(R4), &[[0xbc, 0x44, 0, 0, 0, 0, 0, 0]]),
             // What probes add.
             (|a| a.sub(R8, R9), &[[0x1f, 0x98, 0, 0, 0, 0, 0, 0]]),
             (|a| a.remainder_imm(R1, 3), &[[0x97, 0x01, 0, 0, 3, 0, 0, 0]]),

@@ -71,7 +71,8 @@
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in
 //! the kernel's structs are asked for; `program`: the programs; `cgroup_counts`: [`CgroupCounter`],
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
-//! hit of a watchpoint; [`uprobe`]: probes of user functions; `map` and `followed_bitmap`: the
+//! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples;
+//! [`uprobe`]: probes of user functions; `map` and `followed_bitmap`: the
 //! maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this
 //! works here.
 mod attach;
@@ -83,6 +84,7 @@ mod followed_bitmap;
 mod insn;
 mod map;
 mod program;
+mod python;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -96,5 +98,8 @@ pub use cgroup_counts::{CgroupCounter, CgroupCounts};
 pub use error::BpfError;
 pub use follow::{Follow, FollowOptions, Follower};
 pub use followed_bitmap::FollowedBitmap;
+pub use python::{
+    FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
+};
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

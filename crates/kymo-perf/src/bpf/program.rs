@@ -64,6 +64,15 @@ pub(super) enum ArgumentSource {
 pub(super) struct Program {
     pub(super) code: Vec<Instruction>,
     pub(super) wanted: Vec<(usize, Member)>,
+    /// Where functions begin that it calls in loops.
+    pub(super) functions: Vec<usize>,
+}
+
+impl From<Vec<Instruction>> for Program {
+    /// A program that needs no types.
+    fn from(code: Vec<Instruction>) -> Program {
+        Program { code, wanted: Vec::new(), functions: Vec::new() }
+    }
 }
 
 impl Program {
@@ -72,7 +81,7 @@ impl Program {
         let mut a = Assembler::new();
         a.mov_imm(R0, 0);
         a.exit();
-        Program { code: a.finish(), wanted: Vec::new() }
+        a.finish().into()
     }
 }
 
@@ -196,10 +205,12 @@ impl Assembler {
     }
 }
 
-/// Runs at each overflow of a sampling event, in its interrupt: is what runs here followed?
-pub(super) fn sample(maps: Maps) -> Program {
+/// Runs at each overflow of a sampling event, in its interrupt: is what runs here followed? `kept`:
+/// what else is done at a sample that is kept; R6 is the context.
+pub(super) fn sample(maps: Maps, kept: impl FnOnce(&mut Assembler)) -> Program {
     let mut a = Assembler::new();
     let (drop, keep) = (a.label(), a.label());
+    a.mov(R6, R1); // R6 = the context
     a.running(KEY, maps.key);
     a.jump_if(R0, 0, drop); // an idle CPU: process 0, thread 0
     a.look_up(maps.followed, KEY, drop); // not in the map
@@ -207,9 +218,12 @@ pub(super) fn sample(maps: Maps) -> Program {
     a.jump_if(R0, NOW as i32, keep);
     a.place(drop); // a stranger, or one that has not executed its program yet
     a.mov_imm(R0, 0);
+    a.exit(); // no sample is written
     a.place(keep);
-    a.exit(); // 0: no sample is written; 1: it is
-    Program { code: a.finish(), wanted: Vec::new() }
+    kept(&mut a);
+    a.mov_imm(R0, 1);
+    a.exit();
+    a.finish().into()
 }
 
 /// Runs in the maker when a task has been made and has not run yet: what the maker is, the new one
@@ -265,7 +279,7 @@ pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, fol
         a.add_one(maps.state, MISSED, VALUE);
     }
     a.show(end);
-    Program { code: a.finish(), wanted }
+    Program { wanted, ..a.finish().into() }
 }
 
 /// Runs in a thread that exits, before its id is free for others. `last`: where to see that no
@@ -293,7 +307,7 @@ pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
     }
     a.remove(maps.followed, KEY);
     a.show(end);
-    Program { code: a.finish(), wanted }
+    Program { wanted, ..a.finish().into() }
 }
 
 /// Runs in a process that is getting its new name in exec, just behind the point where events with
@@ -306,7 +320,7 @@ pub(super) fn rename(maps: Maps) -> Program {
     a.look_up(maps.followed, KEY, end);
     a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory
     a.show(end);
-    Program { code: a.finish(), wanted: Vec::new() }
+    a.finish().into()
 }
 
 /// For keys that are threads: runs in one that has executed a program, `old` being its id before: a
@@ -333,5 +347,5 @@ pub(super) fn exec(maps: Maps, old: ArgumentSource) -> Program {
     a.place(same);
     a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory
     a.show(end);
-    Program { code: a.finish(), wanted }
+    Program { wanted, ..a.finish().into() }
 }

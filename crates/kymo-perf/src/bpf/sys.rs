@@ -9,6 +9,7 @@
 //! as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
 pub(super) mod ring;
+pub(super) mod sized_map;
 pub(super) mod uprobe;
 
 use crate::sys::{Perf, attr_zeroed, bindings};

@@ -22,7 +22,7 @@ const PAGE_FAULTS: u64 = 2;
 const fn way(attachment: Attachment, as_before: bool, entries: Option<u32>) -> FollowOptions {
     let (keep_ended, no_sharing) = (as_before, as_before);
     let preallocate = matches!(attachment, Attachment::Tracepoint);
-    FollowOptions { attachment: Some(attachment), keep_ended, preallocate, no_sharing, entries }
+    FollowOptions { attachment: Some(attachment), keep_ended, preallocate, no_sharing, entries, python: None }
 }
 
 /// All ways of following the same processes; the last as before Linux 5.17.

@@ -23,6 +23,9 @@ pub(super) enum Member {
     CpuTime,
     /// `task_struct.sched_info.run_delay`: ns that it was ready and waited for a CPU.
     Waited,
+    /// `task_struct.thread.fsbase`: what the register FS is based on, which is the thread's own id in
+    /// the C library (x86-64).
+    FsBase,
     /// `signal_struct.live.counter`: how many threads of the process have not begun to exit.
     Live,
 }
@@ -38,6 +41,7 @@ impl Member {
             Member::Involuntary => 24,
             Member::CpuTime => 32,
             Member::Waited => 40,
+            Member::FsBase => 48,
         }
     }
 
@@ -50,6 +54,7 @@ impl Member {
             Member::Involuntary => (TASK_TYPE, const { at("0:3") }),
             Member::CpuTime => (TASK_TYPE, const { at("0:4:0") }),
             Member::Waited => (TASK_TYPE, const { at("0:5:0") }),
+            Member::FsBase => (TASK_TYPE, const { at("0:6:0") }),
             Member::Live => (SIGNAL_TYPE, const { at("0:0:0") }),
         }
     }
@@ -57,7 +62,7 @@ impl Member {
 
 /// The strings, each with its zero; a type names its string by byte position.
 const STRINGS: &[u8] =
-    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0";
+    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0thread\0thread_struct\0fsbase\x000:6:0\0";
 
 /// Where a string begins; one that is none of [`STRINGS`] does not compile.
 const fn at(name: &str) -> u32 {
@@ -92,6 +97,7 @@ const FUNCTION_TYPE: u32 = 7;
 const LONG_TYPE: u32 = 8;
 const ENTITY_TYPE: u32 = 9;
 const INFO_TYPE: u32 = 10;
+const THREAD_TYPE: u32 = 11;
 
 /// Kinds of types, in the upper byte of a type's second word; the lower half is how many members
 /// follow.
@@ -107,15 +113,16 @@ const UNSIGNED_64_BITS: u32 = 64;
 const BYTE_OFFSET: u32 = 0;
 
 #[rustfmt::skip]
-const TYPES: [u32; 62] = [
+const TYPES: [u32; 71] = [
     at("int"), KIND_INT, 4, SIGNED_32_BITS,             // int
-    at("task_struct"), KIND_STRUCT | 6, 48,             // struct task_struct {
+    at("task_struct"), KIND_STRUCT | 7, 56,             // struct task_struct {
         at("pid"), INT_TYPE, 0,                         //     int pid;
         at("signal"), POINTER_TYPE, 64,                 //     struct signal_struct *signal; (at bit 64)
         at("nvcsw"), LONG_TYPE, 128,                    //     unsigned long nvcsw;
         at("nivcsw"), LONG_TYPE, 192,                   //     unsigned long nivcsw;
         at("se"), ENTITY_TYPE, 256,                     //     struct sched_entity se;
         at("sched_info"), INFO_TYPE, 320,               //     struct sched_info sched_info;
+        at("thread"), THREAD_TYPE, 384,                 //     struct thread_struct thread;
     0, KIND_POINTER, SIGNAL_TYPE,                       // };
     at("signal_struct"), KIND_STRUCT | 1, 4,            // struct signal_struct {
         at("live"), ATOMIC_TYPE, 0,                     //     struct { int counter; } live;
@@ -128,6 +135,8 @@ const TYPES: [u32; 62] = [
         at("sum_exec_runtime"), LONG_TYPE, 0,           //     unsigned long sum_exec_runtime; };
     at("sched_info"), KIND_STRUCT | 1, 8,               // struct sched_info {
         at("run_delay"), LONG_TYPE, 0,                  //     unsigned long run_delay; };
+    at("thread_struct"), KIND_STRUCT | 1, 8,            // struct thread_struct {
+        at("fsbase"), LONG_TYPE, 0,                     //     unsigned long fsbase; };
 ];
 
 /// The header's magic number, version 1, no flags; the header's length in bytes.
@@ -153,14 +162,15 @@ impl TaskTypes {
 
     /// For a program whose instructions of these numbers want the offsets of members as their
     /// immediates.
-    pub(super) fn wanted(&self, wanted: &[(usize, Member)]) -> Types<'_> {
+    /// `functions`: the first instructions of those that follow the first.
+    pub(super) fn wanted(&self, wanted: &[(usize, Member)], functions: &[usize]) -> Types<'_> {
         let relocation = |&(at, member): &(usize, Member)| {
             let (kind, path) = member.asked();
             [8 * at as u32, kind, path, BYTE_OFFSET]
         };
         Types {
             btf: self.0.as_fd(),
-            functions: vec![[0, FUNCTION_TYPE]],
+            functions: [0].iter().chain(functions).map(|&at| [at as u32, FUNCTION_TYPE]).collect(),
             relocations: wanted.iter().map(relocation).collect(),
         }
     }

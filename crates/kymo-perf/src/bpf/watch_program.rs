@@ -193,7 +193,7 @@ fn hit(followed: i32, key: FollowKey, events: &MapFd, counts: &MapFd, stop: bool
     a.place(drop);
     a.mov_imm(R0, 0); // the watchpoint itself writes no sample
     a.exit();
-    Program { code: a.finish(), wanted: Vec::new() }
+    a.finish().into()
 }
 
 #[cfg(test)]

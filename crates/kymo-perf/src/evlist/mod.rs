@@ -463,6 +463,16 @@ impl Evlist {
         fds.filter_map(|fd| self.kernel.poll_fd(fd)).collect()
     }
 
+    /// The descriptors of an event, each with its CPU.
+    pub fn event_fds(&self, event: usize) -> Vec<(i32, BorrowedFd<'_>)> {
+        let cpus = self.events.get(event).map_or(&[][..], |event| &event.cpus);
+        let rows = cpus.iter().enumerate().filter_map(|(row, &cpu)| {
+            let fd = self.units.get(&self.shape, EventSlot { event, row, column: 0 })?;
+            Some((cpu, self.kernel.poll_fd(fd)?))
+        });
+        rows.collect()
+    }
+
     /// All CPUs that any event is opened on, ascending.
     pub fn cpus(&self) -> Vec<i32> {
         let mut cpus: Vec<i32> = self.events.iter().flat_map(|event| event.cpus.iter().copied()).collect();

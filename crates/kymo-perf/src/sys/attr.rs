@@ -41,6 +41,7 @@ impl Perf {
     pub const SW_CPU_CLOCK: u64 = bindings::PERF_COUNT_SW_CPU_CLOCK as u64;
     pub const SW_TASK_CLOCK: u64 = bindings::PERF_COUNT_SW_TASK_CLOCK as u64;
     pub const SW_DUMMY: u64 = bindings::PERF_COUNT_SW_DUMMY as u64;
+    pub const SW_BPF_OUTPUT: u64 = bindings::PERF_COUNT_SW_BPF_OUTPUT as u64;
     pub const SAMPLE_IP: u64 = bindings::PERF_SAMPLE_IP as u64;
     pub const SAMPLE_TID: u64 = bindings::PERF_SAMPLE_TID as u64;
     pub const SAMPLE_TIME: u64 = bindings::PERF_SAMPLE_TIME as u64;

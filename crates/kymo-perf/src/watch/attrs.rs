@@ -2,7 +2,7 @@
 use super::options::{Scope, WatchOptions};
 use super::schedule::Register;
 use crate::evlist::Request;
-use crate::sys::{Perf, attr_zeroed, bindings, perf_event_attr};
+use crate::sys::{Perf, attr_zeroed, perf_event_attr};
 
 /// What each hit has, in this order: id, instruction behind the access, thread, time, address, CPU,
 /// period, and the raw bytes.
@@ -14,9 +14,6 @@ pub const SAMPLE_TYPE: u64 = Perf::SAMPLE_IDENTIFIER
     | Perf::SAMPLE_CPU
     | Perf::SAMPLE_PERIOD
     | Perf::SAMPLE_RAW;
-
-/// The number of an event of the software kind that BPF programs write.
-const BPF_OUTPUT: u64 = bindings::PERF_COUNT_SW_BPF_OUTPUT as u64;
 
 /// Rings wake their reader when they hold so many bytes: a millisecond's worth of hits.
 const RING_BYTES_TO_WAKE: usize = 64 << 10;
@@ -70,7 +67,7 @@ pub(super) fn tracking(options: &WatchOptions, scope: Scope) -> perf_event_attr 
 /// Where the kernel's program writes hits.
 pub(super) fn output(options: &WatchOptions, ring_bytes: usize) -> perf_event_attr {
     let mut attr = common(options, RING_BYTES_TO_WAKE.min(ring_bytes / 2));
-    (attr.type_, attr.config) = (Perf::SOFTWARE, BPF_OUTPUT);
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_BPF_OUTPUT);
     attr.set_disabled(1);
     attr
 }

@@ -1,13 +1,15 @@
 //! The first pass: side-band records into a timeline.
 use super::*;
 use crate::generated_code::{CodeRecords, GeneratedCode};
-use kymo_data::{EventSet, ReadError};
+use crate::timeline::Scripts;
+use kymo_data::{EventSet, InterpretedFunction, ReadError};
 
 struct Side {
     events: Vec<(Moment, SideEvent)>,
     counts: RecordCounts,
     reads: Vec<reads::Read>,
     code: CodeRecords,
+    functions: Vec<InterpretedFunction>,
     /// Records by type below the first user type, which are nearly all.
     low: [u64; 64],
 }
@@ -19,6 +21,7 @@ impl Side {
             counts: RecordCounts::default(),
             reads: Vec::new(),
             code: CodeRecords::default(),
+            functions: Vec::new(),
             low: [0; 64],
         }
     }
@@ -60,6 +63,7 @@ pub(crate) fn collect(
         all.events.extend(side.events);
         all.reads.extend(side.reads);
         all.code.absorb(side.code);
+        all.functions.extend(side.functions);
         for (kind, count) in side.low.into_iter().enumerate().filter(|(_, c)| *c > 0) {
             *all.counts.by_type.entry(kind as u32).or_default() += count;
         }
@@ -80,6 +84,7 @@ pub(crate) fn collect(
     };
     let mut timeline = TimelineBuilder::build(all.events, timed);
     timeline.code = code;
+    timeline.scripts = Scripts::new(all.functions, &mut timeline.modules);
     for build_id in &recording.features.build_ids {
         timeline.modules.set_build_id(&build_id.filename, &build_id.id);
     }
@@ -110,6 +115,7 @@ impl Side {
             None => {
                 self.code.take(record);
                 *self.counts.by_type.entry(record.header.kind).or_default() += 1;
+                self.functions.extend(InterpretedFunction::parse(record));
                 return;
             }
         }

@@ -31,6 +31,7 @@ mod kernel;
 mod live;
 mod maps;
 mod modules;
+mod scripts;
 mod threads;
 
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use maps::{MapSet, Mapping, Mappings};
 #[cfg(any(test, feature = "model"))]
 pub(crate) use modules::user_kind;
 pub use modules::{Module, ModuleId, ModuleKind, Modules};
+pub use scripts::Scripts;
 pub use threads::{CommId, Span, ThreadView, Timeline, TimelineBuilder};
 
 /// A point in a recording: the time of a record, and its place in the file for records of the same time.

@@ -24,6 +24,8 @@ pub enum ModuleKind {
         /// Process whose `/tmp/perf-PID.map` names the code.
         pid: i32,
     },
+    /// A source file of functions that an interpreter runs.
+    Script,
     /// Stack, heap, shared memory: nothing to look symbols up in.
     Memory,
 }

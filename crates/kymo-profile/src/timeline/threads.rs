@@ -1,6 +1,7 @@
 //! Threads and address spaces in epochs, and the builder that replays side-band records into them.
 use super::{
-    KernelMaps, MapSet, Mapping, Mappings, ModuleKind, Modules, Moment, SideEvent, modules::user_kind,
+    KernelMaps, MapSet, Mapping, Mappings, ModuleKind, Modules, Moment, Scripts, SideEvent,
+    modules::user_kind,
 };
 use crate::generated_code::GeneratedCode;
 use rustc_hash::FxHashMap;
@@ -88,6 +89,8 @@ pub struct Timeline {
     pub modules: Modules,
     /// The kernel's mappings.
     pub kernel: KernelMaps,
+    /// Functions of interpreters.
+    pub scripts: Scripts,
 }
 
 impl Timeline {
@@ -378,6 +381,7 @@ impl TimelineBuilder {
             mappings: self.mappings,
             modules: self.modules,
             kernel: self.kernel,
+            scripts: Scripts::default(),
         }
     }
 }

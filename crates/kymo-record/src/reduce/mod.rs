@@ -67,6 +67,7 @@ use crate::account::Unwound;
 use crate::channel::{Next, Receiver, Sender};
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
+use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
 use kymo_data::{Attr, Event, EventSet, EventSpec, RawRecord, Record, RecordCursor, UnwindCounts, abi};
@@ -120,6 +121,12 @@ impl<'a> Reducer<'a> {
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());
         Reducer { events, requests, pool, order, position: 1, worker, pid_filter, preferred: true, told, out }
+    }
+
+    /// Puts Python's functions into the chains. `event`: whose samples tell of them.
+    pub(crate) fn with_python(mut self, event: usize, stacks: PythonStacks) -> Self {
+        self.worker.python = Some((event, stacks));
+        self
     }
 
     /// Drops records of other processes before anything is remembered of them.
@@ -298,8 +305,12 @@ impl<'a> Reducer<'a> {
         while let Some((moment, side)) = self.order.due() {
             self.worker.side(moment, &side);
         }
-        if let Message::Full { buffer, len, .. } = &mut message {
-            *len = self.worker.records(&mut buffer[..*len]);
+        if let Message::Full { ring, buffer, len, .. } = &mut message {
+            *len = self.worker.records(*ring, &mut buffer[..*len]);
+            let notes = self.worker.python.as_mut().map(|(_, stacks)| stacks.take_records());
+            if let Some(notes) = notes.filter(|notes| !notes.is_empty()) {
+                self.out.send_blocking(Message::Note(notes));
+            }
             *len = self.tell(buffer, *len);
             *buffer = self.pool.compact(std::mem::take(buffer), *len);
             self.worker.forget_before(self.order.floor_ns());

@@ -4,6 +4,7 @@ use super::outer_frames::OuterFrames;
 use super::outer_memory::OuterMemory;
 use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
+use crate::python::PythonStacks;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
@@ -27,6 +28,8 @@ pub(super) struct Worker {
     longer: Vec<u8>,
     frames: Vec<u64>,
     counts: Unwound,
+    /// Whose samples tell of Python's frames, and what they told.
+    pub(super) python: Option<(usize, PythonStacks)>,
 }
 
 impl Worker {
@@ -46,6 +49,7 @@ impl Worker {
             stack_pointers: Vec::with_capacity(MAX_FRAMES),
             frames: Vec::with_capacity(MAX_FRAMES),
             counts: Unwound::default(),
+            python: None,
         }
     }
 
@@ -53,8 +57,9 @@ impl Worker {
     pub(super) fn side(&mut self, moment: Moment, side: &Side) {
         match side {
             Side::Event(event) => {
-                if let SideEvent::Comm { tid, exec: true, .. } = event {
+                if let SideEvent::Comm { pid, tid, exec: true, .. } = event {
                     self.outer_frames.forget(*tid);
+                    self.python.iter_mut().for_each(|(_, stacks)| stacks.forget(*pid));
                 }
                 self.spaces.apply(moment, event, &self.modules);
             }
@@ -71,12 +76,16 @@ impl Worker {
     }
 
     /// Rewrites the samples among these records; the records then are the first bytes, as many as
-    /// are returned.
-    pub(super) fn records(&mut self, bytes: &mut [u8]) -> usize {
+    /// are returned. `ring`: where they come from.
+    pub(super) fn records(&mut self, ring: usize, bytes: &mut [u8]) -> usize {
         let (mut from, mut to) = (0, 0);
         while let Some(WholeRecord { header, .. }) = record_at(bytes, from) {
             let size = usize::from(header.size);
-            to += match self.sample(header, bytes, from) {
+            if self.tells_of_python(ring, header, bytes, from) {
+                from += size;
+                continue;
+            }
+            to += match self.sample(ring, header, bytes, from) {
                 Some((parts, user)) => {
                     rewrite(bytes, from, size, &parts, to, user.then_some(self.frames.as_slice()))
                 }
@@ -94,7 +103,13 @@ impl Worker {
 
     /// Unwinds the sample at `from` into `frames`: what of it changes, and whether it has a user's
     /// part. `None`: it stays as it is.
-    fn sample(&mut self, header: RecordHeader, bytes: &[u8], from: usize) -> Option<(StackParts, bool)> {
+    fn sample(
+        &mut self,
+        ring: usize,
+        header: RecordHeader,
+        bytes: &mut [u8],
+        from: usize,
+    ) -> Option<(StackParts, bool)> {
         if header.kind != abi::PERF_RECORD_SAMPLE {
             return None;
         }
@@ -120,13 +135,51 @@ impl Worker {
             .callchain
             .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
         let most = MAX_FRAMES.saturating_sub(kernel).min(room(&parts));
-        self.unwind(pid, tid, time_ns, &regs, stack, most);
+        let ip = sample.ip.zip(layout.ip_offset());
+        let is_whole = self.unwind(pid, tid, time_ns, &regs, stack, most);
+        if let Some((_, python)) = &mut self.python
+            && python.put(ring, (pid, tid, time_ns), &mut self.frames, is_whole, most)
+            && header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK == abi::PERF_RECORD_MISC_USER
+            && let (Some(&innermost), Some((ip, at))) = (self.frames.first(), ip)
+            && let Some(place) = bytes.get_mut(from + 8 + at..from + 16 + at)
+            && place == ip.to_le_bytes()
+        {
+            place.copy_from_slice(&innermost.to_le_bytes());
+        }
         Some((parts, true))
     }
 
+    /// Takes in a sample that tells of Python's frames; `false`: it is another record.
+    fn tells_of_python(&mut self, ring: usize, header: RecordHeader, bytes: &[u8], from: usize) -> bool {
+        let Some((event, python)) = &mut self.python else { return false };
+        if header.kind != abi::PERF_RECORD_SAMPLE {
+            return false;
+        }
+        let body = &bytes[from + 8..from + usize::from(header.size)];
+        if self.events.event_of(&RawRecord { header, body, position: 0 }) != Some(*event) {
+            return false;
+        }
+        let mut sample = Sample::default();
+        let layout = &self.events.list[*event].layout;
+        if layout.parse_into(header.misc, body, &mut sample).is_ok()
+            && let (Some(tid), Some(raw)) = (sample.tid, sample.raw)
+        {
+            python.told(ring, tid, raw);
+        }
+        true
+    }
+
     /// Unwinds one stack into `frames`, with the outer frames that its copy has not, if they can be
-    /// found.
-    fn unwind(&mut self, pid: i32, tid: i32, time_ns: u64, regs: &UserRegs, stack: &[u8], most: usize) {
+    /// found; `true`: they reach the thread's start.
+    fn unwind(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        time_ns: u64,
+        regs: &UserRegs,
+        stack: &[u8],
+        most: usize,
+    ) -> bool {
         let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
         let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);
         frames.clear();
@@ -137,7 +190,8 @@ impl Worker {
             self.outer_frames.begin(tid);
             let outer = self.outer_frames.append(tid, time_ns, &mut self.stack_pointers, frames, most);
             if outer > 0 {
-                return unwinder.completed(outer);
+                unwinder.completed(outer);
+                return true;
             }
             self.longer.clear();
             self.longer.extend_from_slice(stack);
@@ -145,13 +199,14 @@ impl Worker {
         while stop == Stop::StackEnd && self.longer.len() < MOST_STACK_BYTES {
             let end = regs.sp().wrapping_add(self.longer.len() as u64);
             if !self.outer_memory.append(pid, tid, end, MORE_STACK_BYTES, &mut self.longer) {
-                return;
+                return false;
             }
             stop = unwinder.unwind_longer(space, regs, &self.longer, most, frames);
         }
         if stop == Stop::Root {
             self.outer_frames.keep(tid, time_ns, unwinder.stack_pointers(), frames);
         }
+        stop == Stop::Root
     }
 
     /// What came of it.

@@ -32,6 +32,7 @@
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | names of code that programs make while they run | `generated_code.rs` |
+//! | Python's functions in call chains | `python.rs` |
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -70,6 +71,7 @@ mod probe_inside;
 mod probe_lifetimes;
 mod probe_refusals;
 mod programs;
+mod python;
 mod real;
 mod record;
 mod record_options;

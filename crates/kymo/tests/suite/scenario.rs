@@ -181,12 +181,14 @@ pub(crate) fn run_beside_others(command: &mut std::process::Command) -> crate::t
     run(command)
 }
 
-/// Records `target` with `tool` and `flags`.
+/// Records `target` with `tool` and `flags`. Python's functions are left out: perf has no names of
+/// them.
 pub(crate) fn record(tool: &Tool, name: &str, flags: &[&str], target: &[&str]) -> Recording {
     let folder = folder(tool, name);
     let path = folder.join("perf.data");
     let output = path.to_str().expect("the tests' folder has a plain name");
-    let arguments = [&["record", "-o", output], flags, &["--"], target].concat();
+    let native: &[&str] = if tool.name == "kymo" { &["--no-python"] } else { &[] };
+    let arguments = [&["record", "-o", output], native, flags, &["--"], target].concat();
     let mut command = tool.command(&arguments);
     command.current_dir(&folder);
     let said = if flags.iter().any(|flag| ["-a", "-C"].contains(flag)) {

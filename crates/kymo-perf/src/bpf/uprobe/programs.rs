@@ -419,7 +419,7 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         a.place(skipped);
     }
     a.end(out);
-    Program { code: a.finish(), wanted: Vec::new() }
+    a.finish().into()
 }
 
 /// Runs when a function returns, or at an instruction where calls of it end.
@@ -435,7 +435,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.line(maps, out);
         a.count(RETURNS);
         a.end(out);
-        return Program { code: a.finish(), wanted: Vec::new() };
+        return a.finish().into();
     };
     a.call(BpfHelper::Now);
     a.mov(R8, R0);
@@ -500,5 +500,5 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
     a.add(R9, R1);
     a.count(FIRST_BUCKET);
     a.end(out);
-    Program { code: a.finish(), wanted: Vec::new() }
+    a.finish().into()
 }

@@ -43,6 +43,13 @@ pub(crate) struct RecordArgs {
     /// Keep the copies of stacks, for the report to unwind, instead of unwinding them while recording
     #[arg(long)]
     pub(crate) raw_stacks: bool,
+    /// Show Python as the native frames of its interpreter
+    ///
+    /// Where call chains are whole and kymo may load programs into the kernel (as root, or with
+    /// CAP_BPF and CAP_PERFMON), Python's functions take the place of the native frames that run
+    /// them, for CPython 3.8 to 3.14.
+    #[arg(long)]
+    pub(crate) no_python: bool,
     /// Record no call chains
     #[arg(long, conflicts_with_all = ["chains", "call_graph"])]
     pub(crate) no_call_graph: bool,

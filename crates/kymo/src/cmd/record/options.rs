@@ -96,6 +96,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         period: args.period,
         counts: args.stat,
         raw_stacks: args.raw_stacks,
+        python: !args.no_python,
         no_samples: args.no_samples,
         delay,
         clock: args.clockid,

@@ -1,0 +1,204 @@
+//! [`PythonFinder`]: a thread that looks at processes for CPython, and lets their frames be walked.
+//!
+//! The walker asks about a process at its 1st, 2nd, 4th, 8th .. sample. A process whose program has
+//! "python" in its name is looked at then; while its library is not mapped yet, each
+//! [`RETRY`] again. Others may hold CPython as a library: their mappings are read at the samples
+//! [`EMBEDDED_FROM`] and each fourth of those after it.
+use super::Interpreter;
+use super::layouts::{VersionLayout, layout};
+use crate::channel::Notifier;
+use kymo_perf::bpf::{FrameKind, PythonWalker};
+use kymo_perf::proc::{self, Mappings, MapsEntry};
+use kymo_symbols::{Budget, PythonRuntime};
+use rustc_hash::FxHashMap;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::setpriority_process;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How soon a process is looked at again whose interpreter is not mapped yet.
+const RETRY: Duration = Duration::from_millis(1);
+/// How long that goes on.
+const MOST_RETRYING: Duration = Duration::from_millis(200);
+/// From which sample on programs of other names are looked at.
+const EMBEDDED_FROM: u64 = 64;
+/// Before what is observed.
+const NICE: i32 = -18;
+/// Sentences about interpreters that cannot be read.
+const MOST_REMARKS: usize = 4;
+
+type FileKey = (u32, u32, u64);
+
+/// The interpreters that were found, by the ids under which their frames are told.
+#[derive(Debug, Default)]
+pub(crate) struct Interpreters(Mutex<Vec<Interpreter>>);
+
+impl Interpreters {
+    pub(super) fn get(&self, id: u32) -> Option<Interpreter> {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.get(id as usize).cloned()
+    }
+
+    fn add(&self, interpreter: Interpreter) -> u32 {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(interpreter);
+        list.len() as u32 - 1
+    }
+}
+
+/// What looks for interpreters while a recording runs.
+pub(crate) struct PythonFinder<'a> {
+    walker: &'a PythonWalker,
+    interpreters: &'a Interpreters,
+    budget: Budget,
+    /// What files hold, by device and inode.
+    files: FxHashMap<FileKey, Option<Arc<PythonRuntime>>>,
+    /// Processes whose interpreter is not mapped yet, and since when.
+    retrying: Vec<(i32, Instant)>,
+    remarks: Vec<String>,
+}
+
+/// What looking at a process came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// Its frames are walked.
+    Entered,
+    /// There is no CPython in it, or none that can be read.
+    Nothing,
+}
+
+impl<'a> PythonFinder<'a> {
+    pub(crate) fn new(walker: &'a PythonWalker, interpreters: &'a Interpreters) -> PythonFinder<'a> {
+        PythonFinder {
+            walker,
+            interpreters,
+            budget: Budget::new(),
+            files: FxHashMap::default(),
+            retrying: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Looks until `stop` is notified; returns what the user should know.
+    pub(crate) fn run(mut self, stop: &Notifier) -> Vec<String> {
+        let _ = rustix::thread::set_name(c"python");
+        // A program that computes on every CPU would be long known by its native frames only. Where
+        // that is not permitted, it is known later.
+        let _ = setpriority_process(None, NICE);
+        loop {
+            let wait = (!self.retrying.is_empty()).then(|| crate::channel::timespec(RETRY));
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.walker.fd(), PollFlags::IN),
+                PollFd::new(stop.fd(), PollFlags::IN),
+            ];
+            let _ = poll(&mut fds, wait.as_ref());
+            if !fds[1].revents().is_empty() {
+                return self.remarks;
+            }
+            for request in self.walker.requests() {
+                self.requested(request.pid, request.samples);
+            }
+            for (pid, since) in std::mem::take(&mut self.retrying) {
+                if self.look(pid) == Finding::Nothing && since.elapsed() < MOST_RETRYING {
+                    self.retrying.push((pid, since));
+                }
+            }
+        }
+    }
+
+    fn requested(&mut self, pid: i32, samples: u64) {
+        let is_named = exe(pid).is_some_and(|exe| is_named_python(exe.as_os_str().as_bytes()));
+        // Powers of two: each second one of them is a power of four.
+        let is_due = samples >= EMBEDDED_FROM && samples.trailing_zeros().is_multiple_of(2);
+        if !is_named && !is_due || self.retrying.iter().any(|(known, _)| *known == pid) {
+            return;
+        }
+        if self.look(pid) == Finding::Nothing && is_named {
+            self.retrying.push((pid, Instant::now()));
+        }
+    }
+
+    /// Enters a process if there is CPython in it.
+    fn look(&mut self, pid: i32) -> Finding {
+        let before = exe(pid);
+        let text = proc::maps(pid);
+        // The program's own file counts whatever its name.
+        let own = before.as_ref().map(|exe| exe.as_os_str().as_bytes());
+        for map in Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.inode != 0) {
+            let name = map.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+            if !is_named_python(name) && own != Some(map.path) {
+                continue;
+            }
+            let Some(runtime) = self.runtime(pid, &map) else { continue };
+            let Some(bias) = runtime.load_bias(map.start, map.offset) else { continue };
+            match layout(&runtime) {
+                Ok(layout) => return self.enter(pid, &runtime, &layout, bias, before),
+                Err(why) => {
+                    let (major, minor) = runtime.version;
+                    self.remark(format!("frames of Python {major}.{minor} are shown as native ones: {why}"));
+                    return Finding::Entered;
+                }
+            }
+        }
+        Finding::Nothing
+    }
+
+    fn enter(
+        &mut self,
+        pid: i32,
+        runtime: &PythonRuntime,
+        layout: &VersionLayout,
+        bias: u64,
+        before: Option<PathBuf>,
+    ) -> Finding {
+        let there = |linked: u64| linked.wrapping_add(bias);
+        let evaluate = runtime.evaluate.iter().map(|range| there(range.start)..there(range.end));
+        let id = self.interpreters.add(Interpreter {
+            layout: layout.code,
+            evaluate: evaluate.collect(),
+            code_type: there(runtime.code_type),
+            is_separated: layout.walk.frames == FrameKind::Separated,
+            is_entered_each: layout.walk.frames == FrameKind::Object,
+        });
+        let interpreters = there(runtime.runtime).wrapping_add(layout.interpreters);
+        if let Err(error) = self.walker.enter(pid, &layout.walk, interpreters, id) {
+            self.remark(format!("frames of Python are shown as native ones: {error}"));
+        } else if exe(pid) != before {
+            // Another program was executed meanwhile, and may have been removed before it was there.
+            self.walker.forget(pid);
+        }
+        Finding::Entered
+    }
+
+    fn runtime(&mut self, pid: i32, map: &MapsEntry<'_>) -> Option<Arc<PythonRuntime>> {
+        let key = (map.major, map.minor, map.inode);
+        if let Some(known) = self.files.get(&key) {
+            return known.clone();
+        }
+        // Through the mapping: it is that file, whatever its path means here.
+        let file = format!("/proc/{pid}/map_files/{:x}-{:x}", map.start, map.end);
+        let name = Path::new(OsStr::from_bytes(map.path));
+        let found = PythonRuntime::find(Path::new(&file), name, &self.budget).map(Arc::new);
+        self.files.insert(key, found.clone());
+        found
+    }
+
+    fn remark(&mut self, remark: String) {
+        if self.remarks.len() < MOST_REMARKS && !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+}
+
+/// The file of the program that a process runs.
+fn exe(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+pub(super) fn is_named_python(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    name.windows(6).any(|window| window.eq_ignore_ascii_case(b"python"))
+}

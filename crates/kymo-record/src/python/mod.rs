@@ -1,0 +1,77 @@
+//! Names of Python in call chains: the native frames of CPython's evaluation loop are replaced by
+//! the Python functions that they run.
+//!
+//! ```text
+//!  sample of a process not known -> finder: which CPython is mapped? -> walker enters it (kymo_perf::bpf)
+//!  sample of CPython -> frames, code objects (samples of `bpf-output`) -> ring -> reducer
+//!  reducer: code object -> name, file, lines -> mark;  frames -> addresses -> chain of the next sample of that thread
+//! ```
+//! The design, what is shown how, and what is not, is in
+//! docs/internals/design/0007-python-by-name.md.
+//!
+//! - `finder`: looks at processes, and knows all interpreters that were found.
+//! - `layouts`: offsets by version. `code`, `lines`: what a code object says.
+//! - `chain`: Python's frames in the place of native ones. `stacks`: what the reducer keeps.
+mod chain;
+mod code;
+mod finder;
+mod layouts;
+mod lines;
+mod stacks;
+
+pub(crate) use finder::{Interpreters, PythonFinder};
+pub(crate) use stacks::PythonStacks;
+
+use crate::plan::RecordingPlan;
+use code::TextLayout;
+use kymo_perf::bpf::Follower;
+use lines::LineFormat;
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// What to say where Python was recorded, and its functions have no names because programs may not
+/// be loaded into the kernel. `files`: all that were mapped.
+pub(crate) fn without_names(plan: &RecordingPlan, files: &HashSet<Vec<u8>>) -> Option<String> {
+    let is_missed =
+        plan.reduces() && plan.options.python && files.iter().any(|file| finder::is_named_python(file));
+    let unavailable = if is_missed { Follower::available().err() } else { None }?;
+    let hint = unavailable.hint().unwrap_or("there is no way around it");
+    Some(format!(
+        "Python's functions are shown as native frames: {unavailable}; {hint}, or start Python 3.12 or later with `-X perf`"
+    ))
+}
+
+/// How a frame says where it is in its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PositionKind {
+    /// In bytes (3.8, 3.9).
+    Bytes,
+    /// In instructions of two bytes (3.10).
+    Instructions,
+    /// In bytes from the start of the code object, whose instructions begin there.
+    InObject(u32),
+}
+
+/// What the reducer needs to know of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CodeLayout {
+    position: PositionKind,
+    lines: LineFormat,
+    text: TextLayout,
+    /// `PyCodeObject.co_firstlineno`.
+    first_line: usize,
+}
+
+/// CPython in a process.
+#[derive(Clone, Debug)]
+struct Interpreter {
+    layout: CodeLayout,
+    /// Native code that runs frames, where it is in that process.
+    evaluate: Vec<Range<u64>>,
+    /// The address of the type of code objects.
+    code_type: u64,
+    /// Below the frames that native code has entered is one that runs no code.
+    is_separated: bool,
+    /// Each frame is run by a native frame of its own.
+    is_entered_each: bool,
+}
