@@ -16,6 +16,7 @@ pub mod attached;
 pub mod event_args;
 pub mod exit;
 pub mod open;
+pub mod pager;
 pub mod parse;
 pub mod perf_options;
 pub mod signals;

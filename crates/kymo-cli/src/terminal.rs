@@ -23,8 +23,18 @@ pub fn say(sentence: &str) {
     eprintln!("kymo: {}", lines.join("\n"));
 }
 
-/// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`.
+/// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`. Asked once: a pager is no terminal.
 pub fn look() -> TableStyle {
+    static LOOK: OnceLock<TableStyle> = OnceLock::new();
+    *LOOK.get_or_init(look_now)
+}
+
+/// Whether a person reads what is printed: on a terminal, or through a pager.
+pub fn is_read_by_a_person() -> bool {
+    look().width.is_some()
+}
+
+fn look_now() -> TableStyle {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
         return TableStyle::default();

@@ -16,13 +16,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use kymo_cli::pager::Pager;
 use kymo_cli::{exit, terminal};
 
 /// Record where a Linux program spends its time, and read the result.
 #[derive(Debug, Parser)]
 #[command(name = "kymo", version, propagate_version = true, infer_long_args = true)]
 #[command(
-    after_help = "First steps:\n  kymo record -- ./program     record it into perf.data\n  kymo report                  see where the time went\n  kymo doctor                  what this machine permits, and how to permit more"
+    after_help = "First steps:\n  kymo demo                    record a bundled program and look at it\n  kymo record -- ./program     record it into perf.data\n  kymo report                  see where the time went\n  kymo doctor                  what this machine permits, and how to permit more"
 )]
 struct Cli {
     /// The folder of copies by build id, instead of ~/.debug
@@ -45,6 +46,7 @@ enum Verb {
     Report(Box<cmd::report::ReportArgs>),
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Demo(cmd::demo::DemoArgs),
     Script(Box<cmd::script::ScriptArgs>),
     Watch(Box<cmd::watch::WatchArgs>),
     Bench(kymo_bench::BenchArgs),
@@ -86,12 +88,12 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    // Nothing is paged; the option is there for commands that pass it on.
-    let Cli { buildid_dir, no_pager: _, verb } = cli;
+    let Cli { buildid_dir, no_pager, verb } = cli;
     if let Some(folder) = buildid_dir {
         kymo_symbols::name_build_id_cache(folder);
     }
     terminal::start_log();
+    let pager = if no_pager || !verb.is_paged() { None } else { Pager::start() };
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Stat(args) => cmd::stat::run(*args),
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Verb::Report(args) => cmd::report::run(*args),
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),
+        Verb::Demo(args) => cmd::demo::run(&args),
         Verb::Script(args) => cmd::script::run(*args),
         Verb::Watch(args) => cmd::watch::run(*args),
         Verb::Bench(args) => kymo_bench::run(args),
@@ -113,7 +116,19 @@ fn main() -> ExitCode {
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };
-    exit::code(done)
+    let code = exit::code(done);
+    pager.into_iter().for_each(Pager::finish);
+    code
+}
+
+impl Verb {
+    /// Whether it prints a text to be read.
+    fn is_paged(&self) -> bool {
+        matches!(
+            self,
+            Verb::Report(_) | Verb::Script(_) | Verb::List(_) | Verb::Evlist(_) | Verb::BuildIdList(_)
+        )
+    }
 }
 
 /// The word in the place of a verb that is none.

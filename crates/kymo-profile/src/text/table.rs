@@ -121,6 +121,11 @@ impl Column {
         !matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize))
     }
 
+    /// Whether it may be longer than a screen is wide.
+    fn is_name(self) -> bool {
+        matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize | SortKey::Time))
+    }
+
     pub(super) fn least_width(self) -> usize {
         match self {
             Column::Overhead | Column::Children | Column::Kernel | Column::User => 8,
@@ -260,6 +265,20 @@ pub(super) fn write_head(out: &mut dyn Write, hist: &Hist, event_name: &str) -> 
     writeln!(out, "#")
 }
 
+/// A name in the last column, of which its beginning and its end are kept where a terminal has no room for
+/// all of it. `used`: columns before it.
+fn shortened(name: String, width: Option<usize>, used: usize) -> String {
+    const LEAST: usize = 20;
+    let length = name.chars().count();
+    let room = width.map_or(length, |width| width.saturating_sub(used));
+    if length <= room || room < LEAST {
+        return name;
+    }
+    let end = (room - 2) / 2;
+    let begin = room - 2 - end;
+    name.chars().take(begin).chain("..".chars()).chain(name.chars().skip(length - end)).collect()
+}
+
 /// The part of a line that a terminal of this many columns can show.
 pub(super) fn cut(line: &str, width: Option<usize>) -> &str {
     match width.and_then(|width| line.char_indices().nth(width)) {
@@ -281,6 +300,9 @@ fn row_line(
         let mut value = column.value(profile, hist, row);
         if options.widths.get(at).is_some_and(|given| *given > 0) {
             value = cut(&value, Some(width)).to_owned();
+        }
+        if at + 1 == options.columns.len() && options.separator.is_none() && column.is_name() {
+            value = shortened(value, options.look.width, line.chars().count() + 2);
         }
         match &options.separator {
             Some(separator) => {
@@ -361,6 +383,19 @@ mod tests {
     use super::*;
 
     /// Checks perf's short counts at their edges.
+    /// Checks that a name which is too long for the terminal keeps both of its ends, and others are as they are.
+    #[test]
+    fn names_are_shortened_in_the_middle() {
+        let short = |name: &str, width| super::shortened(name.to_owned(), width, 10);
+        assert_eq!(short("alloc::vec::Vec<T,A>::extend_trusted", Some(40)), "alloc::vec::Ve..extend_trusted");
+        assert_eq!(short("main", Some(40)), "main");
+        assert_eq!(
+            short("alloc::vec::Vec<T,A>::extend_trusted", None),
+            "alloc::vec::Vec<T,A>::extend_trusted"
+        );
+        assert_eq!(short("alloc::vec::Vec<T,A>::extend_trusted", Some(20)).len(), 36);
+    }
+
     #[test]
     fn counts_in_units() {
         assert_eq!(count_in_units(0), (0, ' '));

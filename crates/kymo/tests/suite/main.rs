@@ -5,7 +5,7 @@
 //! | perf and kymo reading or writing the same file | `interop.rs`, a recording in `scenario.rs` |
 //! | the same with perf of three Debian releases, and every kind of recording | `matrix/`: a kind in `kinds.rs` |
 //! | programs that nobody here wrote | `real.rs` |
-//! | options, exit codes, what is printed where | `cli.rs` |
+//! | options, exit codes, what is printed where | `cli.rs`; on a terminal: `terminal.rs` |
 //! | the pages of options in the book | `reference.rs` |
 //! | samples by cgroup, container, unit and pod | `cgroups.rs` |
 //! | options of perf that kymo must have an answer to | `perf_options.rs`, the options in `../perf_options/` |
@@ -87,6 +87,7 @@ mod stat_options;
 mod switching;
 mod table;
 mod tasks;
+mod terminal;
 mod tools;
 mod tree;
 mod trust;

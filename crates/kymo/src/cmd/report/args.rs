@@ -71,9 +71,9 @@ pub(crate) struct ReportArgs {
     #[arg(long = "cgroup-name", value_name = "NAMES", value_delimiter = ',')]
     pub(super) cgroups: Vec<String>,
 
-    /// Leave out rows below this percentage
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = filter::percent)]
-    pub(super) percent_limit: f64,
+    /// Leave out rows below this percentage [default: 0.05 on a terminal, 0 elsewhere]
+    #[arg(long, value_name = "PERCENT", value_parser = filter::percent)]
+    pub(super) percent_limit: Option<f64>,
 
     /// Do not show functions that the compiler inlined
     #[arg(long)]

@@ -74,7 +74,7 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
     let table = TableOptions {
         columns,
         children,
-        percent_limit: args.percent_limit,
+        percent_limit: args.percent_limit.unwrap_or_else(usual_percent_limit),
         graph,
         separator: args.field_separator.clone(),
         look: terminal::look(),
@@ -86,6 +86,11 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         lines: hist.keys.contains(&SortKey::SourceLine),
     };
     Ok(Plan { load, resolve, hist, table })
+}
+
+/// What nobody misses on a screen; everything where a program may read it.
+fn usual_percent_limit() -> f64 {
+    if terminal::is_read_by_a_person() { 0.05 } else { 0.0 }
 }
 
 /// Whether samples of some event say which cgroup they are of.

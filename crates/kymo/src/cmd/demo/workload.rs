@@ -1,4 +1,4 @@
-//! The program that `make demo` records: a little shop of threads that differ in what they do, so that every part of a
+//! The program that `kymo demo` records: a little shop of threads that differ in what they do, so that every part of a
 //! profile has something to show.
 //!
 //! | thread | what it does | what a profile shows |
@@ -9,7 +9,7 @@
 //! | `till-0`..`till-3` | serve customers from one locked till | time spent waiting, short bursts of work between |
 //! | `burst` | sleeps, and every half second works hard | bursts on the timeline |
 //!
-//! `demo [seconds]`: how long it runs, 3 if not said. Needs nothing and leaves nothing behind.
+//! It needs nothing and leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -17,12 +17,8 @@ use std::sync::Mutex;
 use std::thread::{Builder, scope, sleep};
 use std::time::{Duration, Instant};
 
-fn main() {
-    let seconds = std::env::args().nth(1).map_or(Ok(3.0), |s| s.parse::<f64>());
-    let Some(length) = seconds.ok().and_then(|s| Duration::try_from_secs_f64(s).ok()) else {
-        eprintln!("usage: demo [seconds]");
-        std::process::exit(2);
-    };
+/// Runs it for so long; how many customers were served, and a checksum.
+pub(super) fn run(length: Duration) -> (u64, u64) {
     let end = Instant::now() + length;
     let till = Mutex::new(Till { customers: 0, total: 0 });
     let done = scope(|scope| {
@@ -46,7 +42,7 @@ fn main() {
             .fold(0, u64::wrapping_add)
     });
     let till = till.into_inner().expect("no clerk panicked");
-    println!("{} customers served, checksum {:x}", till.customers, done ^ till.total);
+    (till.customers, done ^ till.total)
 }
 
 /// Draws rows of a picture until the time is up.
