@@ -76,6 +76,7 @@ mod locate;
 mod metered;
 mod name;
 mod options;
+mod pclntab;
 mod perf_map;
 pub mod place;
 mod plt;

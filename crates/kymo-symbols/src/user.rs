@@ -9,6 +9,7 @@ use super::elf::{ElfFile, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
 use super::options::{Note, SymbolOptions};
+use super::pclntab;
 use super::plt;
 use super::table::{SymbolTable, TableBuilder};
 
@@ -42,6 +43,7 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     };
     let mut symbols: Option<Arc<ElfFile>> = None;
     let mut runtime: Option<Arc<ElfFile>> = None;
+    let mut go: Option<Arc<ElfFile>> = None;
     for candidate in locate::candidates(options, path, build_id.as_deref()) {
         let elf = match open_if_it_fits(&candidate, build_id.as_deref(), &options.budget) {
             Ok(elf) => Arc::new(elf),
@@ -55,6 +57,9 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
         if symbols.is_none() && elf_symbols::symtab(&elf).is_some() {
             symbols = Some(Arc::clone(&elf));
         }
+        if go.is_none() && pclntab::section(&elf).is_some_and(|_| elf.has_bytes(b".text")) {
+            go = Some(Arc::clone(&elf));
+        }
         if runtime.is_none() && elf_symbols::dynsym(&elf).is_some() {
             runtime = Some(elf);
         }
@@ -62,7 +67,7 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
             break;
         }
     }
-    let (symbols, runtime) = match (symbols, runtime) {
+    let (symbols, runtime) = match (symbols.or(go), runtime) {
         (Some(symbols), Some(runtime)) => (symbols, runtime),
         (Some(only), None) | (None, Some(only)) => (Arc::clone(&only), only),
         (None, None) => {
@@ -82,6 +87,10 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
 fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile>) -> Loaded {
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
     elf_symbols::add_symbols(&mut builder, &symbols, &runtime, AddressSpace::FileOffset);
+    // A Go program that was stripped still names its functions.
+    if elf_symbols::symtab(&symbols).is_none() {
+        let _ = pclntab::add(&mut builder, &symbols);
+    }
     if builder.len() > 0 {
         // A module without a PLT is complete without it.
         let _ = plt::add(&mut builder, &runtime);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::scenario::{Recording, record};
 use crate::table::{plain, sections};
-use crate::tools::{Need, Tool, kymo, perf, require, text};
+use crate::tools::{Need, Tool, kymo, perf, ready, require, run, skip, text};
 
 const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 
@@ -143,4 +143,51 @@ fn rustc() {
         &["rustc", "--edition=2021", "-O", "--out-dir", out, &source],
         &[Need::Program("rustc")],
     );
+}
+
+/// Checks that a stripped Go program's functions have the names that its symbol table had: the same recording is read with
+/// the stripped file and with the whole one in its place, in both ways that Go links.
+#[test]
+fn stripped_go_programs_have_names() {
+    const TEST: &str = "real::stripped_go_programs_have_names";
+    if !ready(TEST, &[Need::Root, Need::Program("go"), Need::Program("strip")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for mode in ["exe", "pie"] {
+        let (whole, program) = (folder.path().join("whole"), folder.path().join("program"));
+        let mut go = std::process::Command::new("go");
+        go.args(["build", "-buildmode", mode, "-o"]).arg(&whole);
+        go.arg(crate::programs::sources().join("growing.go")).env("GOFLAGS", "-mod=mod");
+        go.env("GOCACHE", std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
+        let built = run(&mut go);
+        if built.code != Some(0) {
+            skip(TEST, format!("go build: {}", built.stderr));
+            return;
+        }
+        let strip = run(std::process::Command::new("strip").arg("-o").arg(&program).arg(&whole));
+        assert_eq!(strip.code, Some(0), "{}", strip.stderr);
+        let file = folder.path().join("perf.data");
+        let said = kymo().run(["record", "-F", "max", "-o", text(&file), "--", text(&program), "200"]);
+        assert_eq!(said.code, Some(5), "{}", said.stderr);
+        let names = || {
+            let fields = ["script", "-i", text(&file), "--hide-call-graph", "-F", "ip,sym,dso"];
+            let said = kymo().succeed(fields).stdout;
+            let own = said.lines().filter(|line| line.ends_with("/program)"));
+            // The linker marks assembly in the symbol table, and nowhere else.
+            own.map(|line| line.replace(".abi0 ", " ")).collect::<Vec<String>>()
+        };
+        let stripped = names();
+        std::fs::rename(&whole, &program).expect("renamed");
+        let wanted = names();
+        let differ: Vec<_> = stripped.iter().zip(&wanted).filter(|(a, b)| a != b).collect();
+        assert!(wanted.len() > 20 && stripped.len() == wanted.len(), "{mode}: {} samples", wanted.len());
+        assert!(
+            differ.len() * 50 <= wanted.len(),
+            "{mode}: {} of {}: {differ:?}",
+            differ.len(),
+            wanted.len()
+        );
+        assert!(stripped.iter().any(|line| line.contains(" main.")), "{mode}: {stripped:?}");
+    }
 }
