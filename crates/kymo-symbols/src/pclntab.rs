@@ -39,7 +39,7 @@ pub(super) fn add(builder: &mut TableBuilder, elf: &ElfFile) -> Option<()> {
     };
     let bytes = elf.read_section(section)?;
     let text = elf.section(b".text").map(|text| (text.addr, text.size));
-    let table = Table::parse(&bytes, text)?;
+    let table = FunctionTable::parse(&bytes, text)?;
     let base = builder.add_names(table.names)?;
     builder.keep(room);
     for (start, end, name) in table.functions() {
@@ -54,7 +54,7 @@ pub(super) fn add(builder: &mut TableBuilder, elf: &ElfFile) -> Option<()> {
 
 /// The parts of a table that name functions.
 #[derive(Debug)]
-struct Table<'a> {
+struct FunctionTable<'a> {
     /// From the first name on.
     names: &'a [u8],
     /// From the list of functions on.
@@ -67,9 +67,9 @@ struct Table<'a> {
     text_start: u64,
 }
 
-impl<'a> Table<'a> {
+impl<'a> FunctionTable<'a> {
     /// `text`: where the program's code was linked, and its size.
-    fn parse(bytes: &'a [u8], text: Option<(u64, u64)>) -> Option<Table<'a>> {
+    fn parse(bytes: &'a [u8], text: Option<(u64, u64)>) -> Option<FunctionTable<'a>> {
         let head = Fields(bytes);
         let magic = head.u32(0);
         let has_offsets = match magic {
@@ -91,7 +91,7 @@ impl<'a> Table<'a> {
         let names = names.get(..names_end)?;
         let width = if has_offsets { 4 } else { word_bytes };
         let functions = usize::try_from(word(0)).ok()?;
-        let mut table = Table { names, list, width, is_64, functions, text_start };
+        let mut table = FunctionTable { names, list, width, is_64, functions, text_start };
         if functions == 0 || functions > list.len() / (2 * width) {
             return None;
         }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn found(bytes: &[u8], text: Option<(u64, u64)>) -> Vec<(u64, u64, String)> {
-        let Some(table) = Table::parse(bytes, text) else { return Vec::new() };
+        let Some(table) = FunctionTable::parse(bytes, text) else { return Vec::new() };
         let name =
             |at: u32| String::from_utf8_lossy(crate::name::name_at(table.names, at as usize)).into_owned();
         table.functions().map(|(start, end, at)| (start, end, name(at))).collect()
