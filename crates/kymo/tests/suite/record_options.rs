@@ -181,3 +181,15 @@ fn refused_and_accepted() {
         ["-r", "5", "--threads", "--aio=2", "--affinity", "node", "-N", "-T", "--buildid-all", "-g", "-g"];
     recorded(&kymo(), "accepted", &[&["-e", "cpu-clock:u"], &accepted[..]].concat()).1.ends(0);
 }
+
+/// Checks that the hottest functions are printed at the end without a terminal, too, and not with `-q`.
+#[test]
+fn the_hottest_functions() {
+    let (_, said) = recorded(&kymo(), "hottest", &["-e", "cpu-clock:u", "-F", "5000"]);
+    let said = said.ends(0);
+    let shares = said.stderr.lines().filter(|line| line.trim_start().contains("%  "));
+    assert!((1..=5).contains(&shares.count()), "{}", said.stderr);
+    said.says("  more: kymo report -i ");
+    let (_, quiet) = recorded(&kymo(), "hottest", &["-q", "-e", "cpu-clock:u", "-F", "5000"]);
+    assert_eq!(quiet.ends(0).stderr, "");
+}

@@ -13,15 +13,18 @@ use super::Words;
 
 /// Recordings up to this size are looked at right away: reading one takes well under a second.
 const FIRST_LOOK_BYTES: u64 = 1 << 30;
+/// The same where no person may be waiting: what is read belongs to a script's time.
+const UNWATCHED_LOOK_BYTES: u64 = 64 << 20;
 
-/// On a terminal, the five hottest functions: often all that a person wanted to know.
+/// The five hottest functions: often all that a person wanted to know.
 fn first_look(output: &Output, bytes: u64, samples: u64) {
     let Output::File(path) = output else { return };
     // Of several files none has the plain name.
     if !path.exists() {
         return;
     }
-    if samples == 0 || bytes > FIRST_LOOK_BYTES || !std::io::stderr().is_terminal() {
+    let most = if std::io::stderr().is_terminal() { FIRST_LOOK_BYTES } else { UNWATCHED_LOOK_BYTES };
+    if samples == 0 || bytes > most {
         return;
     }
     match crate::cmd::report::hottest(path, 5) {
