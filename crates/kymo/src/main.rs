@@ -83,6 +83,10 @@ fn main() -> ExitCode {
                 eprintln!("kymo: there is no `kymo {verb}`: {instead}");
                 return ExitCode::from(exit::USAGE);
             }
+            if let Some(sentence) = no_number(&error) {
+                eprint!("{sentence}");
+                return ExitCode::from(exit::USAGE);
+            }
             // A closed pipe under --help is no failure.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
@@ -119,6 +123,13 @@ fn main() -> ExitCode {
     let code = exit::code(done);
     pager.into_iter().for_each(Pager::finish);
     code
+}
+
+/// What is wrong with a value that should be a number, in words; the standard library tells of digits in strings.
+fn no_number(error: &clap::Error) -> Option<String> {
+    const DIGIT: &str = "invalid digit found in string";
+    let text = error.to_string();
+    text.contains(DIGIT).then(|| text.replace(DIGIT, "expected a number"))
 }
 
 impl Verb {

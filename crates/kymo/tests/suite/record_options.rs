@@ -193,3 +193,12 @@ fn the_hottest_functions() {
     let (_, quiet) = recorded(&kymo(), "hottest", &["-q", "-e", "cpu-clock:u", "-F", "5000"]);
     assert_eq!(quiet.ends(0).stderr, "");
 }
+
+/// Checks that words in the place of numbers are refused in words.
+#[test]
+fn words_for_numbers() {
+    for (option, verb) in [("-c", "record"), ("--jobs", "record"), ("-t", "stat"), ("-I", "stat")] {
+        let said = kymo().run([verb, option, "abc", "--", "true"]).ends(129);
+        said.says("'abc'").says("expected a number");
+    }
+}
