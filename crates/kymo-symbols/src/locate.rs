@@ -70,6 +70,11 @@ pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<
     if let Some((first, rest)) = build_id.and_then(split_build_id) {
         found.push(plain(debug_root.join(".build-id").join(first).join(format!("{rest}.debug"))));
     }
+    // What debuginfod's client has fetched for this user before; nothing is fetched here.
+    if let (Some(id), Some(cache)) = (build_id, debuginfod_cache(|name| std::env::var_os(name))) {
+        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        found.push(plain(cache.join(hex).join("debuginfo")));
+    }
     found.push(plain(own.clone()));
     if let (Some(dir), Some(name)) = (own.parent(), own.file_name()) {
         found.push(plain(dir.join(".debug").join(name)));
@@ -79,6 +84,15 @@ pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<
         found.push(plain(debug_root.join("lib").join(rest)));
     }
     found
+}
+
+/// Where debuginfod's client keeps files, as `debuginfod_find_debuginfo(3)` says.
+fn debuginfod_cache(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let below = |cache: PathBuf| cache.join("debuginfod_client");
+    folder("DEBUGINFOD_CACHE_PATH")
+        .or_else(|| folder("XDG_CACHE_HOME").map(below))
+        .or_else(|| folder("HOME").map(|home| below(home.join(".cache"))))
 }
 
 /// The file that a module's `.gnu_debuglink` names.
@@ -99,4 +113,30 @@ fn debuglink(options: &SymbolOptions, own: &Path) -> Option<Candidate> {
         below_root(options, Path::new(DEBUG_ROOT)).join(recorded_dir).join(name),
     ];
     tries.into_iter().find(|path| path.is_file() && path != own).map(candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks which folder debuginfod's client uses, and that a fetched file is tried by its build id
+    /// before the program itself.
+    #[test]
+    fn fetched_debug_files() {
+        let cache = |pairs: &[(&str, &str)]| {
+            let value = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.into());
+            debuginfod_cache(value).map(|path| path.display().to_string())
+        };
+        let (home, xdg) = (("HOME", "/h"), ("XDG_CACHE_HOME", "/x"));
+        assert_eq!(cache(&[home]).as_deref(), Some("/h/.cache/debuginfod_client"));
+        assert_eq!(cache(&[home, xdg]).as_deref(), Some("/x/debuginfod_client"));
+        assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "/d")]).as_deref(), Some("/d"));
+        assert_eq!(cache(&[("HOME", "")]), None);
+        let options = SymbolOptions::default();
+        let all = candidates(&options, Path::new("/bin/x"), Some(&[0xab, 0xcd, 0xef]));
+        let at = |end: &str| all.iter().rposition(|candidate| candidate.path.ends_with(end));
+        if debuginfod_cache(|name| std::env::var_os(name)).is_some() {
+            assert!(at("abcdef/debuginfo").expect("tried") < at("/bin/x").expect("tried"), "{all:?}");
+        }
+    }
 }
