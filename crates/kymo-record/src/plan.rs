@@ -4,6 +4,7 @@ use crate::attr::{self, Common};
 use crate::error::PlanError;
 use crate::machine::read_number;
 use crate::options::{CallGraph, Options, Overload, Rate, RecordingClock};
+use crate::python;
 use crate::ring_size;
 use crate::scope::Scope;
 use crate::scope_choice::{self, Choice, Facts, Whom};
@@ -96,8 +97,12 @@ impl RecordingPlan {
         }
         let per_thread = spec.per_thread && observed.kind != TargetKind::Cpus;
         let follow = options.inherit.unwrap_or(spec.tids.is_empty()) && !per_thread;
-        let whom =
-            Whom { command: observed.kind == TargetKind::Command, tasks: observed.tasks.len(), follow };
+        let whom = Whom {
+            command: observed.kind == TargetKind::Command,
+            tasks: observed.tasks.len(),
+            follow,
+            python: options.python && python::runs_in(&observed.processes),
+        };
         let (scope, scopes) = match observed.kind {
             _ if per_thread => (Scope::PerThread, Vec::new()),
             TargetKind::Cpus => (Scope::Cpus, Vec::new()),

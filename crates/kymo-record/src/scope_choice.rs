@@ -179,6 +179,8 @@ pub(crate) struct Whom {
     pub(crate) tasks: usize,
     /// Children are followed.
     pub(crate) follow: bool,
+    /// Python runs in them, and its functions are wanted: only scopes of CPUs have them.
+    pub(crate) python: bool,
 }
 
 /// The scopes that a user may choose from, cheapest permitted first, then the impossible ones.
@@ -209,7 +211,7 @@ pub(crate) fn rank(options: &Options, whom: Whom, facts: &Facts) -> Vec<Choice> 
             per_child_us: if scope == Scope::Inherit { events * cpus * Costs::COPY } else { 0.0 },
             per_switch_us: Costs::switch(options),
             dropped_us_per_s: 0.0,
-            reservation: None,
+            reservation: whom.python.then(|| "Python's functions have no names".into()),
         },
     };
     let choices = Scope::CHOICES.map(|scope| Choice {

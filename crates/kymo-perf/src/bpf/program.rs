@@ -21,7 +21,7 @@ pub(super) const SETTLED: u32 = 1;
 const SHOW_TO_OTHERS: i32 = 1;
 
 /// Among the flags of a new task: it is a thread of its maker's process.
-const CLONE_THREAD: i32 = 0x1_0000;
+pub(super) const CLONE_THREAD: i32 = 0x1_0000;
 
 /// Where on the stack the programs keep what they give to the kernel by address.
 const KEY: i16 = -4;

@@ -194,7 +194,7 @@ impl<'a> PythonFinder<'a> {
 }
 
 /// The file of the program that a process runs.
-fn exe(pid: i32) -> Option<PathBuf> {
+pub(super) fn exe(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 

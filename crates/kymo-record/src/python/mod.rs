@@ -24,16 +24,28 @@ pub(crate) use stacks::PythonStacks;
 
 use crate::plan::RecordingPlan;
 use code::TextLayout;
+use finder::is_named_python;
 use kymo_perf::bpf::Follower;
 use lines::LineFormat;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+
+/// Whether one of these processes runs a program that is named as Python. Of many processes the first
+/// ones are looked at.
+pub(crate) fn runs_in(processes: &[i32]) -> bool {
+    const MOST: usize = 256;
+    processes
+        .iter()
+        .take(MOST)
+        .filter_map(|&pid| finder::exe(pid))
+        .any(|exe| is_named_python(exe.as_os_str().as_bytes()))
+}
 
 /// What to say where Python was recorded, and its functions have no names because programs may not
 /// be loaded into the kernel. `files`: all that were mapped.
 pub(crate) fn without_names(plan: &RecordingPlan, files: &HashSet<Vec<u8>>) -> Option<String> {
-    let is_missed =
-        plan.reduces() && plan.options.python && files.iter().any(|file| finder::is_named_python(file));
+    let is_missed = plan.reduces() && plan.options.python && files.iter().any(|file| is_named_python(file));
     let unavailable = if is_missed { Follower::available().err() } else { None }?;
     let hint = unavailable.hint().unwrap_or("there is no way around it");
     Some(format!(

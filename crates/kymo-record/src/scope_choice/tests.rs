@@ -12,10 +12,10 @@ fn options(selector: &str) -> Options {
     Options::new(events, TargetSpec::default(), Output::Stdout)
 }
 
-const COMMAND: Whom = Whom { command: true, tasks: 1, follow: true };
+const COMMAND: Whom = Whom { command: true, tasks: 1, follow: true, python: false };
 
 fn process(tasks: usize) -> Whom {
-    Whom { command: false, tasks, follow: true }
+    Whom { command: false, tasks, follow: true, python: false }
 }
 
 fn root(cpus: usize) -> Facts {
@@ -77,7 +77,7 @@ fn not_filtered() {
 /// Checks that threads whose children are not followed get no copies and no cgroup.
 #[test]
 fn not_followed() {
-    let alone = |tasks, command| Whom { command, tasks, follow: false };
+    let alone = |tasks, command| Whom { command, tasks, follow: false, python: false };
     assert_eq!(chosen(&options("page-faults"), alone(1, true), &root(2)), Scope::ThreadCpu);
     assert_eq!(chosen(&options("cpu-clock"), alone(3, false), &user(2)), Scope::ThreadCpu);
     assert_eq!(chosen(&options("cpu-clock"), alone(5000, false), &root(64)), Scope::Filtered);

@@ -224,6 +224,24 @@ fn running_processes() {
     Shown::of(&samples[found..]).is_right(test);
 }
 
+/// Checks that a process of one thread, whose own events would cost least, is recorded with names.
+#[test]
+fn one_thread() {
+    let test = "python::one_thread";
+    let Some(()) = require(test, &[Need::X86, Need::Root, Need::Program("/usr/bin/python3")]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("perf.data");
+    let mut command = Command::new("/usr/bin/python3");
+    let source = "def turn():\n while True: sum(range(1000))\nprint('ready', flush=True)\nturn()";
+    let mut program = Running::start(command.args(["-c", source]));
+    program.line();
+    let record = ["record", "-F", "4999", "-o", text(&recording), "-p", &program.pid(), "--", "sleep", "0.4"];
+    kymo().succeed(record);
+    let samples = stacks(&recording);
+    let named = samples.iter().filter(|(frames, _)| frames.iter().any(|frame| frame.0 == "turn")).count();
+    assert!(named > 100, "{named} of {}", samples.len());
+}
+
 /// Checks that a program of another name that holds CPython is found, and that a child that it forks
 /// is, too.
 #[test]

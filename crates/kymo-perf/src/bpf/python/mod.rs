@@ -13,14 +13,14 @@
 //!         -> PROCESSES? -> walker: thread state (STATES, or a search) -> frame -> frame -> ..     |
 //!              ^   names of new code objects -> bpf-output         all frames -> bpf-output       |
 //!              '------------------------------------------------------ PythonWalker::enter -------'
-//!  exec, end of a process -> removed from PROCESSES and OTHERS
+//!  fork -> the new process is in PROCESSES if its maker is;  exec, end -> removed from PROCESSES and OTHERS
 //! ```
 //!
 //! # Invariants
 //! - **P1** The observed process is only read, at addresses of its own; what cannot be read ends the
 //!   walk. Every loop is bounded, and every sample is kept.
-//! - **P2** A frame's names are those of its code object: one that takes another's address has other
-//!   names, and is told again.
+//! - **P2** A frame's names are those of its code object in its process: one that takes another's
+//!   address has other names, and is told again.
 //! - **P3** Until a process of Python is entered, a sample costs one or two look-ups more.
 //! - **P4** A thread's state is used only if it says that it is that thread's.
 mod layout;
@@ -121,8 +121,9 @@ impl PythonWalker {
         };
         let maps = walker.maps();
         walker._links = vec![
-            attach("kymo_py_exec", c"sched_process_exec", &programs::forget(maps, false))?,
-            attach("kymo_py_exit", c"sched_process_exit", &programs::forget(maps, true))?,
+            attach("kymo_py_fork", c"task_newtask", &programs::inherit(maps), &walker.types)?,
+            attach("kymo_py_exec", c"sched_process_exec", &programs::forget(maps, false), &walker.types)?,
+            attach("kymo_py_exit", c"sched_process_exit", &programs::forget(maps, true), &walker.types)?,
         ];
         Ok(walker)
     }
@@ -197,9 +198,14 @@ impl PythonWalker {
     }
 }
 
-/// Attaches a program to a tracepoint of which it reads nothing.
-fn attach(name: &'static str, point: &CStr, program: &Program) -> Result<OwnedFd, BpfError> {
-    let loaded = load(ProgramKind::RawTracepoint, name, program, None)?;
+/// Attaches a program to a tracepoint.
+fn attach(
+    name: &'static str,
+    point: &CStr,
+    program: &Program,
+    types: &TaskTypes,
+) -> Result<OwnedFd, BpfError> {
+    let loaded = load(ProgramKind::RawTracepoint, name, program, Some(types))?;
     let link = sys::open_raw_tracepoint(point, loaded.as_fd());
     link.map_err(|cause| BpfError::Attach {
         program: name,

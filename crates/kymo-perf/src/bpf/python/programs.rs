@@ -9,7 +9,7 @@ use super::record::{self, FRAME_BYTES, HEAD_BYTES, MOST_FRAMES};
 use crate::bpf::insn::{
     Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg,
 };
-use crate::bpf::program::Program;
+use crate::bpf::program::{CLONE_THREAD, Program};
 use crate::bpf::types::Member;
 
 /// The descriptors of the maps that the programs use.
@@ -71,7 +71,9 @@ const CODE_INTERPRETER: i16 = CODE + 12;
 const NAMES: i16 = CODE + 16;
 const POSITION: i16 = NAMES + 32;
 const LINES: i16 = POSITION + 8;
-const CODE_RECORD: i16 = LINES + 8;
+/// The process: one that another has forked may have other code at the same address.
+const OWN_PID: i16 = LINES + 8;
+const CODE_RECORD: i16 = OWN_PID + 8;
 pub(super) const SCRATCH_BYTES: usize = CODE_RECORD as usize + record::CODE_RECORD_BYTES;
 
 impl Assembler {
@@ -315,7 +317,10 @@ impl Assembler {
         self.store64(R8, NAMES + 24, R1);
         self.store64_imm(R8, NAMES + 16, 0);
         self.place(all);
-        self.load64(R1, R8, NAMES);
+        self.load64(R1, R8, OWN_PID);
+        self.shift_left_imm(R1, 9);
+        self.load64(R2, R8, NAMES);
+        self.add(R1, R2);
         for (offset, bits) in [(8, 5), (16, 11), (24, 17)] {
             self.load64(R2, R8, NAMES + offset);
             self.shift_left_imm(R2, bits);
@@ -463,6 +468,8 @@ pub(super) fn walker(maps: PythonMaps) -> Program {
     a.read_member(SHARED, 8, Member::FsBase, end, &mut wanted);
     a.load64(R1, FP, SHARED);
     a.store64(R8, FS_BASE, R1);
+    a.load32(R1, FP, PID);
+    a.store64(R8, OWN_PID, R1);
     a.find_state(maps, search_step, end);
     a.innermost_frame(end);
     a.store64_imm(R8, CODES_TOLD, 0);
@@ -512,4 +519,28 @@ pub(super) fn forget(maps: PythonMaps, ends: bool) -> Program {
     a.remove(maps.others, PID);
     a.show(end);
     a.finish().into()
+}
+
+/// Runs in the maker when a task has been made and has not run yet: a new process is what its maker
+/// is, with everything at the same addresses.
+pub(super) fn inherit(maps: PythonMaps) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let end = a.label();
+    a.load64(R2, R1, 8); // the flags
+    a.load64(R6, R1, 0); // R6 = the new task
+    a.and_imm(R2, CLONE_THREAD);
+    a.jump_unless(R2, 0, end);
+    a.mov(R3, R6);
+    a.read_member(TID, 4, Member::Id, end, &mut wanted);
+    a.call(BpfHelper::CurrentPidTgid);
+    a.shift_right_imm(R0, 32);
+    a.store32(FP, PID, R0);
+    a.look_up(maps.processes, PID, end);
+    a.mov(R3, R0);
+    a.load_map(R1, maps.processes);
+    a.stack_address(R2, TID);
+    a.mov_imm(R4, 0);
+    a.call(BpfHelper::MapUpdate);
+    a.show(end);
+    Program { wanted, ..a.finish().into() }
 }
