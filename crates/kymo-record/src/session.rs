@@ -244,8 +244,8 @@ impl Session {
             }
             _ => Vec::new(),
         };
-        if plan.python_event.is_none() {
-            remarks.extend(python::without_names(plan, &written.stats.files));
+        if plan.python_event.is_none() && plan.reduces() && plan.options.python {
+            remarks.extend(python::without_names(&written.stats.files));
         }
         let (reported, remark) = user_lost;
         remarks.extend(remark);

@@ -22,7 +22,6 @@ mod stacks;
 pub(crate) use finder::{Interpreters, PythonFinder};
 pub(crate) use stacks::PythonStacks;
 
-use crate::plan::RecordingPlan;
 use code::TextLayout;
 use finder::is_named_python;
 use kymo_perf::bpf::Follower;
@@ -44,8 +43,8 @@ pub(crate) fn runs_in(processes: &[i32]) -> bool {
 
 /// What to say where Python was recorded, and its functions have no names because programs may not
 /// be loaded into the kernel. `files`: all that were mapped.
-pub(crate) fn without_names(plan: &RecordingPlan, files: &HashSet<Vec<u8>>) -> Option<String> {
-    let is_missed = plan.reduces() && plan.options.python && files.iter().any(|file| is_named_python(file));
+pub(crate) fn without_names(files: &HashSet<Vec<u8>>) -> Option<String> {
+    let is_missed = files.iter().any(|file| is_named_python(file));
     let unavailable = if is_missed { Follower::available().err() } else { None }?;
     let hint = unavailable.hint().unwrap_or("there is no way around it");
     Some(format!(
