@@ -24,7 +24,7 @@ fn command(var: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     (!command.is_empty() && command != OsStr::new("cat")).then_some(command)
 }
 
-/// Whether the shell will find the program that a command begins with.
+/// Whether the program that a command begins with is there.
 fn is_installed(command: &OsStr) -> bool {
     let text = command.to_string_lossy();
     let Some(program) = text.split_whitespace().next() else { return false };
@@ -45,12 +45,14 @@ impl Pager {
         let command = command(|name| std::env::var_os(name)).filter(|command| is_installed(command))?;
         // What tables look like is that of the terminal.
         terminal::look();
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg(&command).stdin(Stdio::piped());
+        // Words between blanks; no shell reads them.
+        let mut words = command.to_str()?.split_whitespace();
+        let mut pager = Command::new(words.next()?);
+        pager.args(words).stdin(Stdio::piped());
         if std::env::var_os("LESS").is_none() {
-            shell.env("LESS", USUAL_OPTIONS);
+            pager.env("LESS", USUAL_OPTIONS);
         }
-        let mut child = shell.spawn().ok()?;
+        let mut child = pager.spawn().ok()?;
         let input = child.stdin.take()?;
         rustix::stdio::dup2_stdout(input.as_fd()).ok()?;
         Some(Pager(child))

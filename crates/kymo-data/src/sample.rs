@@ -457,6 +457,26 @@ impl SampleLayout {
     /// record. `None` when the event does not record all three, and when a field reaches beyond the
     /// record.
     pub fn stack_parts(&self, body: &[u8]) -> Option<StackParts> {
+        let (callchain, regs_user) = self.before_stack(body)?;
+        let mut tail = Tail { body, at: regs_user.end };
+        let size = tail.u64("user stack size").ok()?;
+        tail.bytes(size, "user stack").ok()?;
+        if size > 0 {
+            tail.u64("user stack dynamic size").ok()?;
+        }
+        let stack_user = regs_user.end..tail.at;
+        Some(StackParts { callchain, regs_user, stack_user })
+    }
+
+    /// Where the user's stack begins in the body of a SAMPLE record, with the word that says its
+    /// size. What follows is not looked at, so `body` may end before it. `None` as for
+    /// [`stack_parts`](SampleLayout::stack_parts).
+    pub fn stack_offset(&self, body: &[u8]) -> Option<usize> {
+        Some(self.before_stack(body)?.1.end)
+    }
+
+    /// Where the call chain and the user's registers lie; the user's stack follows.
+    fn before_stack(&self, body: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
         const ALL: u64 = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
         let bits = self.sample_type;
         if bits & ALL != ALL {
@@ -485,14 +505,7 @@ impl SampleLayout {
         }
         let from = tail.at;
         tail.regs(self.regs_user).ok()?;
-        let regs_user = from..tail.at;
-        let size = tail.u64("user stack size").ok()?;
-        tail.bytes(size, "user stack").ok()?;
-        if size > 0 {
-            tail.u64("user stack dynamic size").ok()?;
-        }
-        let stack_user = regs_user.end..tail.at;
-        Some(StackParts { callchain, regs_user, stack_user })
+        Some((callchain, from..tail.at))
     }
 
     /// As [`parse`](SampleLayout::parse) for a record; errors name its position.

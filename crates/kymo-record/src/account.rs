@@ -1,4 +1,5 @@
 //! Counts of lost samples and records, by cause.
+use crate::stack_choice::MOST_STACK_BYTES;
 use kymo_data::UnwindCounts;
 use kymo_symbols::unwind::{Stop, UnwindStats};
 use std::fmt;
@@ -121,9 +122,25 @@ pub struct Unwound {
     /// Buffers that were unwound before all mappings were known, because a CPU's ring could not be
     /// read for too long.
     pub early_buffers: u64,
+    /// How much of a stack a sample copied at most.
+    pub copied_bytes: u32,
 }
 
 impl Unwound {
+    /// What to do about stacks that were cut, where it is more than one in fifty.
+    pub fn advice(&self) -> Option<String> {
+        if self.stats.stopped(Stop::StackEnd) * 50 <= self.stats.samples {
+            return None;
+        }
+        Some(if self.copied_bytes < MOST_STACK_BYTES {
+            format!("stacks are deeper than their copies: --call-graph dwarf,{MOST_STACK_BYTES} copies more")
+        } else {
+            "stacks are deeper than a sample can copy, and what lies beyond could not be read in time; \
+             frame pointers (--call-graph fp) have no such limit, in programs built with them"
+                .into()
+        })
+    }
+
     /// The same as the recording's own record of it ([`kymo_data::Mark::Unwound`]).
     pub fn counts(&self) -> UnwindCounts {
         UnwindCounts {

@@ -238,20 +238,27 @@ impl<'a> Drain<'a> {
             self.spare = Some(buffer);
             return ScanResult::Some;
         }
-        span.copy_to(&mut buffer[..len]);
+        let copied = match &self.shared.stack_trim {
+            Some(trim) if state.user_ring.is_none() => trim.copy(&span, &mut buffer[..len]),
+            _ => {
+                span.copy_to(&mut buffer[..len]);
+                len
+            }
+        };
         state.reader.release(span, len);
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         // In the copy, which the program cannot change any more.
-        let kept = state.user_ring.as_mut().map_or(len, |user_ring| user_ring.retain_own(&mut buffer[..len]));
+        let copy = &mut buffer[..copied];
+        let kept = state.user_ring.as_mut().map_or(copied, |user_ring| user_ring.retain_own(copy));
         if emptied && let Some(user_ring) = &mut state.user_ring {
             user_ring.emptied(counted);
         }
-        if kept < len {
+        if kept < copied {
             // Relaxed: a statistic.
             self.shared
                 .corrupt_in(state.user_ring.is_some())
-                .fetch_add((len - kept) as u64, Ordering::Relaxed);
+                .fetch_add((copied - kept) as u64, Ordering::Relaxed);
         }
         if kept == 0 {
             self.spare = Some(buffer);
@@ -261,12 +268,11 @@ impl<'a> Drain<'a> {
             }
             return if much { ScanResult::Much } else { ScanResult::Some };
         }
-        let len = kept;
         let starved = std::mem::take(&mut state.starved);
         if emptied {
             state.asked = false;
         }
-        let message = Message::Full { ring: state.index, buffer, len, round, scan, emptied, starved };
+        let message = Message::Full { ring: state.index, buffer, len: kept, round, scan, emptied, starved };
         if let Some(request) = &self.shared.throttle_request
             && self.shared.pool.is_short()
         {
@@ -352,7 +358,7 @@ mod tests {
         ftruncate(&file, (kymo_perf::sys::page_size() + DATA_BYTES) as u64).unwrap();
         let ring = Ring::map(file.as_fd(), DATA_BYTES / kymo_perf::sys::page_size()).unwrap();
         let pool = BufferPool::new(8, 2 * DATA_BYTES, 8, 1).unwrap();
-        let shared = DrainShared::new(pool, Overload::Drop).unwrap();
+        let shared = DrainShared::new(pool, Overload::Drop, None).unwrap();
         shared.stop.store(true, Ordering::Relaxed);
         let request = DrainRequest::new().unwrap();
         let (mut senders, mut messages) = channel([16]).unwrap();

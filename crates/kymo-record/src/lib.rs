@@ -108,6 +108,7 @@ mod shared;
 mod sideband;
 mod sink;
 mod stack_choice;
+mod stack_trim;
 mod standalone_writer;
 mod synth;
 mod targets;

@@ -6,7 +6,7 @@ use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::user_rings::{DrainedUserRings, UserEvent};
-use kymo_data::{Attr, EventSpec, Features};
+use kymo_data::{Attr, Event, EventSet, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
 use rustix::io::Errno;
@@ -22,8 +22,8 @@ pub(crate) struct Opened {
     pub(crate) events: Evlist,
     /// The events as the recording has them.
     pub(crate) specs: Vec<EventSpec>,
-    /// The events as the kernel writes their samples, if those are reduced.
-    pub(crate) unreduced: Option<Vec<EventSpec>>,
+    /// The events as the kernel writes their samples, if those have copies of stacks.
+    pub(crate) with_stacks: Option<Arc<EventSet>>,
     pub(crate) budget: Budget,
     pub(crate) observer: Observer,
 }
@@ -88,6 +88,13 @@ pub(crate) fn spec(event: &kymo_perf::evlist::OpenEvent, ids: Vec<u64>) -> Event
     // Always long enough: the kernel's struct is.
     let attr = Attr::parse(&sys::attr_bytes(&event.request.attr)).unwrap_or_default();
     EventSpec { attr, ids, name: event.request.name.clone() }
+}
+
+/// The events of samples as the kernel writes them.
+pub(crate) fn event_set(specs: &[EventSpec]) -> EventSet {
+    let events = specs.iter().enumerate();
+    let events = events.map(|(index, spec)| Event::new(spec.attr.clone(), spec.ids.clone(), index));
+    EventSet::new(events.collect())
 }
 
 /// Completes what is known of the machine by what is recorded.

@@ -118,7 +118,8 @@ impl<'a> Base<'a> {
         let budget = &opened.budget;
         let pool = BufferPool::new(budget.buffers, budget.buffer_bytes, budget.ready, drains)
             .map_err(notifier_error)?;
-        let shared = DrainShared::new(pool, opened.plan.options.overload).map_err(notifier_error)?;
+        let shared = DrainShared::new(pool, opened.plan.options.overload, opened.with_stacks.clone())
+            .map_err(notifier_error)?;
         let drain_requests = (0..drains).map(|_| DrainRequest::new()).collect::<io::Result<Vec<_>>>();
         let drain_requests = drain_requests.map_err(notifier_error)?;
         Ok(Base { opened, user_rings, shared, drain_requests, failed_fd })
@@ -311,8 +312,8 @@ fn reducer<'a>(
     base: &'a Base<'a>,
     drains: &[DrainStage<'a>],
 ) -> Result<Option<ReducerStage<'a>>, RecordError> {
-    let Some(specs) = &base.opened.unreduced else { return Ok(None) };
     let plan = &base.opened.plan;
+    let Some(events) = base.opened.with_stacks.as_ref().filter(|_| plan.reduces()) else { return Ok(None) };
     let mut of_rings: Vec<(usize, &'a DrainRequest)> = (drains.iter())
         .flat_map(|drain| drain.sources.iter().map(|source| (source.index, drain.request)))
         .collect();
@@ -322,10 +323,10 @@ fn reducer<'a>(
     let places = base.shared.pool.most() + 4 * base.rings();
     let (senders, reduced) = channel([NOTES, places]).map_err(notifier_error)?;
     let Ok([notes, sender]) = <[Sender<Message>; 2]>::try_from(senders) else { return Ok(None) };
-    let mut reducer = Reducer::new(specs, requests, &base.shared.pool, sender);
+    let mut reducer = Reducer::new(Arc::clone(events), requests, &base.shared.pool, sender);
     if let (Some(python), Some(event)) = (&base.opened.observer.python, plan.python_event) {
         let interpreters = Arc::clone(&python.interpreters);
-        reducer = reducer.with_python(event, PythonStacks::new(interpreters, specs));
+        reducer = reducer.with_python(event, PythonStacks::new(interpreters, events));
     }
     if plan.observe_command {
         reducer = reducer.without_existing();

@@ -282,14 +282,18 @@ impl RecordingPlan {
         (self.open.events.len() * targets.tasks.len() * targets.cpus.len()) as u64
     }
 
+    /// Whether samples come with copies of stacks.
+    pub(crate) fn copies_stacks(&self) -> bool {
+        self.open.events.iter().any(|event| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0)
+    }
+
     /// Whether stacks are unwound while recording; on other machines than x86_64 they are kept.
     pub fn reduces(&self) -> bool {
-        let stacks = |event: &evlist::Request| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0;
-        !self.options.raw_stacks
+        let unwinds = !self.options.raw_stacks
             && self.options.fields.user_registers == 0
             && !self.keeps_newest()
-            && cfg!(target_arch = "x86_64")
-            && self.open.events.iter().any(stacks)
+            && cfg!(target_arch = "x86_64");
+        unwinds && self.copies_stacks()
     }
 
     /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second at once.

@@ -8,7 +8,7 @@ use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
 use crate::machine;
-use crate::opening::{Opened, features, open, sources, spec, tracing_data};
+use crate::opening::{Opened, event_set, features, open, sources, spec, tracing_data};
 use crate::options::LastSnapshot;
 use crate::output;
 use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
@@ -121,8 +121,8 @@ impl Session {
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
         let user_events = user_rings.as_ref().map_or(&[][..], |user_rings| &user_rings.events);
         specs.extend(user_events.iter().map(UserEvent::spec));
-        let unreduced = plan.reduces().then(|| specs.clone());
-        if unreduced.is_some() {
+        let with_stacks = plan.copies_stacks().then(|| Arc::new(event_set(&specs)));
+        if plan.reduces() {
             for spec in &mut specs {
                 spec.attr = reduced(&spec.attr).unwrap_or_else(|| std::mem::take(&mut spec.attr));
             }
@@ -147,7 +147,7 @@ impl Session {
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
-            opened: Opened { plan, rings, kept, events, specs, unreduced, budget, observer },
+            opened: Opened { plan, rings, kept, events, specs, with_stacks, budget, observer },
             output: OpenedOutput { sink, naming, stats, compressor, features },
             kernel: text,
             workload,

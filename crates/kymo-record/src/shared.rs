@@ -4,7 +4,10 @@ use crate::options::Overload;
 use crate::pool::BufferPool;
 use crate::ring_scan::{LogicalClock, ScanInterval};
 use crate::round::RoundNumber;
+use crate::stack_trim::StackTrim;
+use kymo_data::EventSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// From a drain to the writer, or to the reducer before it.
@@ -95,6 +98,8 @@ pub(crate) struct DrainShared {
     pub(crate) throttle_request: Option<ThrottleRequest>,
     /// Whether drains run at real-time priority, where permitted.
     pub(crate) first: bool,
+    /// Leaves out what is not filled of stack copies, where there are any.
+    pub(crate) stack_trim: Option<StackTrim>,
     /// Bytes skipped in rings with impossible counters.
     pub(crate) corrupt_bytes: AtomicU64,
     /// The same in rings that observed programs write, with records there that are none of their
@@ -105,11 +110,16 @@ pub(crate) struct DrainShared {
 }
 
 impl DrainShared {
-    /// For a recording that has not begun.
+    /// For a recording that has not begun. `with_stacks`: the events, if their samples have copies
+    /// of stacks.
     ///
     /// # Errors
     /// No eventfd could be made.
-    pub(crate) fn new(pool: BufferPool, overload: Overload) -> io::Result<DrainShared> {
+    pub(crate) fn new(
+        pool: BufferPool,
+        overload: Overload,
+        with_stacks: Option<Arc<EventSet>>,
+    ) -> io::Result<DrainShared> {
         let throttle_request = (overload == Overload::Pause).then(ThrottleRequest::new).transpose()?;
         Ok(DrainShared {
             pool,
@@ -119,6 +129,7 @@ impl DrainShared {
             stop_notifier: Notifier::new()?,
             throttle_request,
             first: overload != Overload::Drop,
+            stack_trim: with_stacks.map(StackTrim::new),
             corrupt_bytes: AtomicU64::new(0),
             claimed_corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),

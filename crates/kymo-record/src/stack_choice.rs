@@ -8,21 +8,21 @@
 //! | any event of a flight recorder, or on another machine than x86-64 | along frame pointers | nothing unwinds while recording |
 //! | any event whose samples keep registers of the user, or whose chains are the kernel's | along frame pointers | registers would be replaced, a user's part is not wanted |
 //!
-//! Copies have 32 KiB, and less where all CPUs together would copy more than [`BYTES_PER_SECOND`],
-//! or where a ring would hold fewer than [`SAMPLES_PER_RING`]. What they do not hold is found by
-//! the reducer (`reduce`).
+//! Copies have at most 64 KiB, and less where all CPUs together could copy more than
+//! [`BYTES_PER_SECOND`], or where a ring would hold fewer than [`SAMPLES_PER_RING`]. A shallow
+//! stack costs little: the kernel copies what there is, and drains leave the rest out
+//! (`stack_trim`). What a copy does not hold is found by the reducer (`reduce`).
 use crate::options::{CallGraph, CpuMode, Options, Rate};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys;
 
-/// The largest copy. A ring has room for all of it in every sample, and a drain copies all of it,
-/// however little is on the stack: 64 KiB cost a computing program 4 % at 999 samples per second,
-/// 32 KiB 1 %.
-const MOST_STACK_BYTES: u32 = 32 << 10;
+/// The largest copy, for which a record has room (perf_event_open(2): below 64 KiB, a multiple of
+/// 8).
+pub(crate) const MOST_STACK_BYTES: u32 = 65_528;
 /// The smallest copy that is of use: stacks of most programs in C are smaller.
 const LEAST_STACK_BYTES: u64 = 2048;
-/// What all CPUs copy together at most.
-const BYTES_PER_SECOND: u64 = 1 << 30;
+/// What all CPUs copy together at most, if all stacks are deep.
+const BYTES_PER_SECOND: u64 = 4 << 30;
 /// A ring holds so many samples at least.
 const SAMPLES_PER_RING: u64 = 16;
 
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn sizes_of_copies() {
         assert_eq!(copy_bytes(999, 2, 2 * MIB), Some(MOST_STACK_BYTES));
-        assert_eq!(copy_bytes(999, 256, 2 * MIB), Some(4192));
+        assert_eq!(copy_bytes(999, 256, 2 * MIB), Some(16_792));
         assert_eq!(copy_bytes(999, 2, MIB / 4), Some(16 << 10));
-        assert_eq!(copy_bytes(100_000, 2, 2 * MIB), Some(5368));
-        assert_eq!(copy_bytes(999, 1024, 2 * MIB), None);
+        assert_eq!(copy_bytes(100_000, 2, 2 * MIB), Some(21_472));
+        assert_eq!(copy_bytes(999, 4096, 2 * MIB), None);
         assert_eq!(copy_bytes(999, 2, 16 << 10), None);
     }
 

@@ -107,6 +107,8 @@ pub(crate) struct ElfFile {
     refusals: Mutex<Vec<String>>,
     pub(crate) is_64: bool,
     pub(crate) machine: u16,
+    /// The address of its first instruction.
+    pub(crate) entry: u64,
     pub(crate) sections: Vec<Section>,
     pub(crate) segments: Vec<Segment>,
     /// Where sections of instructions were linked, ascending and apart from each other.
@@ -168,6 +170,7 @@ impl ElfFile {
             refusals: Mutex::default(),
             is_64: true,
             machine: 0,
+            entry: 0,
             sections: Vec::new(),
             segments: Vec::new(),
             code: Vec::new(),
@@ -192,6 +195,7 @@ impl ElfFile {
         }
         let header = Fields(&ident);
         elf.machine = header.u16(18);
+        elf.entry = header.word(is_64, 24, 24);
         // From the sizes of entries on, fields of 32-bit files lie twelve bytes before those of
         // 64-bit ones.
         let half = |at: usize| header.u16(if is_64 { at } else { at - 12 });

@@ -83,6 +83,7 @@ mod plt;
 pub mod pool;
 mod python;
 pub mod sites;
+mod start_code;
 mod store;
 mod table;
 mod tree;

@@ -20,6 +20,8 @@ pub struct SymbolOptions {
     pub demangle: bool,
     /// Whether the kernel's names are demangled too.
     pub demangle_kernel: bool,
+    /// Whether `_start` of stripped programs is named, which no symbol table does.
+    pub entry_names: bool,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,
     /// The account of what files may cost; the process's own unless another one is given.
@@ -44,6 +46,7 @@ impl Default for SymbolOptions {
             buildid_dir: BUILD_ID_CACHE.get().cloned(),
             demangle: true,
             demangle_kernel: false,
+            entry_names: true,
             force: false,
             budget: Budget::default(),
         }

@@ -11,6 +11,7 @@ use super::locate::{self, Candidate};
 use super::options::{Note, SymbolOptions};
 use super::pclntab;
 use super::plt;
+use super::start_code;
 use super::table::{SymbolTable, TableBuilder};
 
 /// What loading a module gave.
@@ -94,6 +95,9 @@ fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile
     if builder.len() > 0 {
         // A module without a PLT is complete without it.
         let _ = plt::add(&mut builder, &runtime);
+    }
+    if options.entry_names {
+        let _ = start_code::add(&mut builder, &runtime);
     }
     let table = builder.finish();
     Loaded { table, symbols: Some(symbols), runtime: Some(runtime), ..Loaded::default() }

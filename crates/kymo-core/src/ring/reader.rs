@@ -111,7 +111,10 @@ impl Span<'_> {
     }
 
     /// The 8 bytes at word `index`, as a little-endian number.
-    fn word(&self, index: usize) -> u64 {
+    ///
+    /// # Panics
+    /// If the span has fewer words.
+    pub fn word(&self, index: usize) -> u64 {
         let cell = match self.first.get(index) {
             Some(cell) => cell,
             None => &self.second[index - self.first.len()],
@@ -125,10 +128,20 @@ impl Span<'_> {
     /// # Panics
     /// If `out` is longer than the span or no multiple of 8 bytes long.
     pub fn copy_to(&self, out: &mut [u8]) {
-        assert!(out.len() <= self.len_bytes() && out.len().is_multiple_of(8), "copy of {} bytes", out.len());
-        let (one, two) = out.split_at_mut(out.len().min(self.first.len() * 8));
-        copy_words(self.first, one);
-        copy_words(self.second, two);
+        self.copy_from(0, out);
+    }
+
+    /// Copies the `out.len()` bytes of the span that begin at word `index` into `out`.
+    ///
+    /// # Panics
+    /// If they reach beyond the span or are no multiple of 8 bytes.
+    pub fn copy_from(&self, index: usize, out: &mut [u8]) {
+        assert!(out.len().is_multiple_of(8), "copy of {} bytes", out.len());
+        let first = self.first.get(index..).unwrap_or(&[]);
+        let second = &self.second[index.saturating_sub(self.first.len())..];
+        let (one, two) = out.split_at_mut(out.len().min(first.len() * 8));
+        copy_words(&first[..one.len() / 8], one);
+        copy_words(&second[..two.len() / 8], two);
     }
 
     /// How many bytes of whole records fit into `limit_bytes`, counted from the start of the span.

@@ -20,7 +20,9 @@
 //! - **M2** What was asked for and is answered late is never taken for the answer to another job.
 //! - **M3** A helper that waits for ever keeps nothing of this process from its end.
 
+use super::page_map::{PageMap, PageState};
 use super::{Mappings, state};
+use crate::sys::page_size;
 use crate::sys::socket::helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, pread, pwrite};
@@ -33,7 +35,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,6 +52,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const MOST_WAITING: Duration = Duration::from_secs(60);
 /// Helpers that wait for another job.
 const MOST_IDLE: usize = 2;
+/// What stands for the bytes of pages that are not in memory.
+const ABSENT_BYTE: u8 = 0x5a;
 /// What one packet takes of memory.
 const MOST_BYTES: usize = 64 << 10;
 /// Before the bytes of a job: what to do, address, length. Before those of an answer: an error or
@@ -219,7 +223,7 @@ fn unanswered() -> io::Error {
 #[derive(Debug)]
 struct Foreign {
     pid: i32,
-    pages: File,
+    pages: PageMap,
     /// Devices of file systems that the kernel or root serves; read when they are asked for.
     devices: OnceLock<BTreeSet<(u32, u32)>>,
 }
@@ -228,22 +232,15 @@ impl Foreign {
     /// Nothing for a process of our own user, who can do to us what it likes anyway.
     fn of(pid: i32) -> Option<Foreign> {
         let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let pages = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+        let pages = PageMap::open(pid).ok()?;
         let is_foreign = owner != rustix::process::geteuid().as_raw();
         is_foreign.then(|| Foreign { pid, pages, devices: OnceLock::new() })
     }
 
     /// Whether no page of this range has to be fetched from a file system that a user serves.
     fn is_safe(&self, address: u64, bytes: usize) -> bool {
-        const PAGE: u64 = 4096;
-        let first = address / PAGE;
-        let count =
-            (address.wrapping_add(bytes as u64).wrapping_sub(1) / PAGE).wrapping_sub(first).min(64) + 1;
-        let mut words = vec![0; 8 * count as usize];
-        let is_present = |word: &[u8]| word[7] & 0x80 != 0;
-        if self.pages.read_exact_at(&mut words, first.wrapping_mul(8)).is_ok()
-            && words.chunks_exact(8).all(is_present)
-        {
+        let states = self.pages.states(address, bytes);
+        if states.is_ok_and(|states| states.iter().all(|&state| state == PageState::Present)) {
             return true;
         }
         let end = address.saturating_add(bytes as u64);
@@ -342,6 +339,37 @@ impl ProcessMemory {
         Ok(read)
     }
 
+    /// Reads a stack, and fetches no page from a file: how many bytes. Pages that are not in memory,
+    /// such as the untouched part of a large array, stay untouched; in their place is
+    /// 0x5a, as an address that no program has.
+    ///
+    /// # Errors
+    /// As [`read`](ProcessMemory::read), if there are none.
+    pub fn read_resident(&self, pid: i32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let page = page_size();
+        let states = PageMap::open(pid)?.states(address, bytes.len())?;
+        let mut read = 0;
+        for run in states.chunk_by(|one, next| (*one == PageState::Absent) == (*next == PageState::Absent)) {
+            let offset = (address.wrapping_add(read as u64) % page as u64) as usize;
+            let end = bytes.len().min(read + run.len() * page - offset);
+            let part = &mut bytes[read..end];
+            if run[0] == PageState::Absent {
+                part.fill(ABSENT_BYTE);
+                read = end;
+                continue;
+            }
+            let count = match self.read_some(address.wrapping_add(read as u64), part) {
+                Err(error) if read == 0 => return Err(error),
+                count => count.unwrap_or(0),
+            };
+            read += count;
+            if read < end {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
     /// Writes all the bytes, into pages that are read-only to the process, too.
     ///
     /// # Errors
@@ -406,6 +434,7 @@ impl ProcessMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU8;
 
     /// Checks that mounts are told apart by who serves them.
     #[test]
@@ -437,5 +466,28 @@ mod tests {
         let cell = AtomicU64::new(1);
         memory.write(cell.as_ptr().addr() as u64, &7u64.to_ne_bytes()).unwrap();
         assert_eq!(cell.load(Ordering::Relaxed), 7);
+    }
+
+    /// Checks that a page which was never touched stays so when the memory around it is read.
+    #[test]
+    fn untouched_pages_stay_untouched() {
+        let page = page_size();
+        let pid = std::process::id() as i32;
+        // Zeros of a program take no page until they are written to.
+        static ZEROS: [AtomicU8; 4 << 16] = [const { AtomicU8::new(0) }; 4 << 16];
+        let start = ZEROS.as_ptr().addr() as u64;
+        let address = start.next_multiple_of(page as u64);
+        let first = (address - start) as usize;
+        for at in [first + page - 1, first + 2 * page] {
+            ZEROS[at].store(7, Ordering::Relaxed);
+        }
+        let mut bytes = vec![0; page + 2];
+        let reader = ProcessMemory::open(pid).unwrap();
+        let from = address + page as u64 - 1;
+        assert_eq!(reader.read_resident(pid, from, &mut bytes).unwrap(), page + 2);
+        assert_eq!((bytes[0], bytes[page + 1]), (7, 7));
+        assert!(bytes[1..=page].iter().all(|&byte| byte == ABSENT_BYTE));
+        let states = PageMap::open(pid).unwrap().states(from, page + 2).unwrap();
+        assert_eq!(states, [PageState::Present, PageState::Absent, PageState::Present]);
     }
 }

@@ -5,6 +5,7 @@ mod kernel;
 mod kin;
 mod maps;
 mod memory;
+mod page_map;
 mod tmp_folder;
 
 pub use kernel::{

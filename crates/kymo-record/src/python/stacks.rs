@@ -2,7 +2,7 @@
 use super::chain::{ChainFrame, replace};
 use super::finder::Interpreters;
 use super::{CodeLayout, Interpreter, PositionKind, code};
-use kymo_data::{Attr, EventSpec, InterpretedFunction, SampleId, abi, build};
+use kymo_data::{Attr, EventSet, InterpretedFunction, SampleId, abi, build};
 use kymo_perf::bpf::{PythonCode, PythonFrame, PythonRecord};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -45,12 +45,12 @@ pub(crate) struct PythonStacks {
 
 impl PythonStacks {
     /// `specs`: the events as the kernel writes their samples.
-    pub(crate) fn new(interpreters: Arc<Interpreters>, specs: &[EventSpec]) -> PythonStacks {
-        let first = specs.first();
+    pub(crate) fn new(interpreters: Arc<Interpreters>, events: &EventSet) -> PythonStacks {
+        let first = events.list.first();
         PythonStacks {
             interpreters,
-            attr: first.map(|spec| spec.attr.clone()).unwrap_or_default(),
-            id: first.and_then(|spec| spec.ids.first().copied()),
+            attr: first.map(|event| event.attr.clone()).unwrap_or_default(),
+            id: first.and_then(|event| event.ids.first().copied()),
             waiting: FxHashMap::default(),
             known: FxHashMap::default(),
             functions: FxHashMap::default(),

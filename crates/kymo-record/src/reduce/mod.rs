@@ -70,7 +70,7 @@ use crate::pool::BufferPool;
 use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
-use kymo_data::{Attr, Event, EventSet, EventSpec, RawRecord, Record, RecordCursor, UnwindCounts, abi};
+use kymo_data::{Attr, EventSet, RawRecord, Record, RecordCursor, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
 use order::{Order, Side, Times};
@@ -109,14 +109,11 @@ impl<'a> Reducer<'a> {
     /// For events as the kernel writes their samples. `requests`: one for each ring, to its drain.
     /// `pool`: what buffers come from.
     pub(crate) fn new(
-        specs: &[EventSpec],
+        events: Arc<EventSet>,
         requests: Vec<&'a DrainRequest>,
         pool: &'a BufferPool,
         out: Sender<Message>,
     ) -> Self {
-        let events = specs.iter().enumerate();
-        let events = events.map(|(index, spec)| Event::new(spec.attr.clone(), spec.ids.clone(), index));
-        let events = Arc::new(EventSet::new(events.collect()));
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());

@@ -5,7 +5,8 @@
 //! they are mostly still there when the sample arrives here, some milliseconds later; what was read
 //! is used only if the walk through it reaches the thread's start.
 //!
-//! A page may come from a file system that never answers. So another thread reads, by
+//! Only pages that are in memory are read: others could come from a file system that never answers,
+//! and would keep a lock of the process meanwhile. Still another thread reads, by
 //! [`ProcessMemory`], and the reducer waits [`MOST_WAITING`] for it. It waits a [`SHARE`]th of its
 //! time at most. What was read serves the thread's samples of the next [`FRESH`], and the frames
 //! that were found are known for longer (`outer_frames`).
@@ -160,11 +161,11 @@ impl Reader {
     }
 }
 
-/// The bytes that are there. Opened anew each time: another program may run in the process by now.
+/// The bytes that are in memory. Opened anew each time: another program may run in the process by now.
 fn bytes_of(question: Question) -> Vec<u8> {
     let mut bytes = vec![0; question.bytes];
     let read = ProcessMemory::open(question.pid)
-        .and_then(|memory| memory.read_some(question.address, &mut bytes))
+        .and_then(|memory| memory.read_resident(question.pid, question.address, &mut bytes))
         .unwrap_or(0);
     bytes.truncate(read);
     bytes

@@ -7,6 +7,7 @@
 use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
 use crate::channel::{Next, channel};
+use crate::opening::event_set;
 use crate::output::Output;
 use crate::plan::RecordingPlan;
 use crate::pool::BufferPool;
@@ -137,7 +138,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let recording = open(raw);
     let spec = |attr| EventSpec { attr, ids: vec![1], name: "cpu-clock".into() };
     let attr = recording.events.list[0].attr.clone();
-    let kernel = [spec(attr.clone())];
+    let events = Arc::new(event_set(&[spec(attr.clone())]));
     let rings = 4;
     let pool = BufferPool::new(1024, RING_BYTES, 0, 0).unwrap();
     let messages = messages(placed(&recording), rings, &pool, &mut Dice(seed));
@@ -151,7 +152,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let ((mut send, receive), (reduced_send, mut written)) = (one_way(), one_way());
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
-    let reducer = Reducer::new(&kernel, requests.iter().collect(), &pool, reduced_send);
+    let reducer = Reducer::new(events, requests.iter().collect(), &pool, reduced_send);
     // In a thread of its own: it runs before all ordinary threads, and this one soon waits for
     // such.
     let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());

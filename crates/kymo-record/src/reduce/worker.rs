@@ -211,6 +211,8 @@ impl Worker {
 
     /// What came of it.
     pub(super) fn counts(&self) -> Unwound {
-        Unwound { stats: self.unwinder.stats().clone(), ..self.counts.clone() }
+        let events = self.events.list.iter();
+        let copied_bytes = events.map(|event| event.attr.sample_stack_user).max().unwrap_or(0);
+        Unwound { stats: self.unwinder.stats().clone(), copied_bytes, ..self.counts.clone() }
     }
 }

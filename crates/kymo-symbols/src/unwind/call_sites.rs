@@ -20,6 +20,8 @@ use super::stack::Stack;
 
 /// How much of the stack is searched. Assembly rarely has larger frames.
 const MOST_STACK_BYTES: u64 = 8 << 10;
+/// How many words are looked at for one sample, whatever a hostile program has on its stack.
+const MOST_WORDS: usize = 4 << 10;
 /// How far a function's start may lie before an instruction of it.
 const MOST_CODE_BYTES: u64 = 16 << 10;
 /// Addresses that are remembered, before everything is forgotten.
@@ -46,19 +48,30 @@ enum Before {
 /// The call instructions seen so far, by module and file offset of the address behind them.
 #[derive(Debug, Default)]
 pub(super) struct CallSites {
+    /// How many words of this sample's stack may still be looked at.
+    words_left: usize,
     known: FxHashMap<(u32, u64), Before>,
 }
 
 impl CallSites {
-    /// Steps to the caller of a frame, if its return address is found; `regs` stay as they are if
-    /// not.
-    pub(super) fn search(&mut self, space: &AddressSpace, regs: &mut UserRegs, stack: Stack<'_>) -> bool {
-        let found = self.return_address(space, regs, stack);
-        if let Some((slot, address)) = found {
-            regs.ip = address;
-            regs.set(RSP, Some(slot.wrapping_add(8)));
-        }
-        found.is_some()
+    /// Another sample: as many words may be looked at again.
+    pub(super) fn begin(&mut self) {
+        self.words_left = MOST_WORDS;
+    }
+
+    /// Steps to the caller of a frame, if its return address is found behind this address of the
+    /// stack: where it lies. `regs` stay as they are if not.
+    pub(super) fn search(
+        &mut self,
+        space: &AddressSpace,
+        regs: &mut UserRegs,
+        stack: Stack<'_>,
+        behind: Option<u64>,
+    ) -> Option<u64> {
+        let (slot, address) = self.return_address(space, regs, stack, behind)?;
+        regs.ip = address;
+        regs.set(RSP, Some(slot.wrapping_add(8)));
+        Some(slot)
     }
 
     /// Where on the stack a frame's return address lies, and the address.
@@ -67,10 +80,12 @@ impl CallSites {
         space: &AddressSpace,
         regs: &UserRegs,
         stack: Stack<'_>,
+        behind: Option<u64>,
     ) -> Option<(u64, u64)> {
         let start = regs.sp().checked_next_multiple_of(8)?;
-        let slots = (start..start.checked_add(MOST_STACK_BYTES)?).step_by(8);
-        for slot in slots {
+        let end = start.checked_add(MOST_STACK_BYTES)?;
+        for slot in (behind.map_or(start, |slot| slot + 8)..end).step_by(8) {
+            self.words_left = self.words_left.checked_sub(1)?;
             let word = stack.word(slot)?;
             let Some(mapping) = space.find(word) else { continue };
             let leads_here = match self.before(space, mapping, word) {

@@ -48,6 +48,10 @@ pub struct Unwinder {
     call_sites: Option<CallSites>,
     /// The stack pointer of each frame of the last walk.
     stack_pointers: Vec<u64>,
+    /// Where the walk has searched for callers.
+    searches: Vec<Search>,
+    /// Frames and stack pointers of a first attempt that did not reach the thread's start.
+    first_attempt: (Vec<u64>, Vec<u64>),
     stats: UnwindStats,
 }
 
@@ -55,7 +59,30 @@ pub struct Unwinder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     ByFramePointer,
-    Searched,
+    /// Its return address was found at this address of the stack.
+    Searched(u64),
+}
+
+/// A frame whose caller was searched for.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    /// How many frames the walk had with this one.
+    frames: usize,
+    regs: UserRegs,
+    /// Where the return address was found. It may be one that an earlier call left there.
+    slot: u64,
+}
+
+/// The frame that a walk is at.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    regs: UserRegs,
+    /// A caller's address is behind its call instruction, possibly in the next function: one byte back
+    /// is in it. The sampled instruction, and one that a signal interrupted, is looked up as it is.
+    back: u64,
+    first: bool,
+    /// It was searched for: its registers may be those of the code that it called.
+    searched: bool,
 }
 
 /// One place of the cache.
@@ -88,6 +115,9 @@ const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0
 
 const EMPTY: Cached = Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: Kind::Bad, signal: false } };
 
+/// How often a walk goes back to a search that led elsewhere than to the thread's start.
+const MOST_RETRIES: usize = 16;
+
 /// Exotic rules kept before the whole cache starts afresh.
 const MAX_EXOTIC: usize = 1 << 14;
 
@@ -101,6 +131,8 @@ impl Unwinder {
             context: Box::default(),
             call_sites: None,
             stack_pointers: Vec::new(),
+            searches: Vec::new(),
+            first_attempt: (Vec::new(), Vec::new()),
             stats: UnwindStats::default(),
         }
     }
@@ -185,22 +217,60 @@ impl Unwinder {
         &self.stats
     }
 
+    /// A walk that came to a wrong end, and had searched for callers, goes on from the next candidates
+    /// of the last searches. The first attempt stays if none reaches the thread's start.
     fn walk(
         &mut self,
         space: &AddressSpace,
-        mut regs: UserRegs,
+        regs: UserRegs,
+        stack: Stack<'_>,
+        full: usize,
+        out: &mut Vec<u64>,
+    ) -> Stop {
+        let before = out.len();
+        self.searches.clear();
+        if let Some(call_sites) = &mut self.call_sites {
+            call_sites.begin();
+        }
+        let stop =
+            self.walk_from(space, Frame { regs, back: 0, first: true, searched: false }, stack, full, out);
+        if matches!(stop, Stop::Root | Stop::Limit | Stop::StackEnd) || self.searches.is_empty() {
+            return stop;
+        }
+        self.first_attempt.0.clear();
+        self.first_attempt.0.extend_from_slice(&out[before..]);
+        self.first_attempt.1.clone_from(&self.stack_pointers);
+        for _ in 0..MOST_RETRIES {
+            let Some(search) = self.searches.pop() else { break };
+            let mut regs = search.regs;
+            let call_sites = self.call_sites.as_mut();
+            let next = call_sites.and_then(|sites| sites.search(space, &mut regs, stack, Some(search.slot)));
+            let Some(slot) = next else { continue };
+            self.searches.push(Search { slot, ..search });
+            out.truncate(before + search.frames);
+            self.stack_pointers.truncate(search.frames);
+            let frame = Frame { regs, back: 1, first: false, searched: true };
+            if self.walk_from(space, frame, stack, full, out) == Stop::Root {
+                return Stop::Root;
+            }
+        }
+        out.truncate(before);
+        out.extend_from_slice(&self.first_attempt.0);
+        self.stack_pointers.clone_from(&self.first_attempt.1);
+        stop
+    }
+
+    /// Walks on from a frame of which the callees are in `out`.
+    fn walk_from(
+        &mut self,
+        space: &AddressSpace,
+        frame: Frame,
         stack: Stack<'_>,
         full: usize,
         out: &mut Vec<u64>,
     ) -> Stop {
         let mut mapping: Option<&Mapping> = None;
-        // A caller's address is behind its call instruction, possibly in the next function: one
-        // byte back is in it. The sampled instruction, and one that a signal interrupted, is looked
-        // up as it is.
-        let mut back = 0;
-        let mut first = true;
-        // The caller was searched for: its registers may be those of the code that it called.
-        let mut searched = false;
+        let Frame { mut regs, mut back, mut first, mut searched } = frame;
         loop {
             if out.len() >= full {
                 return Stop::Limit;
@@ -219,8 +289,8 @@ impl Unwinder {
             self.stack_pointers.push(regs.sp());
             let Some(rule) = rule else { return Stop::NoMapping };
 
-            let (ip, sp) = (regs.ip, regs.sp());
-            let frame = searched.then_some(regs);
+            let before = regs;
+            let was_searched = searched;
             let stepped = match rule.kind {
                 Kind::Plain => step_plain(&rule.plain, &mut regs, stack, first),
                 Kind::Exotic => match self.exotic.get(rule.plain.cfa_offset as usize) {
@@ -228,23 +298,29 @@ impl Unwinder {
                     None => Err(Stop::BadUnwindInfo),
                 },
                 Kind::FramePointer => {
-                    let stepped = self.step_without_data(space, &mut regs, stack, first || searched);
+                    let stepped = self.step_without_data(space, &mut regs, stack, first, searched);
                     self.stats.guessed_frames += u64::from(stepped.is_ok());
-                    searched = stepped == Ok(Caller::Searched);
+                    searched = matches!(stepped, Ok(Caller::Searched(_)));
+                    if let Ok(Caller::Searched(slot)) = stepped {
+                        self.searched(before, slot);
+                    }
                     stepped.map(|_| ())
                 }
                 Kind::Root => Err(Stop::Root),
                 Kind::Bad => Err(Stop::BadUnwindInfo),
             };
-            let stepped = match frame {
-                Some(frame) if !leads_on(stepped, space, &regs) => {
-                    regs = frame;
-                    let call_sites = self.call_sites.as_mut();
-                    let found =
-                        call_sites.is_some_and(|call_sites| call_sites.search(space, &mut regs, stack));
-                    if found { Ok(()) } else { stepped }
+            let stepped = if was_searched && !leads_on(stepped, space, &regs) {
+                regs = before;
+                let call_sites = self.call_sites.as_mut();
+                match call_sites.and_then(|sites| sites.search(space, &mut regs, stack, None)) {
+                    Some(slot) => {
+                        self.searched(before, slot);
+                        Ok(())
+                    }
+                    None => stepped,
                 }
-                _ => stepped,
+            } else {
+                stepped
             };
             if let Err(stop) = stepped {
                 return stop;
@@ -252,7 +328,7 @@ impl Unwinder {
             if regs.ip == 0 {
                 return Stop::Root;
             }
-            if regs.ip == ip && regs.sp() == sp {
+            if regs.ip == before.ip && regs.sp() == before.sp() {
                 return Stop::Loop;
             }
             back = u64::from(!rule.signal);
@@ -260,14 +336,20 @@ impl Unwinder {
         }
     }
 
-    /// The caller of a frame that no unwind data covers. `in_doubt`: it is the innermost frame, or
-    /// was searched for, so that it may keep no frame pointer.
+    /// Notes that the caller of the frame which was pushed last has been searched for.
+    fn searched(&mut self, regs: UserRegs, slot: u64) {
+        self.searches.push(Search { frames: self.stack_pointers.len(), regs, slot });
+    }
+
+    /// The caller of a frame that no unwind data covers. The innermost frame (`first`), and one that
+    /// was searched for, may keep no frame pointer.
     fn step_without_data(
         &mut self,
         space: &AddressSpace,
         regs: &mut UserRegs,
         stack: Stack<'_>,
-        in_doubt: bool,
+        first: bool,
+        searched: bool,
     ) -> Result<Caller, Stop> {
         let mut caller = *regs;
         let stepped = step_frame_pointer(&mut caller, stack);
@@ -281,11 +363,12 @@ impl Unwinder {
                 Ok(Caller::ByFramePointer)
             }
             // In code that keeps no frame pointer it is 0 by chance.
-            Err(Stop::Root) if !in_doubt => Err(Stop::Root),
-            _ if CallSites::is_thread_start(space, regs.ip) => Err(Stop::Root),
-            _ if call_sites.search(space, regs, stack) => Ok(Caller::Searched),
-            Ok(()) => Err(Stop::NoUnwindInfo),
-            Err(stop) => Err(stop),
+            Err(Stop::Root) if !first && !searched => Err(Stop::Root),
+            _ if !first && CallSites::is_thread_start(space, regs.ip) => Err(Stop::Root),
+            stepped => match call_sites.search(space, regs, stack, None) {
+                Some(slot) => Ok(Caller::Searched(slot)),
+                None => Err(stepped.err().unwrap_or(Stop::NoUnwindInfo)),
+            },
         }
     }
 
@@ -343,11 +426,12 @@ impl Unwinder {
     }
 }
 
-/// Whether a step by registers that may be wrong came to code or to the thread's start.
+/// Whether a step by registers that may be wrong came to code, to the thread's start, or to where the
+/// copy of the stack ends: nothing speaks against it there.
 fn leads_on(stepped: Result<(), Stop>, space: &AddressSpace, regs: &UserRegs) -> bool {
     match stepped {
         Ok(()) => regs.ip == 0 || space.find(regs.ip).is_some(),
-        Err(stop) => stop == Stop::Root,
+        Err(stop) => matches!(stop, Stop::Root | Stop::StackEnd),
     }
 }
 

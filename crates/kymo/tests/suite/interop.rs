@@ -108,7 +108,7 @@ fn reports(perf: &Tool, recording: &Recording, view: &View) -> Result<(Said, Sai
     let input = ["report", "-i", text(&recording.path), "--stdio", "--no-inline"];
     let arguments = [&input[..], recording.ungrouped(), view.flags, of_interest(recording)].concat();
     let theirs = perf.succeed([&arguments[..], &["-w", view.widths]].concat());
-    let ours = kymo().run(&arguments);
+    let ours = kymo().run([&arguments[..], &["--no-entry-names"]].concat());
     let Said { command, code, stderr, .. } = &ours;
     if *code != Some(0) {
         return Err(format!("{}: {command} ended with {code:?}: {}", view.name, stderr.trim()));
@@ -150,7 +150,7 @@ fn compare_heads(recording: &Recording) -> Vec<String> {
 fn compare_scripts(recording: &Recording) -> Vec<String> {
     let file = text(&recording.path);
     let theirs = perf().succeed(["script", "-i", file, "--no-inline"]);
-    let ours = kymo().run(["script", "-i", file, "--no-inline"]);
+    let ours = kymo().run(["script", "-i", file, "--no-inline", "--no-entry-names"]);
     if ours.code != Some(0) {
         return vec![format!("script: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
     }

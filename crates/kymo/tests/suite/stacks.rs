@@ -75,6 +75,20 @@ fn whole_without_an_option() {
     assert_eq!(by_frame_pointer, 0, "frame pointers lead nowhere here");
 }
 
+/// Checks that the outermost frame of a stripped program has its name.
+#[test]
+fn start_of_a_stripped_program() {
+    if !can_unwind("stacks::start_of_a_stripped_program") {
+        return;
+    }
+    for flags in [&["-s"][..], &["-s", "-no-pie"], &["-s", "-fcf-protection=none"]] {
+        let chains = without_versions(recorded(&[], &build("spin.c", flags)));
+        let ends = chains.iter().filter(|names| names.last().is_some_and(|name| name == "_start")).count();
+        // The dynamic linker has another one.
+        assert!(ends > 20 && ends * 10 >= chains.len() * 9, "{flags:?}: {ends} of {}", chains.len());
+    }
+}
+
 /// Checks that stacks which are deeper than the copy of a sample get the outer frames that they
 /// have in the process, that no chain has other frames, and that events which are sampled by count
 /// are recorded along frame pointers.

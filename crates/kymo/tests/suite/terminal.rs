@@ -28,19 +28,23 @@ fn the_pager() {
     let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/callgraph.data");
     let report = format!("report -g none -i {}", text(&recording));
     let paged = || std::fs::read_to_string(folder.join("paged")).ok();
-    let seen = on_a_terminal(&folder, "cat > paged", &report);
+    let seen = on_a_terminal(&folder, "dd of=paged status=none", &report);
     let first = paged().expect("the pager has run");
     assert!(!seen.contains("Overhead") && first.contains("Self"), "{seen}\n{first}");
     assert!(first.contains("\x1b["), "colours: {first}");
     std::fs::remove_file(folder.join("paged")).expect("a file");
     for (pager, options) in
-        [("cat > paged", "--no-pager "), ("", ""), ("cat", ""), ("kymo-no-such-pager", "")]
+        [("dd of=paged status=none", "--no-pager "), ("", ""), ("cat", ""), ("kymo-no-such-pager", "")]
     {
         let seen = on_a_terminal(&folder, pager, &format!("{options}{report}"));
         assert!(seen.contains("Self") && paged().is_none(), "{pager} {options}: {seen}");
     }
     // Into a pipe nothing is paged.
-    let plain = kymo().command(report.split(' ')).env("KYMO_PAGER", "cat > paged").output().expect("it runs");
+    let plain = kymo()
+        .command(report.split(' '))
+        .env("KYMO_PAGER", "dd of=paged status=none")
+        .output()
+        .expect("it runs");
     assert!(plain.status.success() && !plain.stdout.contains(&0x1b) && !folder.join("paged").exists());
 }
 

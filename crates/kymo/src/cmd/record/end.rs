@@ -7,7 +7,6 @@ use anyhow::bail;
 use kymo_cli::exit;
 use kymo_perf::workload::Exit;
 use kymo_record::{LossAccount, Output, Summary};
-use kymo_symbols::unwind::Stop;
 
 use super::Words;
 
@@ -88,8 +87,8 @@ pub(super) fn finish(
             words.unwinding || words.verbose || unwound.cut_short() > unwound.stats.samples / 50
         }) {
             eprintln!("[ kymo record: {unwound} ]");
-            if !words.unwinding && unwound.stats.stopped(Stop::StackEnd) > unwound.stats.samples / 50 {
-                words.say("stacks are deeper than their copies: --call-graph dwarf,65528 copies more");
+            if let Some(advice) = unwound.advice().filter(|_| !words.unwinding) {
+                words.say(&advice);
             }
         }
         eprintln!("[ kymo record: {account} ]");

@@ -298,6 +298,10 @@ pub(crate) struct SymbolArgs {
     #[arg(long, overrides_with = "no_demangle")]
     pub(super) demangle: bool,
 
+    /// Show `_start` of stripped programs as an address, as perf does
+    #[arg(long)]
+    pub(super) no_entry_names: bool,
+
     /// Read perf maps whoever owns them
     #[arg(short = 'f', long)]
     pub(super) force: bool,
@@ -311,6 +315,7 @@ impl SymbolArgs {
             vmlinux: self.vmlinux.clone(),
             kallsyms: self.kallsyms.clone(),
             demangle: !self.no_demangle,
+            entry_names: !self.no_entry_names,
             force: self.force,
             ..SymbolOptions::default()
         })
