@@ -80,7 +80,7 @@ mod tests {
             assert!(larger == 128 || larger * page * cpus <= ALL_RINGS_BYTES, "{cpus} CPUs: {larger}");
         }
         assert_eq!(pages(allowed, true, 1024), 128);
-        assert_eq!(pages(0, true, 1), 4);
+        assert_eq!(pages(0, true, 1), 8);
     }
 
     /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a

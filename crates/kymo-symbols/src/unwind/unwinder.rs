@@ -49,7 +49,7 @@ pub struct Unwinder {
     /// The stack pointer of each frame of the last walk.
     stack_pointers: Vec<u64>,
     /// Where the walk has searched for callers.
-    searches: Vec<Search>,
+    searches: Vec<CallerSearch>,
     /// Frames and stack pointers of a first attempt that did not reach the thread's start.
     first_attempt: (Vec<u64>, Vec<u64>),
     stats: UnwindStats,
@@ -65,7 +65,7 @@ enum Caller {
 
 /// A frame whose caller was searched for.
 #[derive(Clone, Copy, Debug)]
-struct Search {
+struct CallerSearch {
     /// How many frames the walk had with this one.
     frames: usize,
     regs: UserRegs,
@@ -246,7 +246,7 @@ impl Unwinder {
             let call_sites = self.call_sites.as_mut();
             let next = call_sites.and_then(|sites| sites.search(space, &mut regs, stack, Some(search.slot)));
             let Some(slot) = next else { continue };
-            self.searches.push(Search { slot, ..search });
+            self.searches.push(CallerSearch { slot, ..search });
             out.truncate(before + search.frames);
             self.stack_pointers.truncate(search.frames);
             let frame = Frame { regs, back: 1, first: false, searched: true };
@@ -338,7 +338,7 @@ impl Unwinder {
 
     /// Notes that the caller of the frame which was pushed last has been searched for.
     fn searched(&mut self, regs: UserRegs, slot: u64) {
-        self.searches.push(Search { frames: self.stack_pointers.len(), regs, slot });
+        self.searches.push(CallerSearch { frames: self.stack_pointers.len(), regs, slot });
     }
 
     /// The caller of a frame that no unwind data covers. The innermost frame (`first`), and one that
