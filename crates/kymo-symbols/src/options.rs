@@ -20,7 +20,8 @@ pub struct SymbolOptions {
     pub demangle: bool,
     /// Whether the kernel's names are demangled too.
     pub demangle_kernel: bool,
-    /// Whether `_start` of stripped programs is named, which no symbol table does.
+    /// Whether `_start` and the jump stubs of stripped programs are named, which no symbol table
+    /// does.
     pub entry_names: bool,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,

@@ -92,7 +92,8 @@ fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile
     if elf_symbols::symtab(&symbols).is_none() {
         let _ = pclntab::add(&mut builder, &symbols);
     }
-    if builder.len() > 0 {
+    // perf names the stubs of files that have symbols of their own only.
+    if builder.len() > 0 || options.entry_names {
         // A module without a PLT is complete without it.
         let _ = plt::add(&mut builder, &runtime);
     }

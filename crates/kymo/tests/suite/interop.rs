@@ -5,7 +5,7 @@
 
 use crate::scenario::{Recording, Scenario, record};
 use crate::table::{by_name, differences, drop_parameters, name_threads, sections};
-use crate::tools::{Need, Said, Tool, kymo, perf, ready, text};
+use crate::tools::{Need, Said, Tool, kymo, names_of_perf, perf, ready, text};
 use crate::tree::{branches, divided};
 
 /// How many differing rows one failure prints.
@@ -108,7 +108,7 @@ fn reports(perf: &Tool, recording: &Recording, view: &View) -> Result<(Said, Sai
     let input = ["report", "-i", text(&recording.path), "--stdio", "--no-inline"];
     let arguments = [&input[..], recording.ungrouped(), view.flags, of_interest(recording)].concat();
     let theirs = perf.succeed([&arguments[..], &["-w", view.widths]].concat());
-    let ours = kymo().run([&arguments[..], &["--no-entry-names"]].concat());
+    let ours = kymo().run([&arguments[..], names_of_perf(&kymo())].concat());
     let Said { command, code, stderr, .. } = &ours;
     if *code != Some(0) {
         return Err(format!("{}: {command} ended with {code:?}: {}", view.name, stderr.trim()));

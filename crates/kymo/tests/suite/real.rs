@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::scenario::{Recording, record};
 use crate::table::{plain, sections};
-use crate::tools::{Need, Tool, kymo, perf, ready, require, run, skip, text};
+use crate::tools::{Need, Tool, kymo, names_of_perf, perf, ready, require, run, skip, text};
 
 const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 
@@ -14,7 +14,7 @@ const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 fn rows(tool: &Tool, recording: &Recording) -> Vec<(u64, String)> {
     let file = text(&recording.path);
     let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none", "-F", "sample,dso,sym"];
-    let said = tool.succeed(arguments);
+    let said = tool.succeed([&arguments[..], names_of_perf(tool)].concat());
     let mut sections = sections(&said.stdout);
     assert!(!sections.is_empty(), "{} shows no table:\n{}", said.command, said.stderr);
     let rows = sections.swap_remove(0).rows;

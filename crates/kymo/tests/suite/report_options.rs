@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::perf_verbs::newest_perf;
 use crate::scenario::{FORKS, fresh_folder, record};
-use crate::tools::{Need, Tool, kymo, perf, ready, text};
+use crate::tools::{Need, Tool, kymo, names_of_perf, perf, ready, text};
 
 /// A recording of user space by perf, in which all names are of files.
 fn recording() -> &'static PathBuf {
@@ -18,7 +18,8 @@ fn recording() -> &'static PathBuf {
 /// The rows of a table, without call graphs and without the space between fields. The widths of columns are compared by
 /// the tests of tables, and perf sizes that of thread names by the names that they had last.
 fn rows(tool: &Tool, file: &str, arguments: &[&str]) -> Vec<String> {
-    let said = tool.succeed([&["report", "-i", file, "--stdio", "--no-inline"], arguments].concat());
+    let words = ["report", "-i", file, "--stdio", "--no-inline"];
+    let said = tool.succeed([&words, arguments, names_of_perf(tool)].concat());
     // Call graphs have their own tests, and objdump judges the names of jump stubs.
     let is_row = |line: &&str| {
         line.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == 'n') && !line.contains("plt")

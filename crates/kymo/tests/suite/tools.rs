@@ -92,6 +92,11 @@ pub(crate) fn perf() -> Tool {
     Tool { name: "perf", path: "perf".into() }
 }
 
+/// The option with which kymo names what perf names, and nothing else.
+pub(crate) fn names_of_perf(tool: &Tool) -> &'static [&'static str] {
+    if tool.name == "kymo" { &["--no-entry-names"] } else { &[] }
+}
+
 /// A profiler's executable.
 #[derive(Clone)]
 pub(crate) struct Tool {

@@ -193,7 +193,9 @@ pub(crate) fn compare(
 /// Compares a whole file with perf.
 pub(crate) fn compare_file(what: &str, path: &Path, limit: usize) {
     let dir = tempfile::tempdir().expect("a directory");
-    let options = SymbolOptions { buildid_dir: Some(dir.path().join(".debug")), ..SymbolOptions::default() };
+    // perf names nothing in programs without symbols.
+    let buildid_dir = Some(dir.path().join(".debug"));
+    let options = SymbolOptions { buildid_dir, entry_names: false, ..SymbolOptions::default() };
     let store = SymbolStore::new(options);
     let key = ModuleKey::Elf { path: PathBuf::from(path), build_id: None };
     let extent = std::fs::metadata(path).expect("the file").len();

@@ -298,7 +298,7 @@ pub(crate) struct SymbolArgs {
     #[arg(long, overrides_with = "no_demangle")]
     pub(super) demangle: bool,
 
-    /// Show `_start` of stripped programs as an address, as perf does
+    /// Show `_start` and jump stubs of stripped programs as addresses, as perf does
     #[arg(long)]
     pub(super) no_entry_names: bool,
 
