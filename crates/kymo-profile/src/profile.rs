@@ -21,7 +21,7 @@ pub struct Profile {
     pub stacks: Stacks,
     /// What the user should know about symbols: sentences.
     pub notes: Vec<String>,
-    /// The text of each [`Extra`](crate::load::Extra) of a tracepoint, by id; empty unless they
+    /// The text of each [`Extra`] of a tracepoint, by id; empty unless they
     /// were loaded.
     pub traces: Vec<Box<str>>,
 }

@@ -161,7 +161,7 @@ fn a_perf_map_stays_with_the_recording() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let inside = ["sh", "-c", "mount -t tmpfs none /tmp && exec \"$@\"", "sh"];
+    let inside = ["sh", "-c", "mount -t tmpfs none /tmp && cd / && exec \"$@\"", "sh"];
     let container = [&["unshare", "--pid", "--fork", "--mount"][..], &inside].concat();
     let may_contain =
         run(Command::new("unshare").args(["--pid", "--fork", "--mount"]).args(inside).arg("true"));
