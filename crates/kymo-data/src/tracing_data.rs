@@ -267,6 +267,15 @@ impl Format {
 }
 
 impl Field {
+    /// The value in `raw` as [`Format::print_fields`] prints it.
+    pub fn printed(&self, raw: &[u8]) -> String {
+        let mut out = String::new();
+        self.print(raw, &mut out);
+        out
+    }
+}
+
+impl Field {
     /// Reads a line `field:TYPE NAME; offset:N; size:N; signed:N;`.
     fn parse(line: &str) -> Option<Field> {
         let mut parts = line.split(';');

@@ -264,6 +264,11 @@ impl<'a> Resolver<'a> {
         stacks
     }
 
+    /// What tables call a module.
+    pub fn module_name(&self, module: ModuleId) -> &'a str {
+        &self.timeline.modules.get(module).short_name
+    }
+
     /// `file.c:12` of an address; without debug information `function+offset`, without a symbol
     /// `module[address]`.
     pub fn source_line_of(&self, maps: u32, mode: u8, ip: u64) -> Arc<str> {

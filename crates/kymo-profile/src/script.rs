@@ -4,87 +4,44 @@
 //! one before, so what is not newer than the newest record of the round before can be printed.
 //! Memory holds two rounds, except for recordings without rounds (directories), which are held
 //! whole.
+use crate::dump::record_line;
 use crate::load::{ReadPeriods, TimeSpans, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
-use crate::timeline::{ModuleKind, Moment, Timeline};
+use crate::timeline::{CommId, ModuleKind, Moment, Timeline};
 use crate::tracepoint::Tracepoints;
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
-use kymo_data::{RawRecord, Recording, Sample, abi};
+use kymo_data::{RawRecord, Record, Recording, Sample, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+mod convert;
+mod fields;
+mod order;
 #[cfg(test)]
 mod tests;
 
-/// A part of a sample's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// Name of the thread.
-    Comm,
-    /// Process id.
-    Pid,
-    /// Thread id.
-    Tid,
-    /// CPU.
-    Cpu,
-    /// Time, seconds.
-    Time,
-    /// Period.
-    Period,
-    /// Name of the event.
-    Event,
-    /// A tracepoint's own fields.
-    Trace,
-    /// Data address.
-    Addr,
-    /// Instruction pointer, or the call chain.
-    Ip,
-    /// Symbols with the addresses.
-    Sym,
-    /// Offsets with the symbols.
-    SymOff,
-    /// Modules with the addresses.
-    Dso,
-}
-
-/// A word that is no field.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown field '{0}': the fields are comm, pid, tid, cpu, time, period, event, trace, addr, ip, sym, symoff and dso"
-)]
-pub struct UnknownField(pub String);
-
-impl std::str::FromStr for Field {
-    type Err = UnknownField;
-
-    fn from_str(word: &str) -> Result<Field, UnknownField> {
-        Ok(match word.trim() {
-            "comm" => Field::Comm,
-            "pid" => Field::Pid,
-            "tid" => Field::Tid,
-            "cpu" => Field::Cpu,
-            "time" => Field::Time,
-            "period" => Field::Period,
-            "event" => Field::Event,
-            "trace" => Field::Trace,
-            "addr" => Field::Addr,
-            "ip" => Field::Ip,
-            "sym" => Field::Sym,
-            "symoff" => Field::SymOff,
-            "dso" => Field::Dso,
-            other => return Err(UnknownField(other.to_string())),
-        })
-    }
-}
+pub use convert::write_json;
+use fields::of_event;
+pub use fields::{Field, FieldError, FieldRule, FieldSet};
+use order::in_order;
 
 /// What is printed of each sample.
 #[derive(Debug, Clone)]
 pub struct ScriptOptions {
-    /// The fields; `None` for those that suit each event, as perf chooses them.
-    pub fields: Option<Vec<Field>>,
+    /// Samples of threads with these names only.
+    pub comms: Option<Vec<String>>,
+    /// Samples in these functions only.
+    pub symbols: Option<Vec<String>>,
+    /// Samples in these modules only.
+    pub dsos: Option<Vec<String>>,
+    /// Records other than samples that are printed, by type.
+    pub records: Vec<u32>,
+    /// How times are printed.
+    pub times: TimeFormat,
+    /// What changes the fields that suit each event, as perf chooses them.
+    pub fields: Vec<FieldRule>,
     /// Call chains are printed (where recorded).
     pub callchains: bool,
     /// Inlined functions are frames of their own.
@@ -101,12 +58,70 @@ pub struct ScriptOptions {
     pub time: Option<TimeSpans>,
 }
 
+/// How times are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimeFormat {
+    /// In nanoseconds, not microseconds.
+    pub nanoseconds: bool,
+    /// Since when.
+    pub since: TimeBase,
+}
+
+/// Since when times are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TimeBase {
+    /// The start of the recording's clock.
+    #[default]
+    Clock,
+    /// What is printed first.
+    First,
+    /// What is printed before.
+    Previous,
+}
+
+impl ScriptOptions {
+    /// All samples, with the usual fields.
+    pub fn new() -> ScriptOptions {
+        ScriptOptions {
+            comms: None,
+            symbols: None,
+            dsos: None,
+            records: Vec::new(),
+            times: TimeFormat::default(),
+            fields: Vec::new(),
+            callchains: true,
+            inline: true,
+            max_stack: 127,
+            cpus: None,
+            pids: None,
+            tids: None,
+            time: None,
+        }
+    }
+}
+
+impl Default for ScriptOptions {
+    fn default() -> ScriptOptions {
+        ScriptOptions::new()
+    }
+}
+
 /// Why printing stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
     /// The recording could not be read.
     #[error(transparent)]
     Read(#[from] kymo_data::ReadError),
+    /// A field was asked for that the samples of an event do not have.
+    #[error("samples of '{event}' have no {field}: record with {option}")]
+    NotRecorded {
+        /// The event.
+        event: String,
+        /// The field.
+        field: &'static str,
+        /// The option of `record` that records it.
+        option: &'static str,
+    },
     /// The text could not be written.
     #[error("failed to write the samples")]
     Write(#[from] io::Error),
@@ -136,42 +151,33 @@ pub fn write(
     let unwinder = StackUnwinder::new(&timeline);
     let mut printer = Printer::new(recording, &timeline, &reads, options, store, &unwinder);
 
-    // By moment, and those of one moment as they came.
-    let mut waiting = BTreeMap::new();
-    let (mut newest, mut safe, mut count) = (Moment::START, Moment::START, 0_u64);
-    let mut records = recording.records();
-    while let Some(record) = records.next_record()? {
+    check_recorded(recording, &options.fields)?;
+    let wanted = |kind| kind == abi::PERF_RECORD_SAMPLE || options.records.contains(&kind);
+    let problems = in_order(recording, wanted, |record| -> Result<(), ScriptError> {
         match record.header.kind {
-            abi::PERF_RECORD_SAMPLE => {
-                let Some(event) = recording.events.event_of(&record) else { continue };
-                let layout = &recording.events.list[event].layout;
-                let Ok(sample) = layout.parse(record.header.misc, record.body) else { continue };
-                if sample.time.is_none() {
-                    printer.print(&record, out)?;
-                    continue;
-                }
-                let moment = Moment::new(sample.time, record.position);
-                newest = newest.max(moment);
-                waiting.insert((moment, count), (record.header, record.body.to_vec()));
-                count += 1;
-            }
-            abi::PERF_RECORD_FINISHED_ROUND => {
-                while let Some(next) = waiting.first_entry()
-                    && next.key().0.time_ns <= safe.time_ns
-                {
-                    let position = next.key().0.position;
-                    let (header, body) = next.remove();
-                    printer.print(&RawRecord { header, body: &body, position }, out)?;
-                }
-                safe = newest;
-            }
-            _ => {}
+            abi::PERF_RECORD_SAMPLE => printer.print(record, out)?,
+            _ => printer.record(record, out)?,
+        }
+        Ok(())
+    })?;
+    Ok(Printed { samples: printer.printed, problems })
+}
+
+/// Refuses fields by name that an event's samples do not have.
+fn check_recorded(recording: &Recording, rules: &[FieldRule]) -> Result<(), ScriptError> {
+    const NEEDS: [(Field, u64, &'static str, &'static str); 2] = [
+        (Field::PhysAddr, abi::PERF_SAMPLE_PHYS_ADDR, "physical addresses", "--phys-data"),
+        (Field::Cgroup, abi::PERF_SAMPLE_CGROUP, "cgroups", "--all-cgroups"),
+    ];
+    for (field, bit, name, option) in NEEDS {
+        let lacks = |event: &&kymo_data::Event| event.attr.sample_type & bit == 0;
+        if rules.iter().any(|rule| rule.names(field))
+            && let Some(event) = recording.events.list.iter().find(lacks)
+        {
+            return Err(ScriptError::NotRecorded { event: event.name.clone(), field: name, option });
         }
     }
-    for ((moment, _), (header, body)) in waiting {
-        printer.print(&RawRecord { header, body: &body, position: moment.position }, out)?;
-    }
-    Ok(Printed { samples: printer.printed, problems: records.problems().to_vec() })
+    Ok(())
 }
 
 struct Printer<'a> {
@@ -185,11 +191,14 @@ struct Printer<'a> {
     /// Width of the longest event name.
     name_width: usize,
     any_chains: bool,
-    /// Whether a tracepoint has call chains: then addresses are printed for all of them, as perf
-    /// does.
-    tracepoint_chains: bool,
-    /// Text of each place that was printed before: address space, mode and address.
-    frames: FxHashMap<(u32, u8, u64), String>,
+    /// The fields of each event.
+    fields: Vec<FieldSet>,
+    /// Paths of cgroups by their ids, as far as they were read.
+    cgroups: FxHashMap<u64, String>,
+    /// The time that others are counted from.
+    base_ns: Option<u64>,
+    /// Text of each place that was printed before: event, address space, mode and address.
+    frames: FxHashMap<(u32, u32, u8, u64), String>,
     scratch: Vec<u8>,
     printed: u64,
 }
@@ -205,6 +214,8 @@ impl<'a> Printer<'a> {
     ) -> Printer<'a> {
         let events = &recording.events.list;
         let has_chain = |e: &&kymo_data::Event| e.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0;
+        let tracepoint_chains =
+            events.iter().filter(has_chain).any(|e| e.attr.kind == abi::PERF_TYPE_TRACEPOINT);
         Printer {
             recording,
             timeline,
@@ -215,10 +226,9 @@ impl<'a> Printer<'a> {
             tracepoints: Tracepoints::of(recording),
             name_width: events.iter().map(|e| e.name.len()).max().unwrap_or(0).min(WIDEST_COLUMN),
             any_chains: events.iter().any(|e| has_chain(&e)),
-            tracepoint_chains: events
-                .iter()
-                .filter(has_chain)
-                .any(|e| e.attr.kind == abi::PERF_TYPE_TRACEPOINT),
+            fields: events.iter().map(|e| of_event(e, &options.fields, tracepoint_chains)).collect(),
+            cgroups: cgroups(recording),
+            base_ns: None,
             frames: FxHashMap::default(),
             scratch: Vec::new(),
             printed: 0,
@@ -231,6 +241,9 @@ impl<'a> Printer<'a> {
         let of = &events.list[event];
         let Ok(sample) = of.layout.parse(record.header.misc, record.body) else { return Ok(()) };
         if !self.wanted(&sample) {
+            return Ok(());
+        }
+        if !self.named_as_wanted(record, &sample) {
             return Ok(());
         }
         self.printed += 1;
@@ -276,41 +289,14 @@ impl<'a> Printer<'a> {
         let of = &self.recording.events.list[event];
         let tracepoint = of.attr.kind == abi::PERF_TYPE_TRACEPOINT;
         let chains = self.options.callchains && of.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0;
-        let default = |field| match field {
-            Field::Pid | Field::Addr => false,
-            Field::Period => !tracepoint,
-            Field::Trace => tracepoint,
-            Field::Ip => !tracepoint || self.tracepoint_chains,
-            _ => true,
-        };
-        let has = |field| match &self.options.fields {
-            Some(fields) => fields.contains(&field),
-            None => default(field),
-        };
+        let fields = self.fields[event];
+        let has = |field| fields.has(field);
         let pid = sample.pid.unwrap_or(-1);
         let tid = sample.tid.unwrap_or(pid);
         let view = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position));
-        if has(Field::Comm) {
-            let comm = self.timeline.comm(view.comm);
-            let comm = shown(&comm);
-            if self.any_chains && chains && has(Field::Ip) {
-                write!(out, "{comm} ")?;
-            } else {
-                write!(out, "{comm:>16} ")?;
-            }
-        }
-        match (has(Field::Pid), has(Field::Tid)) {
-            (true, true) => write!(out, "{pid:>5}/{tid:<5} ")?,
-            (true, false) => write!(out, "{pid:>5} ")?,
-            (false, true) => write!(out, "{tid:>5} ")?,
-            (false, false) => {}
-        }
-        if let Some(cpu) = sample.cpu.filter(|_| has(Field::Cpu)) {
-            write!(out, "[{cpu:03}] ")?;
-        }
-        if let Some(time) = sample.time.filter(|_| has(Field::Time)) {
-            write!(out, "{:>5}.{:06}: ", time / 1_000_000_000, time % 1_000_000_000 / 1000)?;
-        }
+        let aligned = !(self.any_chains && chains && has(Field::Ip));
+        let ids = (sample.pid.map(|_| (pid, tid)), sample.cpu, sample.time);
+        self.head(view.comm, aligned, ids, record.header, fields, out)?;
         if has(Field::Period) {
             write!(out, "{period:>10} ")?;
         }
@@ -327,15 +313,132 @@ impl<'a> Printer<'a> {
             write!(out, "{addr:>16x} ")?;
         }
         if has(Field::Ip) {
-            self.addresses(record, sample, view.maps, chains, out)?;
+            self.addresses(record, sample, event, view.maps, chains, out)?;
+        }
+        if let Some(address) = sample.phys_addr.filter(|_| has(Field::PhysAddr)) {
+            write!(out, "{address:>16x}")?;
+        }
+        if let Some(id) = sample.cgroup.filter(|_| has(Field::Cgroup)) {
+            let path = self.cgroups.get(&id).map_or("unknown", |path| path);
+            write!(out, " {}", shown(path))?;
         }
         writeln!(out)
+    }
+
+    /// What a line begins with: thread, CPU, mode and time.
+    fn head(
+        &mut self,
+        comm: CommId,
+        aligned: bool,
+        (ids, cpu, time): (Option<(i32, i32)>, Option<u32>, Option<u64>),
+        header: kymo_data::RecordHeader,
+        fields: FieldSet,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let has = |field| fields.has(field);
+        if has(Field::Comm) {
+            let comm = self.timeline.comm(comm);
+            let comm = shown(&comm);
+            let width = if aligned { 16 } else { 0 };
+            write!(out, "{comm:>width$} ")?;
+        }
+        let (pid, tid) = ids.unwrap_or((-1, -1));
+        match (has(Field::Pid), has(Field::Tid)) {
+            (true, true) => write!(out, "{pid:>5}/{tid:<5} ")?,
+            (true, false) => write!(out, "{pid:>5} ")?,
+            (false, true) => write!(out, "{tid:>5} ")?,
+            (false, false) => {}
+        }
+        if let Some(cpu) = cpu.filter(|_| has(Field::Cpu)) {
+            write!(out, "[{cpu:03}] ")?;
+        }
+        if has(Field::Misc) {
+            write!(out, "{:<5} ", misc_letters(header))?;
+        }
+        if let Some(time) = time.filter(|_| has(Field::Time)) {
+            let time = self.shifted(time);
+            let (seconds, part) = (time / 1_000_000_000, time % 1_000_000_000);
+            match self.options.times.nanoseconds {
+                true => write!(out, "{seconds:>5}.{part:09}: ")?,
+                false => write!(out, "{seconds:>5}.{:06}: ", part / 1000)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A time since what it is counted from.
+    fn shifted(&mut self, time: u64) -> u64 {
+        let base = match self.options.times.since {
+            TimeBase::Clock => 0,
+            TimeBase::First => *self.base_ns.get_or_insert(time),
+            TimeBase::Previous => self.base_ns.replace(time).unwrap_or(time),
+        };
+        time.saturating_sub(base)
+    }
+
+    /// A record that is no sample, with the fields of the first event.
+    fn record(&mut self, record: &RawRecord<'_>, out: &mut dyn Write) -> io::Result<()> {
+        if record.header.kind == abi::PERF_RECORD_FINISHED_ROUND {
+            return writeln!(out, "{}", record_line(record));
+        }
+        let id = self.recording.events.sample_id(record);
+        // What the recorder made up names the task in the record itself.
+        let (pid, tid) = match record.parse() {
+            Ok(Record::Comm(comm)) => (comm.pid, comm.tid),
+            Ok(Record::Fork(task) | Record::Exit(task)) => (task.pid, task.tid),
+            Ok(Record::Mmap(map)) if map.pid >= 0 => (map.pid, map.tid),
+            Ok(Record::Mmap(_)) => (0, 0),
+            _ if record.header.kind == abi::PERF_RECORD_NAMESPACES => {
+                let word = |at: usize| record.body.get(at..).and_then(|rest| rest.first_chunk::<4>());
+                let id = |at| word(at).map_or(0, |bytes| i32::from_le_bytes(*bytes));
+                (id(0), id(4))
+            }
+            _ => (id.pid.unwrap_or(0), id.tid.unwrap_or(0)),
+        };
+        let view = self.timeline.thread(pid, tid, Moment::new(id.time, record.position));
+        let options = self.options;
+        let comm = self.timeline.comm(view.comm);
+        if options.cpus.as_ref().is_some_and(|cpus| id.cpu.is_none_or(|cpu| !cpus.contains(&cpu)))
+            || options.comms.as_ref().is_some_and(|comms| !comms.iter().any(|name| *name == comm))
+        {
+            return Ok(());
+        }
+        let fields = self.fields.first().copied().unwrap_or_default();
+        let chains = self.options.callchains && self.any_chains;
+        let ids = (id.pid.zip(id.tid), id.cpu, id.time);
+        self.head(view.comm, !chains, ids, record.header, fields, out)?;
+        writeln!(out, "{}", record_line(record))
+    }
+
+    /// Whether thread, function and module are among those that were asked for.
+    fn named_as_wanted(&self, record: &RawRecord<'_>, sample: &Sample<'_>) -> bool {
+        let ScriptOptions { comms, symbols, dsos, .. } = self.options;
+        if comms.is_none() && symbols.is_none() && dsos.is_none() {
+            return true;
+        }
+        let among = |list: &Option<Vec<String>>, name: &str| {
+            list.as_ref().is_none_or(|list| list.iter().any(|wanted| wanted == name))
+        };
+        let (pid, tid) = (sample.pid.unwrap_or(-1), sample.tid.or(sample.pid).unwrap_or(-1));
+        let view = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position));
+        if !among(comms, &self.timeline.comm(view.comm)) {
+            return false;
+        }
+        if symbols.is_none() && dsos.is_none() {
+            return true;
+        }
+        let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
+        let named = self.resolver.named(view.maps, mode, sample.ip.unwrap_or(0), false);
+        let module = named.module.map(|id| &self.timeline.modules.get(id).short_name[..]);
+        let symbol = named.symbol.as_ref().map_or("", |(_, _, name)| name);
+        among(symbols, symbol) && among(dsos, module.unwrap_or("[unknown]"))
     }
 
     fn addresses(
         &mut self,
         record: &RawRecord<'_>,
         sample: &Sample<'_>,
+        event: usize,
         maps: u32,
         chains: bool,
         out: &mut dyn Write,
@@ -352,7 +455,7 @@ impl<'a> Printer<'a> {
             let words = chain.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w));
             walk_words(words, self.options.max_stack, |mode, ip| {
                 if done.is_ok() {
-                    done = out.write_all(self.frame(maps, mode, ip).as_bytes());
+                    done = out.write_all(self.frame(event, maps, mode, ip).as_bytes());
                 }
             });
             self.scratch = chain;
@@ -363,13 +466,17 @@ impl<'a> Printer<'a> {
         let named = self.resolver.named(maps, mode, ip, false);
         write!(out, " {ip:>16x}")?;
         let mut text = String::new();
-        self.describe(&mut text, &named);
+        self.describe(&mut text, &named, self.fields[event]);
+        if self.fields[event].has(Field::SrcLine) {
+            text.push_str("\n  ");
+            text.push_str(&shown(&self.resolver.source_line_of(maps, mode, ip)));
+        }
         out.write_all(text.as_bytes())
     }
 
     /// The lines of a call chain's address, inlined functions first.
-    fn frame(&mut self, maps: u32, mode: u8, ip: u64) -> &str {
-        let key = (maps, mode, ip);
+    fn frame(&mut self, event: usize, maps: u32, mode: u8, ip: u64) -> &str {
+        let key = (event as u32, maps, mode, ip);
         if !self.frames.contains_key(&key) {
             use std::fmt::Write;
             let named = self.resolver.named(maps, mode, ip, self.options.inline);
@@ -381,17 +488,21 @@ impl<'a> Printer<'a> {
                 writeln!(text, "\t{ip:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");
             }
             write!(text, "\t{ip:>16x}").expect("writing to a string");
-            self.describe(&mut text, &named);
+            self.describe(&mut text, &named, self.fields[event]);
             text.push('\n');
+            if self.fields[event].has(Field::SrcLine) && named.module.is_some() {
+                let line = self.resolver.source_line_of(maps, mode, ip);
+                writeln!(text, "  {}", shown(&line)).expect("writing to a string");
+            }
             self.frames.insert(key, text);
         }
         &self.frames[&key]
     }
 
     /// ` symbol+0xoffset (module)`.
-    fn describe(&self, text: &mut String, named: &crate::resolve::Named) {
+    fn describe(&self, text: &mut String, named: &crate::resolve::Named, fields: FieldSet) {
         use std::fmt::Write;
-        let has = |field| self.options.fields.as_ref().is_none_or(|f| f.contains(&field));
+        let has = |field| fields.has(field);
         if has(Field::Sym) {
             match &named.symbol {
                 Some((start, _, name)) if has(Field::SymOff) => {
@@ -424,4 +535,45 @@ impl<'a> Printer<'a> {
             write!(text, " ({})", shown(&module)).expect("writing to a string");
         }
     }
+}
+
+/// Letters for where a record was made, as perf has them.
+fn misc_letters(header: kymo_data::RecordHeader) -> String {
+    let misc = header.misc;
+    let mut letters = match misc & abi::PERF_RECORD_MISC_CPUMODE_MASK {
+        1 => "K",
+        2 => "U",
+        3 => "H",
+        4 => "G",
+        5 => "g",
+        _ => "",
+    }
+    .to_owned();
+    let more = match header.kind {
+        abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2 if misc & 1 << 13 != 0 => "M",
+        abi::PERF_RECORD_COMM if misc & abi::PERF_RECORD_MISC_COMM_EXEC != 0 => "E",
+        abi::PERF_RECORD_SWITCH | abi::PERF_RECORD_SWITCH_CPU_WIDE
+            if misc & abi::PERF_RECORD_MISC_SWITCH_OUT != 0 =>
+        {
+            if misc & abi::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0 { "Sp" } else { "S" }
+        }
+        _ => "",
+    };
+    letters.push_str(more);
+    letters
+}
+
+/// Paths of the cgroups that the recording names; nothing is read where no sample has one.
+fn cgroups(recording: &Recording) -> FxHashMap<u64, String> {
+    let mut found = FxHashMap::default();
+    if recording.events.list.iter().all(|e| e.attr.sample_type & abi::PERF_SAMPLE_CGROUP == 0) {
+        return found;
+    }
+    let mut records = recording.records();
+    while let Ok(Some(record)) = records.next_record() {
+        if let Ok(Record::Cgroup { id, path }) = record.parse() {
+            found.insert(id, String::from_utf8_lossy(path).into_owned());
+        }
+    }
+    found
 }

@@ -1,8 +1,8 @@
 //! kymo: a profiler and tracer for Linux programs with thousands of threads.
 //!
-//! The binary is thin: one file per verb in `cmd/`, each with its arguments as typed and a `run` that hands them to
-//! the libraries below. What all verbs share is in `kymo-cli`: exit codes, signals, and that data goes to stdout and
-//! words to stderr.
+//! The binary is thin: one file per verb in `cmd/`, each with its arguments as typed and a `run`
+//! that hands them to the libraries below. What all verbs share is in `kymo-cli`: exit codes,
+//! signals, and that data goes to stdout and words to stderr.
 #![forbid(unsafe_code)]
 // It panics where stdout is gone: `writeln!` and an error instead.
 #![deny(clippy::print_stdout)]
@@ -57,6 +57,7 @@ enum Verb {
     BuildIdCache(cmd::build_ids::CacheArgs),
     Archive(cmd::build_ids::ArchiveArgs),
     Inject(cmd::inject::InjectArgs),
+    Data(cmd::data::DataArgs),
     Kallsyms(cmd::kallsyms::KallsymsArgs),
     Check(cmd::version::CheckArgs),
     Version(cmd::version::VersionArgs),
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         Verb::BuildIdCache(args) => cmd::build_ids::cache(args),
         Verb::Archive(args) => cmd::build_ids::archive(args),
         Verb::Inject(args) => cmd::inject::run(args),
+        Verb::Data(args) => cmd::data::run(args),
         Verb::Kallsyms(args) => cmd::kallsyms::run(args),
         Verb::Check(args) => cmd::version::check(args),
         Verb::Version(args) => cmd::version::version(args),

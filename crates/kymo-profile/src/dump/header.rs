@@ -204,7 +204,7 @@ fn date(time: SystemTime) -> String {
 
 /// Year, month and day of a count of days since 1970. Years are counted from March, so that a leap
 /// day comes last.
-pub(super) fn civil(days: u64) -> (u64, u64, u64) {
+pub(crate) fn civil(days: u64) -> (u64, u64, u64) {
     // Days since 0000-03-01, in eras of 400 years.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

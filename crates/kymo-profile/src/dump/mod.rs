@@ -4,8 +4,11 @@
 //! Where releases of perf print differently, this is the form of the newest one.
 mod attr;
 mod header;
+mod record;
 mod tasks;
 
 pub use attr::{EventList, write_events};
+pub(crate) use header::civil;
 pub use header::write_header;
+pub use record::record_line;
 pub use tasks::write_tasks;

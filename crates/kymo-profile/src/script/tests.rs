@@ -8,16 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn options(fields: &[Field]) -> ScriptOptions {
-    ScriptOptions {
-        fields: Some(fields.to_vec()),
-        callchains: true,
-        inline: false,
-        max_stack: 127,
-        cpus: None,
-        pids: None,
-        tids: None,
-        time: None,
-    }
+    let fields = vec![FieldRule::only(fields.iter().copied())];
+    ScriptOptions { fields, inline: false, ..ScriptOptions::new() }
 }
 
 fn printed(recording: &Recording, options: &ScriptOptions) -> Vec<String> {

@@ -28,7 +28,7 @@ pub(crate) fn write(
 }
 
 /// When the file was last changed, as perf says it.
-fn captured(input: &Path) -> Option<SystemTime> {
+pub(super) fn captured(input: &Path) -> Option<SystemTime> {
     let changed = std::fs::metadata(input).ok()?.ctime();
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(changed.try_into().ok()?))
 }

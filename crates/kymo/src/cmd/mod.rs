@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub(crate) mod build_ids;
+pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod evlist;

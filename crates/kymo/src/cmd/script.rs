@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use kymo_data::Recording;
+use kymo_data::{Recording, abi};
 use kymo_profile::load::LoadOptions;
-use kymo_profile::script::{Field, ScriptOptions};
+use kymo_profile::script::{FieldRule, ScriptOptions, TimeBase, TimeFormat};
 
 use super::filter::{self, FilterArgs, InputArgs};
 use super::report::SymbolArgs;
@@ -19,9 +19,50 @@ pub(crate) struct ScriptArgs {
     #[command(flatten)]
     input: InputArgs,
 
-    /// What to print: comm, pid, tid, cpu, time, period, event, trace, addr, ip, sym, symoff, dso
-    #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
+    /// What to print: comm, pid, tid, cpu, misc, time, period, event, trace, addr, ip, sym, symoff,
+    /// dso, srcline, phys_addr, cgroup. With + or - before each: besides or without the usual ones.
+    /// After hw:, sw:, trace: or raw: for events of that kind only
+    #[arg(short = 'F', long, value_name = "FIELDS", allow_hyphen_values = true)]
     fields: Vec<String>,
+
+    /// Only threads of these names
+    #[arg(short = 'c', long, value_name = "NAMES", value_delimiter = ',')]
+    comms: Vec<String>,
+
+    /// Only samples in these functions
+    #[arg(short = 'S', long, value_name = "NAMES", value_delimiter = ',')]
+    symbols: Vec<String>,
+
+    /// Only samples in these modules
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    dsos: Vec<String>,
+
+    /// Show the recording's facts before the samples
+    #[arg(long)]
+    header: bool,
+
+    /// Show the recording's facts and nothing else
+    #[arg(long)]
+    header_only: bool,
+
+    /// Show more of the recording's facts: CPUs, nodes, caches
+    #[arg(short = 'I', long)]
+    show_info: bool,
+
+    /// Show times in nanoseconds
+    #[arg(long)]
+    ns: bool,
+
+    /// Show times since the first sample
+    #[arg(long, conflicts_with = "deltatime")]
+    reltime: bool,
+
+    /// Show times since the sample before
+    #[arg(long)]
+    deltatime: bool,
+
+    #[command(flatten)]
+    records: RecordArgs,
 
     /// Leave out call chains
     #[arg(short = 'G', long)]
@@ -42,6 +83,64 @@ pub(crate) struct ScriptArgs {
     symbols_from: SymbolArgs,
 }
 
+/// Records other than samples.
+#[derive(Debug, Args)]
+struct RecordArgs {
+    /// Print names, starts and ends of tasks, too
+    #[arg(long)]
+    show_task_events: bool,
+
+    /// Print mappings, too
+    #[arg(long)]
+    show_mmap_events: bool,
+
+    /// Print switches of tasks, too
+    #[arg(long)]
+    show_switch_events: bool,
+
+    /// Print namespaces of tasks, too
+    #[arg(long)]
+    show_namespace_events: bool,
+
+    /// Print what was lost, too
+    #[arg(long)]
+    show_lost_events: bool,
+
+    /// Print the ends of rounds, too
+    #[arg(long)]
+    show_round_events: bool,
+
+    /// Print BPF programs and symbols, too
+    #[arg(long)]
+    show_bpf_events: bool,
+
+    /// Print names of cgroups, too
+    #[arg(long)]
+    show_cgroup_events: bool,
+
+    /// Print changes of the kernel's code, too
+    #[arg(long)]
+    show_text_poke_events: bool,
+}
+
+impl RecordArgs {
+    fn kinds(&self) -> Vec<u32> {
+        use abi::*;
+        let all: [(bool, &[u32]); 9] = [
+            (self.show_task_events, &[PERF_RECORD_COMM, PERF_RECORD_FORK, PERF_RECORD_EXIT]),
+            (self.show_mmap_events, &[PERF_RECORD_MMAP, PERF_RECORD_MMAP2]),
+            (self.show_switch_events, &[PERF_RECORD_SWITCH, PERF_RECORD_SWITCH_CPU_WIDE]),
+            (self.show_namespace_events, &[PERF_RECORD_NAMESPACES]),
+            (self.show_lost_events, &[PERF_RECORD_LOST, PERF_RECORD_LOST_SAMPLES]),
+            (self.show_round_events, &[PERF_RECORD_FINISHED_ROUND]),
+            (self.show_bpf_events, &[PERF_RECORD_KSYMBOL, PERF_RECORD_BPF_EVENT]),
+            (self.show_cgroup_events, &[PERF_RECORD_CGROUP]),
+            (self.show_text_poke_events, &[PERF_RECORD_TEXT_POKE]),
+        ];
+        all.iter().filter(|(shown, _)| *shown).flat_map(|(_, kinds)| kinds.iter().copied()).collect()
+    }
+}
+
 /// Prints the samples of a recording.
 pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     let input = args.input.path();
@@ -52,6 +151,14 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     }
     let store = args.symbols_from.store();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    if args.header || args.header_only {
+        let loss = super::loss::scan(&recording, input, 0, true)?;
+        super::header::write(&mut out, &recording, input, &loss, args.show_info)?;
+        if args.header_only {
+            out.flush()?;
+            return Ok(exit::of_reading(&recording, &loss.problems));
+        }
+    }
     let printed = kymo_profile::script::write(&recording, &options, &store, &mut out)
         .with_context(|| format!("failed to print {}", input.display()))?;
     out.flush().context("failed to write the samples")?;
@@ -66,10 +173,21 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn options(args: &ScriptArgs, recording: &Recording) -> anyhow::Result<ScriptOptions> {
-    let fields = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Field>, _>>()?;
+    let fields = args.fields.iter().map(|text| text.parse()).collect::<Result<Vec<FieldRule>, _>>()?;
     let LoadOptions { cpus, pids, tids, time, .. } = args.filter.load(recording)?;
+    let list = |words: &[String]| (!words.is_empty()).then(|| words.to_vec());
+    let since = match (args.reltime, args.deltatime) {
+        (true, _) => TimeBase::First,
+        (_, true) => TimeBase::Previous,
+        _ => TimeBase::Clock,
+    };
     Ok(ScriptOptions {
-        fields: (!fields.is_empty()).then_some(fields),
+        comms: list(&args.comms),
+        symbols: list(&args.symbols),
+        dsos: list(&args.dsos),
+        records: args.records.kinds(),
+        times: TimeFormat { nanoseconds: args.ns, since },
+        fields,
         callchains: !args.hide_call_graph,
         inline: !args.no_inline,
         max_stack: args.max_stack,

@@ -1,4 +1,5 @@
-//! kymo as its users meet it: the built binary, run on real programs, beside perf where there is one.
+//! kymo as its users meet it: the built binary, run on real programs, beside perf where there is
+//! one.
 //!
 //! | a new test about | belongs into |
 //! |---|---|
@@ -18,6 +19,7 @@
 //! | several files, by signal, time, size or command; snapshots | `switching.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | options of `report` beside perf's | `report_options.rs` |
+//! | options of `script` and `data convert` beside perf's | `script_options.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
@@ -80,6 +82,7 @@ mod report_options;
 mod runtimes;
 mod scenario;
 mod scopes;
+mod script_options;
 mod servers;
 mod stacks;
 mod stat;
