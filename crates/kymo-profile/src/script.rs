@@ -165,7 +165,7 @@ pub fn write(
 
 /// Refuses fields by name that an event's samples do not have.
 fn check_recorded(recording: &Recording, rules: &[FieldRule]) -> Result<(), ScriptError> {
-    const NEEDS: [(Field, u64, &'static str, &'static str); 2] = [
+    const NEEDS: [(Field, u64, &str, &str); 2] = [
         (Field::PhysAddr, abi::PERF_SAMPLE_PHYS_ADDR, "physical addresses", "--phys-data"),
         (Field::Cgroup, abi::PERF_SAMPLE_CGROUP, "cgroups", "--all-cgroups"),
     ];
