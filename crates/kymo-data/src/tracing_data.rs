@@ -327,20 +327,30 @@ impl Field {
 
     /// The field's value in `raw`; `None` when it lies outside.
     pub fn value<'a>(&self, raw: &'a [u8]) -> Option<Value<'a>> {
-        let end = self.offset.checked_add(self.size)?;
-        let bytes = raw.get(self.offset..end)?;
+        let bytes = self.bytes(raw)?;
         Some(match self.kind {
             FieldKind::Number => self.number(bytes)?,
-            FieldKind::Text => Value::Text(until_nul(bytes)),
-            FieldKind::Array { .. } => Value::Bytes(bytes),
-            FieldKind::Dynamic { text, relative } => {
-                let place = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
-                let base = if relative { end } else { 0 };
-                let start = base.checked_add((place & 0xffff) as usize)?;
-                let data = raw.get(start..start.checked_add((place >> 16) as usize)?)?;
-                if text { Value::Text(until_nul(data)) } else { Value::Bytes(data) }
-            }
+            FieldKind::Text | FieldKind::Dynamic { text: true, .. } => Value::Text(until_nul(bytes)),
+            FieldKind::Array { .. } | FieldKind::Dynamic { .. } => Value::Bytes(bytes),
         })
+    }
+
+    /// The field's bytes in `raw`, those of a dynamic field where they are; `None` when they lie
+    /// outside.
+    pub fn bytes<'a>(&self, raw: &'a [u8]) -> Option<&'a [u8]> {
+        let end = self.offset.checked_add(self.size)?;
+        let bytes = raw.get(self.offset..end)?;
+        let FieldKind::Dynamic { relative, .. } = self.kind else { return Some(bytes) };
+        let place = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
+        let base = if relative { end } else { 0 };
+        let start = base.checked_add((place & 0xffff) as usize)?;
+        raw.get(start..start.checked_add((place >> 16) as usize)?)
+    }
+
+    /// Whether bytes of this type may be text, by libtraceevent's rule.
+    pub fn may_be_text(&self) -> bool {
+        self.kind != FieldKind::Number
+            && ["char", "u8", "s8"].iter().any(|word| self.type_name.contains(word))
     }
 
     /// Prints the value as libtraceevent does: what is or may be an address in base 16, texts as
@@ -358,9 +368,8 @@ impl Field {
             Some(value @ (Value::Unsigned(_) | Value::Signed(_))) => write!(out, "{value}"),
             Some(Value::Text(bytes) | Value::Bytes(bytes)) => {
                 let text = until_nul(bytes);
-                let is_text = ["char", "u8", "s8"].iter().any(|word| self.type_name.contains(word));
                 let printable = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t'..=b'\r');
-                if is_text && text.iter().all(printable) {
+                if self.may_be_text() && text.iter().all(printable) {
                     write!(out, "{}", String::from_utf8_lossy(text))
                 } else {
                     let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

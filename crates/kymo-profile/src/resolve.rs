@@ -275,6 +275,20 @@ impl<'a> Resolver<'a> {
         self.source_line(place(maps, mode, ip))
     }
 
+    /// Whether this address space is one of the timeline's.
+    pub(crate) fn has_space(&self, maps: u32) -> bool {
+        (maps as usize) < self.timeline.version_count()
+    }
+
+    /// The source file with its folder, and the line, of an address; only debug information has
+    /// them.
+    pub fn file_and_line(&self, maps: u32, mode: u8, ip: u64) -> Option<(Arc<str>, u32)> {
+        let found = self.find(place(maps, mode, ip), false);
+        let frames = self.symbols(found.module?).inline_frames(found.module_address);
+        let frame = frames.first()?;
+        Some((frame.file.clone()?, frame.line?))
+    }
+
     fn source_line(&self, place: Place) -> Arc<str> {
         let found = self.find(place, false);
         let Some(module) = found.module else { return format!("{:#x}", place.2).into() };

@@ -5,27 +5,32 @@
 //! Memory holds two rounds, except for recordings without rounds (directories), which are held
 //! whole.
 use crate::dump::record_line;
-use crate::load::{ReadPeriods, TimeSpans, collect_sideband, counts_by_reading};
+use crate::load::{ReadPeriods, TimeSpans, collect_sideband};
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
-use crate::timeline::{CommId, ModuleKind, Moment, Timeline};
+use crate::timeline::{CommId, Module, ModuleKind, Moment, Timeline};
 use crate::tracepoint::Tracepoints;
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 use kymo_data::{RawRecord, Record, Recording, Sample, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 mod convert;
 mod fields;
+mod filter;
 mod order;
+mod python;
 #[cfg(test)]
 mod tests;
 
 pub use convert::write_json;
 use fields::of_event;
 pub use fields::{Field, FieldError, FieldRule, FieldSet};
+use filter::{each_count, passes};
 use order::in_order;
+pub use python::{PythonError, PythonRun, PythonScript, run_python};
 
 /// What is printed of each sample.
 #[derive(Debug, Clone)]
@@ -122,6 +127,9 @@ pub enum ScriptError {
         /// The option of `record` that records it.
         option: &'static str,
     },
+    /// The script could not be run.
+    #[error(transparent)]
+    Python(#[from] PythonError),
     /// The text could not be written.
     #[error("failed to write the samples")]
     Write(#[from] io::Error),
@@ -238,44 +246,17 @@ impl<'a> Printer<'a> {
     fn print(&mut self, record: &RawRecord<'_>, out: &mut dyn Write) -> io::Result<()> {
         let events = &self.recording.events;
         let Some(event) = events.event_of(record) else { return Ok(()) };
-        let of = &events.list[event];
-        let Ok(sample) = of.layout.parse(record.header.misc, record.body) else { return Ok(()) };
-        if !self.wanted(&sample) {
+        let Ok(sample) = events.list[event].layout.parse(record.header.misc, record.body) else {
             return Ok(());
-        }
-        if !self.named_as_wanted(record, &sample) {
+        };
+        if !passes(self.options, self.timeline, &self.resolver, record, &sample) {
             return Ok(());
         }
         self.printed += 1;
-        match sample.read {
-            Some(read) if counts_by_reading(of) => {
-                for counter in read.counters() {
-                    let id = counter.id.or(sample.id).unwrap_or(0);
-                    let period = self.reads.period(record.position, id);
-                    if period != 0
-                        && let Some(member) = events.by_id(id)
-                    {
-                        self.sample(record, &sample, member, period, out)?;
-                    }
-                }
-                Ok(())
-            }
-            _ => {
-                let period = sample.period.unwrap_or(of.attr.sample_period);
-                self.sample(record, &sample, event, period, out)
-            }
-        }
-    }
-
-    fn wanted(&self, sample: &Sample<'_>) -> bool {
-        let options = self.options;
-        let inside = |set: &Option<rustc_hash::FxHashSet<i32>>, id: Option<i32>| {
-            set.as_ref().is_none_or(|s| id.is_some_and(|i| s.contains(&i)))
-        };
-        inside(&options.pids, sample.pid)
-            && inside(&options.tids, sample.tid)
-            && options.cpus.as_ref().is_none_or(|s| sample.cpu.is_some_and(|c| s.contains(&c)))
-            && options.time.as_ref().is_none_or(|spans| sample.time.is_some_and(|time| spans.contains(time)))
+        let (recording, reads) = (self.recording, self.reads);
+        each_count(recording, reads, record, &sample, event, |event, period| {
+            self.sample(record, &sample, event, period, out)
+        })
     }
 
     fn sample(
@@ -410,30 +391,6 @@ impl<'a> Printer<'a> {
         writeln!(out, "{}", record_line(record))
     }
 
-    /// Whether thread, function and module are among those that were asked for.
-    fn named_as_wanted(&self, record: &RawRecord<'_>, sample: &Sample<'_>) -> bool {
-        let ScriptOptions { comms, symbols, dsos, .. } = self.options;
-        if comms.is_none() && symbols.is_none() && dsos.is_none() {
-            return true;
-        }
-        let among = |list: &Option<Vec<String>>, name: &str| {
-            list.as_ref().is_none_or(|list| list.iter().any(|wanted| wanted == name))
-        };
-        let (pid, tid) = (sample.pid.unwrap_or(-1), sample.tid.or(sample.pid).unwrap_or(-1));
-        let view = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position));
-        if !among(comms, &self.timeline.comm(view.comm)) {
-            return false;
-        }
-        if symbols.is_none() && dsos.is_none() {
-            return true;
-        }
-        let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-        let named = self.resolver.named(view.maps, mode, sample.ip.unwrap_or(0), false);
-        let module = named.module.map(|id| &self.timeline.modules.get(id).short_name[..]);
-        let symbol = named.symbol.as_ref().map_or("", |(_, _, name)| name);
-        among(symbols, symbol) && among(dsos, module.unwrap_or("[unknown]"))
-    }
-
     fn addresses(
         &mut self,
         record: &RawRecord<'_>,
@@ -443,14 +400,10 @@ impl<'a> Printer<'a> {
         chains: bool,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        if chains && let Some(words) = sample.callchain {
+        if chains && sample.callchain.is_some() {
             writeln!(out)?;
             let mut chain = std::mem::take(&mut self.scratch);
-            chain.clear();
-            match sample.user_stack {
-                Some(stack) if !stack.is_empty() => self.unwinder.chain(sample, maps, stack, &mut chain),
-                _ => chain.extend_from_slice(words.as_bytes()),
-            }
+            self.unwinder.whole_chain(sample, maps, &mut chain);
             let mut done = Ok(());
             let words = chain.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w));
             walk_words(words, self.options.max_stack, |mode, ip| {
@@ -519,21 +472,23 @@ impl<'a> Printer<'a> {
         }
         if has(Field::Dso) {
             let module = match named.module {
-                Some(id) => {
-                    let module = self.timeline.modules.get(id);
-                    match module.kind {
-                        ModuleKind::Jit { pid } => format!("/tmp/perf-{pid}.map"),
-                        ModuleKind::KernelModule => module.short_name.clone(),
-                        _ => {
-                            let path = String::from_utf8_lossy(&module.path);
-                            named.line.map_or(path.to_string(), |line| format!("{path}:{line}"))
-                        }
-                    }
-                }
-                None => "[unknown]".to_string(),
+                Some(id) => match (module_label(self.timeline.modules.get(id)), named.line) {
+                    (path, Some(line)) => format!("{path}:{line}").into(),
+                    (label, None) => label,
+                },
+                None => "[unknown]".into(),
             };
             write!(text, " ({})", shown(&module)).expect("writing to a string");
         }
+    }
+}
+
+/// What a line calls a module: its path, or the name in brackets.
+fn module_label(module: &Module) -> Cow<'_, str> {
+    match module.kind {
+        ModuleKind::Jit { pid } => format!("/tmp/perf-{pid}.map").into(),
+        ModuleKind::KernelModule => (&*module.short_name).into(),
+        _ => String::from_utf8_lossy(&module.path),
     }
 }
 

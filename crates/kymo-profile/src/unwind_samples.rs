@@ -73,6 +73,16 @@ impl ThreadUnwinder<'_> {
         }
     }
 
+    /// Puts the call chain of a sample into `out`, by its stack where it has one.
+    pub(crate) fn whole_chain(&mut self, sample: &Sample<'_>, maps: u32, out: &mut Vec<u8>) {
+        out.clear();
+        match (sample.user_stack, sample.callchain) {
+            (Some(stack), _) if !stack.is_empty() => self.chain(sample, maps, stack, out),
+            (_, Some(words)) => out.extend_from_slice(words.as_bytes()),
+            (_, None) => {}
+        }
+    }
+
     /// How this thread's walks ended.
     pub fn stats(&self) -> &UnwindStats {
         self.unwinder.stats()

@@ -31,6 +31,7 @@
 
 mod eval;
 mod lex;
+mod names;
 mod node;
 mod parse;
 mod printf;
@@ -38,6 +39,7 @@ mod printf;
 mod tests;
 
 use crate::tracing_data::Format;
+pub use names::FieldNames;
 use node::Node;
 use printf::FormatPiece;
 

@@ -257,6 +257,19 @@ fn formats_of_this_kernel() {
     assert!(refused.len() * 20 < all, "{} of {all} are not understood", refused.len());
 }
 
+/// Checks whose values the names in a format are.
+#[test]
+fn names_of_values() {
+    const FORMAT: &str = r#""%s %s", (REC->a & 7) ? __print_flags(REC->a & 7, "|", { 1, "ONE" }, { 2, "TWO" }) : "-", \
+        __print_symbolic(REC->b, { 0, "idle" })"#;
+    let format = format(&[("a", "int", 4, NUMBER), ("b", "int", 4, NUMBER)], &FORMAT.replace('\\', " "));
+    let parsed = PrintFormat::parse(&format).expect("a format");
+    let flags =
+        FieldNames { field: "a", delimiter: Some("|"), names: vec![(1, "ONE"), (2, "TWO"), (0, "-")] };
+    let symbols = FieldNames { field: "b", delimiter: None, names: vec![(0, "idle")] };
+    assert_eq!(parsed.names(&format), [flags, symbols]);
+}
+
 /// Formats that look like formats.
 fn any_format() -> impl Strategy<Value = String> {
     const WORDS: &str = "REC->a REC->data REC->text ( ) [ ] { } , ? : + - * / % << >> ~ ! && 1 0xffffffffffffffff \
@@ -290,6 +303,7 @@ proptest! {
         format.print_fields(&raw);
         if let Ok(parsed) = PrintFormat::parse(&format) {
             prop_assert!(parsed.print(&format, &raw, &NoKernelNames).len() <= MAX_PRINTED_BYTES);
+            parsed.names(&format);
         }
     }
 }

@@ -1,23 +1,38 @@
 //! `kymo script`: samples one by one.
 
+use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use kymo_data::{Recording, abi};
 use kymo_profile::load::LoadOptions;
-use kymo_profile::script::{FieldRule, ScriptOptions, TimeBase, TimeFormat};
+use kymo_profile::script::{FieldRule, PythonScript, ScriptOptions, TimeBase, TimeFormat};
+use kymo_symbols::SymbolStore;
 
-use super::filter::{self, FilterArgs, InputArgs};
+use super::filter::{self, FilterArgs};
 use super::report::SymbolArgs;
 use kymo_cli::{exit, open, terminal};
 
 /// Print the samples one by one, in order of time, as `perf script` does.
 #[derive(Debug, Args)]
 pub(crate) struct ScriptArgs {
-    #[command(flatten)]
-    input: InputArgs,
+    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
+    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
+    input: PathBuf,
+
+    /// The recording, as a plain argument; with -s, what the script gets as its arguments
+    #[arg(value_name = "FILE", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+
+    /// Run this Python script on the samples. It has perf's interface: functions `process_event`,
+    /// `trace_begin`, `trace_end`, and one per tracepoint
+    #[arg(short, long, value_name = "FILE.py")]
+    script: Option<String>,
 
     /// What to print: comm, pid, tid, cpu, misc, time, period, event, trace, addr, ip, sym, symoff,
     /// dso, srcline, phys_addr, cgroup. With + or - before each: besides or without the usual ones.
@@ -143,7 +158,11 @@ impl RecordArgs {
 
 /// Prints the samples of a recording.
 pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
-    let input = args.input.path();
+    let script = python_script(&args).map_err(exit::usage)?;
+    let input = &match (&script, &args.words[..]) {
+        (None, [file]) => PathBuf::from(file),
+        _ => args.input.clone(),
+    };
     let recording = open::recording(input)?;
     let options = options(&args, &recording).map_err(exit::usage)?;
     for problem in &recording.problems {
@@ -151,6 +170,9 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     }
     let store = args.symbols_from.store();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    if let Some(script) = script.filter(|_| !args.header_only) {
+        return run_script(&recording, &options, &store, &script);
+    }
     if args.header || args.header_only {
         let loss = super::loss::scan(&recording, input, 0, true)?;
         super::header::write(&mut out, &recording, input, &loss, args.show_info)?;
@@ -170,6 +192,52 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
         filter::say_why_empty(&recording, &LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() });
     }
     Ok(exit::of_reading(&recording, &printed.problems))
+}
+
+/// The script of `-s` with its arguments.
+fn python_script(args: &ScriptArgs) -> anyhow::Result<Option<PythonScript>> {
+    let Some(name) = &args.script else {
+        if let [_, more, ..] = &args.words[..] {
+            bail!("unexpected argument '{}': one recording is printed", more.display());
+        }
+        return Ok(None);
+    };
+    // As perf: the language may stand before the file, or is told by the file's name.
+    let (language, file) = match name.split_once(':') {
+        Some((language, file)) => (language, file),
+        None => (name.rsplit_once('.').map_or("", |(_, ending)| ending), &name[..]),
+    };
+    match language.to_lowercase().as_str() {
+        "py" | "python" => {}
+        "pl" | "perl" => bail!("-s {name}: kymo runs scripts in Python; `perf script -s` runs Perl"),
+        _ => bail!("-s {name}: kymo runs scripts in Python, whose names end in .py"),
+    }
+    let path = PathBuf::from(file);
+    if let Err(error) = std::fs::metadata(&path) {
+        bail!("failed to read the script {file}: {error}");
+    }
+    Ok(Some(PythonScript { path, arguments: args.words.clone() }))
+}
+
+fn run_script(
+    recording: &Recording,
+    options: &ScriptOptions,
+    store: &SymbolStore,
+    script: &PythonScript,
+) -> anyhow::Result<ExitCode> {
+    // Ctrl-C ends the events: the script then prints what it has.
+    let interrupted = kymo_cli::signals::interrupted()?;
+    let stopped = || interrupted.load(Ordering::Relaxed);
+    let run = kymo_profile::script::run_python(recording, options, store, script, &stopped)
+        .with_context(|| format!("failed to run {}", script.path.display()))?;
+    for problem in &run.problems {
+        terminal::say(&problem.to_string());
+    }
+    match (run.status.code(), run.status.signal()) {
+        (Some(0), _) => Ok(exit::of_reading(recording, &run.problems)),
+        (Some(code), _) => Ok(ExitCode::from(code as u8)),
+        (None, signal) => bail!("{} was killed by signal {}", script.path.display(), signal.unwrap_or(0)),
+    }
 }
 
 fn options(args: &ScriptArgs, recording: &Recording) -> anyhow::Result<ScriptOptions> {

@@ -20,6 +20,7 @@
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | options of `report` beside perf's | `report_options.rs` |
 //! | options of `script` and `data convert` beside perf's | `script_options.rs` |
+//! | scripts in Python: `script -s` | `python_scripts.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
@@ -74,6 +75,7 @@ mod probe_lifetimes;
 mod probe_refusals;
 mod programs;
 mod python;
+mod python_scripts;
 mod real;
 mod record;
 mod record_options;

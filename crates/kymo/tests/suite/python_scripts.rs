@@ -1,0 +1,165 @@
+//! `script -s`: the functions of a Python script get what perf gives them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::scenario::record;
+use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip, text};
+
+/// Where Debian's linux-perf has its scripts.
+const SCRIPTS: &str = "/usr/lib/perf-core/scripts/python";
+
+/// Prints all that its functions get, but for what differs from release to release of perf, for
+/// `binding` (kymo does not know it), the end of the kernel's mapping, and files of inlined code.
+const SHOW: &str = r#"
+import os, sys
+from perf_trace_context import *
+sys.path.append(os.environ["PERF_EXEC_PATH"] + "/scripts/python/Perf-Trace-Util/lib/Perf/Trace")
+import Core
+from Core import *
+LEFT_OUT = {"attr", "binding", "map_pgoff", "id", "stream_id", "ins_lat", "iregs", "uregs", "dso_map_end"}
+def show(value):
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join("%s: %s" % (k, show(value[k])) for k in sorted(value) if k not in LEFT_OUT)
+    if isinstance(value, (list, tuple)):
+        return "[%s]" % ", ".join(map(show, value))
+    return repr(value)
+def trace_begin():
+    print("begin", sys.argv[1:], __name__, os.path.basename(sys.argv[0]))
+def process_event(sample):
+    file, line = perf_sample_srcline(perf_script_context)
+    print(show(sample), type(sample["attr"]), type(file), line)
+def sched__sched_switch(name, context, cpu, s, ns, pid, comm, chain, prev_comm, prev_pid, prev_prio,
+                        prev_state, next_comm, next_pid, next_prio, sample):
+    print(name, common_pc(context), common_flags(context), cpu, s, ns, pid, comm, show(chain), prev_comm,
+          prev_pid, prev_prio, prev_state, next_comm, next_pid, next_prio, show(sample))
+def sched__sched_waking(name, context, cpu, s, ns, pid, comm, chain, waking_comm, waking_pid, prio, target_cpu):
+    print(name, cpu, s, ns, pid, comm, waking_comm, waking_pid, prio, target_cpu)
+def trace_unhandled(name, context, fields, sample):
+    print(name, show(fields), show(sample))
+def context_switch(*values):
+    print("switch", values)
+def trace_end():
+    print("symbol", symbol_str("timer__hrtimer_start", "mode", 1), flag_str("sched__sched_switch", "prev_state", 3))
+    print("end")
+"#;
+
+/// Whether perf runs scripts in Python here; a loud skip where it does not.
+fn perf_runs_python(test: &str) -> bool {
+    if !ready(test, &[Need::Perf, Need::Root, Need::Program("python3")]) {
+        return false;
+    }
+    let built = perf().run(["version", "--build-options"]).stdout;
+    let line = built.lines().find(|line| line.contains("libpython:"));
+    let runs = line.is_some_and(|line| line.contains("[ on"));
+    if !runs {
+        skip(test, "perf was built without libpython");
+    }
+    runs
+}
+
+/// Tracepoints and samples of a shell with children, switches among them, with call chains.
+fn recording() -> &'static PathBuf {
+    static RECORDING: OnceLock<PathBuf> = OnceLock::new();
+    RECORDING.get_or_init(|| {
+        let flags = "-g --switch-events -e cpu-clock -e sched:sched_switch -e sched:sched_waking \
+                     -e sched:sched_process_exec -e timer:hrtimer_start -e raw_syscalls:sys_enter \
+                     -e raw_syscalls:sys_exit";
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        let program =
+            ["sh", "-c", "ls / | sort; ls /nonexistent; sleep 0.01; find /etc -name '*.conf' | wc -l"];
+        record(&perf(), "python-scripts", &flags, &program).path
+    })
+}
+
+fn scripted(tool: &Tool, script: &Path, arguments: &[&str]) -> Said {
+    let plain: &[&str] = if tool.path() == kymo().path() { &["--no-entry-names"] } else { &[] };
+    let options = ["script", "--no-inline", "-i", text(recording()), "-s", text(script)];
+    tool.succeed([&options[..1], plain, &options[1..], arguments].concat())
+}
+
+/// Checks every value that functions get, their types, and the names of flags, against perf's.
+#[test]
+fn values_are_those_of_perf() {
+    if !perf_runs_python("python_scripts::values_are_those_of_perf") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("show.py");
+    std::fs::write(&script, SHOW).expect("a script");
+    let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &script, &["a", "--b"]).stdout);
+    let (theirs, ours): (Vec<&str>, Vec<&str>) = (theirs.lines().collect(), ours.lines().collect());
+    // Names of jump stubs are objdump's to judge.
+    let same = |(their, our): &(&&str, &&str)| their == our || their.contains("plt") || our.contains("plt");
+    let first = theirs.iter().zip(&ours).find(|pair| !same(pair));
+    assert!(first.is_none(), "the first lines that differ:\n{first:#?}");
+    assert_eq!(theirs.len(), ours.len());
+    for word in
+        ["sched__sched_switch", "raw_syscalls__sys_enter", "switch (", "cpu-clock", "symbol REL", "end"]
+    {
+        assert!(ours.iter().any(|line| line.contains(word)), "no line has {word:?}");
+    }
+}
+
+/// Checks that scripts of perf's own package print the same with kymo.
+#[test]
+fn scripts_of_perf() {
+    if !perf_runs_python("python_scripts::scripts_of_perf") {
+        return;
+    }
+    let mut compared = 0;
+    for name in
+        ["failed-syscalls-by-pid", "syscall-counts", "syscall-counts-by-pid", "futex-contention", "sctop"]
+    {
+        let script = Path::new(SCRIPTS).join(name).with_extension("py");
+        if !script.is_file() {
+            skip("python_scripts::scripts_of_perf", format!("no {} here", script.display()));
+            continue;
+        }
+        // The table of sctop appears after as many seconds.
+        let arguments: &[&str] = if name == "sctop" { &["sh", "1000"] } else { &[] };
+        let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &script, arguments).stdout);
+        assert!(
+            theirs.lines().count() > 3 || name == "sctop" || name == "futex-contention",
+            "{name}: {theirs}"
+        );
+        assert_eq!(theirs, ours, "{name}");
+        compared += 1;
+    }
+    eprintln!("{compared} scripts print the same");
+}
+
+/// A recording of another machine, which needs neither perf nor root.
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/tracepoint.data");
+
+fn with_fixture(source: &str) -> Said {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("own.py");
+    std::fs::write(&script, source).expect("a script");
+    let mut command: Command = kymo().command(["script", "-i", FIXTURE, "-s", text(&script), "word"]);
+    // As where perf is not installed.
+    run(command.env("PERF_EXEC_PATH", "/nonexistent"))
+}
+
+/// Checks how scripts end: with their own status, at an error of theirs, and before the last event.
+#[test]
+fn ends_of_scripts() {
+    if !ready("python_scripts::ends_of_scripts", &[Need::Program("python3")]) {
+        return;
+    }
+    let end = "import sys\ndef trace_unhandled(*all): sys.exit(7)\ndef trace_end(): print('not reached')\n";
+    assert_eq!(with_fixture(end).ends(7).stdout, "");
+    with_fixture("def trace_unhandled(*all):\n  raise ValueError('in vain')\n")
+        .ends(1)
+        .says("ValueError: in vain");
+    with_fixture("def trace_begin(:\n").ends(1).says("SyntaxError");
+    let helpers = "from Core import *\nfrom Util import *\nimport sys\n\
+                   def trace_end(): print(strerror(-2), trace_flag_str(0x11), nsecs(1, 2), sys.argv[1:])\n";
+    with_fixture(helpers).ends(0).prints("ENOENT IRQS_OFF | SOFTIRQ 1000000002 ['word']");
+    with_fixture("perf_db_export_mode = True\n").ends(1).says("perf_db_export_mode");
+    let (missing, perl) = ("/nonexistent/a.py", "/nonexistent/a.pl");
+    kymo().run(["script", "-i", FIXTURE, "-s", missing]).ends(129).says("No such file");
+    kymo().run(["script", "-i", FIXTURE, "-s", perl]).ends(129).says("runs Perl");
+    kymo().run(["script", FIXTURE, "more"]).ends(129).says("unexpected argument 'more'");
+}
