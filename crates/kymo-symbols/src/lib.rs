@@ -69,6 +69,7 @@ mod code_map;
 pub mod demangle;
 mod elf;
 mod elf_symbols;
+mod hotspot;
 mod inline;
 mod kallsyms;
 mod kernel;
@@ -93,6 +94,7 @@ mod vdso;
 
 pub use budget::Budget;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
+pub use hotspot::HotspotLibrary;
 pub use inline::InlineFrame;
 pub use options::{Note, SymbolOptions, name_build_id_cache};
 pub use perf_map::read_code_file;

@@ -33,6 +33,11 @@
 //! is read from the process (`outer_memory`). What can be wrong then, and how seldom, is in
 //! docs/internals/design/0006-whole-stacks.md.
 //!
+//! # Generated code
+//! Frames of Java are as the running machine says (`hotspot`). Of other generated code the frame pointer
+//! is followed. Where that leads nowhere, a caller in a file is searched for, and believed if it
+//! leads to the thread's start.
+//!
 //! # Why the chains are not as the kernel writes them
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to
 //! the next function, and readers look addresses up as they are. The chains here have the addresses
@@ -52,10 +57,12 @@
 //! machine with hundreds of busy CPUs would need several:
 //! docs/internals/design/0005-several-reducers.md says how.
 mod files;
+mod hotspot;
 mod order;
 mod outer_frames;
 mod outer_memory;
 mod rewrite;
+mod side_reader;
 #[cfg(test)]
 mod tests;
 mod worker;

@@ -7,20 +7,13 @@
 //!
 //! Only pages that are in memory are read: others could come from a file system that never answers,
 //! and would keep a lock of the process meanwhile. Still another thread reads, by
-//! [`ProcessMemory`], and the reducer waits [`MOST_WAITING`] for it. It waits a [`SHARE`]th of its
-//! time at most. What was read serves the thread's samples of the next [`FRESH`], and the frames
+//! [`ProcessMemory`] (`side_reader`). What was read serves the thread's samples of the next [`FRESH`], and the frames
 //! that were found are known for longer (`outer_frames`).
+use super::side_reader::SideReader;
 use kymo_perf::proc::ProcessMemory;
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the reducer waits for bytes.
-const MOST_WAITING: Duration = Duration::from_millis(1);
-/// One part in so many of the reducer's time is spent on waiting.
-const SHARE: u32 = 20;
-/// So much of it can be saved up: samples come in batches.
-const MOST_SAVED: Duration = Duration::from_millis(20);
 /// How long bytes are used.
 const FRESH: Duration = Duration::from_millis(200);
 /// So many bytes of a thread are kept.
@@ -43,15 +36,18 @@ struct Answer {
     bytes: Vec<u8>,
 }
 
-/// The thread that reads, once there is something to read.
-#[derive(Debug, Default)]
+/// What was read of stacks, and the thread that reads.
+#[derive(Debug)]
 pub(super) struct OuterMemory {
-    reader: Option<Reader>,
-    /// How long it may wait now, as of this moment.
-    saved: Duration,
-    as_of: Option<Instant>,
+    reader: SideReader<Question, Answer>,
     /// What was read last, by thread.
     kept: HashMap<i32, KeptBytes>,
+}
+
+impl Default for OuterMemory {
+    fn default() -> OuterMemory {
+        OuterMemory { reader: SideReader::new("stack reader"), kept: HashMap::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -61,19 +57,11 @@ struct KeptBytes {
     read: Instant,
 }
 
-#[derive(Debug)]
-struct Reader {
-    questions: Sender<Question>,
-    answers: Receiver<Answer>,
-    /// A question was not answered in time: until it is, nothing more is asked.
-    waits: bool,
-}
-
 impl OuterMemory {
     /// Appends to a thread's stack, which ends at this address, bytes that lie beyond; at most
     /// `most` are read at once. `false`: they are not to be had now.
     pub(super) fn append(&mut self, pid: i32, tid: i32, end: u64, most: usize, stack: &mut Vec<u8>) -> bool {
-        if let Some(answer) = self.reader.as_mut().and_then(Reader::late_answer) {
+        if let Some(answer) = self.reader.late_answer() {
             self.keep(answer);
         }
         if self.kept_beyond(tid, end).is_none() {
@@ -92,18 +80,8 @@ impl OuterMemory {
     }
 
     fn read(&mut self, question: Question) {
-        let now = Instant::now();
-        let passed = self.as_of.replace(now).map_or(MOST_SAVED, |as_of| (now - as_of) / SHARE);
-        self.saved = MOST_SAVED.min(self.saved + passed);
-        if self.saved < MOST_WAITING {
-            return;
-        }
-        if self.reader.is_none() {
-            self.reader = Reader::start();
-        }
-        let answer = self.reader.as_mut().and_then(|reader| reader.ask(question));
-        self.saved = self.saved.saturating_sub(now.elapsed());
-        if let Some(answer) = answer {
+        let read = || |question| Answer { question, bytes: bytes_of(question) };
+        if let Some(answer) = self.reader.ask(question, read) {
             self.keep(answer);
         }
     }
@@ -127,40 +105,6 @@ impl OuterMemory {
     }
 }
 
-impl Reader {
-    /// Its thread ends when this is dropped; nobody waits for it.
-    fn start() -> Option<Reader> {
-        let (questions, asked) = channel::<Question>();
-        let (answer, answers) = channel();
-        let read = move || {
-            for question in asked {
-                if answer.send(Answer { question, bytes: bytes_of(question) }).is_err() {
-                    return;
-                }
-            }
-        };
-        std::thread::Builder::new().name("stack reader".into()).spawn(read).ok()?;
-        Some(Reader { questions, answers, waits: false })
-    }
-
-    /// The answer to an earlier question, if it has come.
-    fn late_answer(&mut self) -> Option<Answer> {
-        let answer = self.waits.then(|| self.answers.try_recv().ok()).flatten()?;
-        self.waits = false;
-        Some(answer)
-    }
-
-    fn ask(&mut self, question: Question) -> Option<Answer> {
-        if self.waits {
-            return None;
-        }
-        self.questions.send(question).ok()?;
-        let answer = self.answers.recv_timeout(MOST_WAITING);
-        self.waits = answer.is_err();
-        answer.ok()
-    }
-}
-
 /// The bytes that are in memory. Opened anew each time: another program may run in the process by now.
 fn bytes_of(question: Question) -> Vec<u8> {
     let mut bytes = vec![0; question.bytes];
@@ -173,6 +117,7 @@ fn bytes_of(question: Question) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::side_reader::{MOST_SAVED, MOST_WAITING};
     use super::*;
 
     /// Checks that memory of this process is read, once while it is fresh, and no more when the
@@ -193,10 +138,10 @@ mod tests {
             read(&mut memory, 1, address)
         });
         assert_eq!(first, Some([&[7], &bytes[..]].concat()));
-        memory.saved = Duration::ZERO;
+        memory.reader.saved = Duration::ZERO;
         assert_eq!(read(&mut memory, 1, address + 98), Some(vec![7, 98, 99]), "kept bytes");
         assert_eq!(read(&mut memory, 2, address), None, "no time left");
-        memory.saved = MOST_SAVED;
+        memory.reader.saved = MOST_SAVED;
         let absent = [&[7][..], &[0x5a; 100]].concat();
         assert_eq!(read(&mut memory, 1, 8), Some(absent), "not mapped: no address of a program");
     }

@@ -1,4 +1,5 @@
 //! Unwinds the samples of buffers, in place.
+use super::hotspot::{JavaFrames, ProcessCode};
 use super::order::Side;
 use super::outer_frames::OuterFrames;
 use super::outer_memory::OuterMemory;
@@ -23,6 +24,7 @@ pub(super) struct Worker {
     unwinder: Unwinder,
     outer_frames: OuterFrames,
     outer_memory: OuterMemory,
+    java_frames: JavaFrames,
     stack_pointers: Vec<u64>,
     /// A stack longer than its copy.
     longer: Vec<u8>,
@@ -45,6 +47,7 @@ impl Worker {
             unwinder,
             outer_frames: OuterFrames::default(),
             outer_memory: OuterMemory::default(),
+            java_frames: JavaFrames::default(),
             longer: Vec::new(),
             stack_pointers: Vec::with_capacity(MAX_FRAMES),
             frames: Vec::with_capacity(MAX_FRAMES),
@@ -57,9 +60,17 @@ impl Worker {
     pub(super) fn side(&mut self, moment: Moment, side: &Side) {
         match side {
             Side::Event(event) => {
-                if let SideEvent::Comm { pid, tid, exec: true, .. } = event {
-                    self.outer_frames.forget(*tid);
-                    self.python.iter_mut().for_each(|(_, stacks)| stacks.forget(*pid));
+                match event {
+                    SideEvent::Comm { pid, tid, exec: true, .. } => {
+                        self.outer_frames.forget(*tid);
+                        self.java_frames.forget(*pid);
+                        self.python.iter_mut().for_each(|(_, stacks)| stacks.forget(*pid));
+                    }
+                    SideEvent::Fork { pid, tid, .. } if pid == tid => self.java_frames.forget(*pid),
+                    SideEvent::Map { pid, start, end, pgoff, prot, path, .. } if prot & 4 != 0 => {
+                        self.java_frames.mapped(*pid, (*start, *end), *pgoff, path);
+                    }
+                    _ => {}
                 }
                 self.spaces.apply(moment, event, &self.modules);
             }
@@ -182,8 +193,9 @@ impl Worker {
     ) -> bool {
         let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
         let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);
+        let code = &mut ProcessCode { frames: &mut self.java_frames, pid, space };
         frames.clear();
-        let mut stop = unwinder.unwind(space, regs, stack, most, frames);
+        let mut stop = unwinder.unwind_generated(space, regs, stack, most, code, frames);
         if stop == Stop::StackEnd {
             self.stack_pointers.clear();
             self.stack_pointers.extend_from_slice(unwinder.stack_pointers());
@@ -201,7 +213,7 @@ impl Worker {
             if !self.outer_memory.append(pid, tid, end, MORE_STACK_BYTES, &mut self.longer) {
                 return false;
             }
-            stop = unwinder.unwind_longer(space, regs, &self.longer, most, frames);
+            stop = unwinder.unwind_longer(space, regs, &self.longer, most, code, frames);
         }
         if stop == Stop::Root {
             self.outer_frames.keep(tid, time_ns, unwinder.stack_pointers(), frames);

@@ -60,15 +60,17 @@ impl CallSites {
     }
 
     /// Steps to the caller of a frame, if its return address is found behind this address of the
-    /// stack: where it lies. `regs` stay as they are if not.
+    /// stack: where it lies. `regs` stay as they are if not. `is_generated`: the frame is one of
+    /// generated code.
     pub(super) fn search(
         &mut self,
         space: &AddressSpace,
         regs: &mut UserRegs,
         stack: Stack<'_>,
         behind: Option<u64>,
+        is_generated: bool,
     ) -> Option<u64> {
-        let (slot, address) = self.return_address(space, regs, stack, behind)?;
+        let (slot, address) = self.return_address(space, regs, stack, behind, is_generated)?;
         regs.ip = address;
         regs.set(RSP, Some(slot.wrapping_add(8)));
         Some(slot)
@@ -81,6 +83,7 @@ impl CallSites {
         regs: &UserRegs,
         stack: Stack<'_>,
         behind: Option<u64>,
+        is_generated: bool,
     ) -> Option<(u64, u64)> {
         let start = regs.sp().checked_next_multiple_of(8)?;
         let end = start.checked_add(MOST_STACK_BYTES)?;
@@ -90,6 +93,10 @@ impl CallSites {
             let Some(mapping) = space.find(word) else { continue };
             let leads_here = match self.before(space, mapping, word) {
                 Before::Other | Before::Nop => false,
+                // No jump stub leads to it. It may have been jumped to from the function that was
+                // called, as from the interpreter of PHP.
+                Before::Stub if is_generated => false,
+                Before::Direct(_) if is_generated => true,
                 Before::Indirect | Before::Stub => true,
                 Before::Direct(distance) => {
                     let target = word.wrapping_add_signed(distance.into());

@@ -100,6 +100,7 @@ mod compat;
 mod elf;
 mod expression;
 mod frames;
+mod generated;
 mod module;
 mod regs;
 mod rule;
@@ -114,6 +115,7 @@ mod model;
 mod tests;
 
 pub use elf::Image;
+pub use generated::{GeneratedCode, GeneratedFrame, UnknownCode};
 pub use module::{FileId, MappedFile, Module, ModuleProblem, Opener, Seen, UnwindModules, own_vdso};
 pub use regs::UserRegs;
 pub use space::{AddressSpace, Mapping};

@@ -7,8 +7,9 @@ use gimli::UnwindContext;
 use super::call_sites::CallSites;
 use super::compat;
 use super::expression::{Expression, ExpressionError};
+use super::generated::{GeneratedCode, UnknownCode, step_frame_pointer};
 use super::module::Module;
-use super::regs::{RBP, RSP, UserRegs};
+use super::regs::{RSP, UserRegs};
 use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
@@ -17,10 +18,6 @@ use super::stats::{Stop, UnwindStats};
 /// Rules kept per unwinder: a power of two. 16 Ki rules of 32 bytes fit into the second-level cache
 /// of a core, and hold all addresses that a large program's profile returns to often.
 const PLACES: usize = 1 << 14;
-
-/// How far above the stack pointer a frame pointer may point to be believed, in bytes; libunwind's
-/// limit.
-const MAX_GUESSED_FRAME_BYTES: u64 = 0x4000;
 
 /// What the addresses of caller frames mean. The sampled address itself is always given as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +55,11 @@ pub struct Unwinder {
 /// How a caller was found where no unwind data covers a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
+    /// Its runtime's layout of frames is known.
+    ByLayout,
     ByFramePointer,
-    /// Its return address was found at this address of the stack.
-    Searched(u64),
+    /// Its return address was found on the stack.
+    Searched,
 }
 
 /// A frame whose caller was searched for.
@@ -71,6 +70,15 @@ struct CallerSearch {
     regs: UserRegs,
     /// Where the return address was found. It may be one that an earlier call left there.
     slot: u64,
+    /// The frame is one of generated code.
+    is_generated: bool,
+}
+
+/// What a walk reads.
+#[derive(Clone, Copy)]
+struct Memory<'a> {
+    space: &'a AddressSpace,
+    stack: Stack<'a>,
 }
 
 /// The frame that a walk is at.
@@ -108,6 +116,8 @@ enum Kind {
     Exotic,
     Root,
     FramePointer,
+    /// Generated code.
+    Generated,
     Bad,
 }
 
@@ -162,6 +172,19 @@ impl Unwinder {
         max_frames: usize,
         out: &mut Vec<u64>,
     ) -> Stop {
+        self.unwind_generated(space, regs, stack, max_frames, &mut UnknownCode, out)
+    }
+
+    /// The same of a process whose generated code is known.
+    pub fn unwind_generated(
+        &mut self,
+        space: &AddressSpace,
+        regs: &UserRegs,
+        stack: &[u8],
+        max_frames: usize,
+        code: &mut dyn GeneratedCode,
+        out: &mut Vec<u64>,
+    ) -> Stop {
         let before = out.len();
         let stack = Stack { start: regs.sp(), bytes: stack };
         let full = before.saturating_add(max_frames);
@@ -172,7 +195,7 @@ impl Unwinder {
             self.stats.guessed_frames += (out.len() - before).saturating_sub(1) as u64;
             stop
         } else {
-            self.walk(space, *regs, stack, full, out)
+            self.walk(Memory { space, stack }, *regs, full, code, out)
         };
         self.stats.count(out.len() - before, stop);
         stop
@@ -199,12 +222,14 @@ impl Unwinder {
         regs: &UserRegs,
         stack: &[u8],
         max_frames: usize,
+        code: &mut dyn GeneratedCode,
         out: &mut Vec<u64>,
     ) -> Stop {
         let inner = out.len();
         out.clear();
         self.stack_pointers.clear();
-        let stop = self.walk(space, *regs, Stack { start: regs.sp(), bytes: stack }, max_frames, out);
+        let stack = Stack { start: regs.sp(), bytes: stack };
+        let stop = self.walk(Memory { space, stack }, *regs, max_frames, code, out);
         match stop {
             Stop::Root => self.stats.complete(out.len() - inner),
             _ => out.truncate(inner),
@@ -218,13 +243,15 @@ impl Unwinder {
     }
 
     /// A walk that came to a wrong end, and had searched for callers, goes on from the next candidates
-    /// of the last searches. The first attempt stays if none reaches the thread's start.
+    /// of the last searches. The first attempt stays if none reaches the thread's start, up to the
+    /// first frame of generated code whose caller was searched for: what lies on the stack of such code
+    /// is often left from earlier calls.
     fn walk(
         &mut self,
-        space: &AddressSpace,
+        memory: Memory<'_>,
         regs: UserRegs,
-        stack: Stack<'_>,
         full: usize,
+        code: &mut dyn GeneratedCode,
         out: &mut Vec<u64>,
     ) -> Stop {
         let before = out.len();
@@ -232,43 +259,47 @@ impl Unwinder {
         if let Some(call_sites) = &mut self.call_sites {
             call_sites.begin();
         }
-        let stop =
-            self.walk_from(space, Frame { regs, back: 0, first: true, searched: false }, stack, full, out);
+        let innermost = Frame { regs, back: 0, first: true, searched: false };
+        let stop = self.walk_from(memory, innermost, full, code, out);
         if matches!(stop, Stop::Root | Stop::Limit | Stop::StackEnd) || self.searches.is_empty() {
             return stop;
         }
         self.first_attempt.0.clear();
         self.first_attempt.0.extend_from_slice(&out[before..]);
         self.first_attempt.1.clone_from(&self.stack_pointers);
+        let believed = self.searches.iter().find(|search| search.is_generated).map(|search| search.frames);
         for _ in 0..MOST_RETRIES {
             let Some(search) = self.searches.pop() else { break };
             let mut regs = search.regs;
-            let call_sites = self.call_sites.as_mut();
-            let next = call_sites.and_then(|sites| sites.search(space, &mut regs, stack, Some(search.slot)));
-            let Some(slot) = next else { continue };
+            let Some(slot) = self.search(memory, &mut regs, Some(search.slot), search.is_generated) else {
+                continue;
+            };
             self.searches.push(CallerSearch { slot, ..search });
             out.truncate(before + search.frames);
             self.stack_pointers.truncate(search.frames);
             let frame = Frame { regs, back: 1, first: false, searched: true };
-            if self.walk_from(space, frame, stack, full, out) == Stop::Root {
+            if self.walk_from(memory, frame, full, code, out) == Stop::Root {
                 return Stop::Root;
             }
         }
         out.truncate(before);
-        out.extend_from_slice(&self.first_attempt.0);
-        self.stack_pointers.clone_from(&self.first_attempt.1);
-        stop
+        let frames = believed.unwrap_or(self.first_attempt.0.len());
+        out.extend_from_slice(&self.first_attempt.0[..frames]);
+        self.stack_pointers.clear();
+        self.stack_pointers.extend_from_slice(&self.first_attempt.1[..frames]);
+        if believed.is_some() { Stop::NoUnwindInfo } else { stop }
     }
 
     /// Walks on from a frame of which the callees are in `out`.
     fn walk_from(
         &mut self,
-        space: &AddressSpace,
+        memory: Memory<'_>,
         frame: Frame,
-        stack: Stack<'_>,
         full: usize,
+        code: &mut dyn GeneratedCode,
         out: &mut Vec<u64>,
     ) -> Stop {
+        let Memory { space, stack } = memory;
         let mut mapping: Option<&Mapping> = None;
         let Frame { mut regs, mut back, mut first, mut searched } = frame;
         loop {
@@ -297,24 +328,24 @@ impl Unwinder {
                     Some(exotic) => step_exotic(exotic, &mut regs, stack),
                     None => Err(Stop::BadUnwindInfo),
                 },
-                Kind::FramePointer => {
-                    let stepped = self.step_without_data(space, &mut regs, stack, first, searched);
-                    self.stats.guessed_frames += u64::from(stepped.is_ok());
-                    searched = matches!(stepped, Ok(Caller::Searched(_)));
-                    if let Ok(Caller::Searched(slot)) = stepped {
-                        self.searched(before, slot);
-                    }
+                Kind::FramePointer | Kind::Generated => {
+                    let frame = Frame { regs, back, first, searched };
+                    let stepped = match rule.kind {
+                        Kind::Generated => self.step_generated(memory, frame, &mut regs, code),
+                        _ => self.step_without_data(memory, frame, &mut regs, false),
+                    };
+                    searched = stepped == Ok(Caller::Searched);
                     stepped.map(|_| ())
                 }
                 Kind::Root => Err(Stop::Root),
                 Kind::Bad => Err(Stop::BadUnwindInfo),
             };
-            let stepped = if was_searched && !leads_on(stepped, space, &regs) {
+            let is_generated = rule.kind == Kind::Generated;
+            let stepped = if was_searched && !is_generated && !leads_on(stepped, space, &regs) {
                 regs = before;
-                let call_sites = self.call_sites.as_mut();
-                match call_sites.and_then(|sites| sites.search(space, &mut regs, stack, None)) {
+                match self.search(memory, &mut regs, None, false) {
                     Some(slot) => {
-                        self.searched(before, slot);
+                        self.searched(before, slot, false);
                         Ok(())
                     }
                     None => stepped,
@@ -337,46 +368,83 @@ impl Unwinder {
     }
 
     /// Notes that the caller of the frame which was pushed last has been searched for.
-    fn searched(&mut self, regs: UserRegs, slot: u64) {
-        self.searches.push(CallerSearch { frames: self.stack_pointers.len(), regs, slot });
+    fn searched(&mut self, regs: UserRegs, slot: u64, is_generated: bool) {
+        let frames = self.stack_pointers.len();
+        self.searches.push(CallerSearch { frames, regs, slot, is_generated });
+    }
+
+    /// Searches the stack for a caller behind this address: where its return address lies.
+    fn search(
+        &mut self,
+        memory: Memory<'_>,
+        regs: &mut UserRegs,
+        behind: Option<u64>,
+        is_generated: bool,
+    ) -> Option<u64> {
+        self.call_sites.as_mut()?.search(memory.space, regs, memory.stack, behind, is_generated)
+    }
+
+    /// The caller of a frame of generated code. Where its runtime is known, there is no guessing.
+    fn step_generated(
+        &mut self,
+        memory: Memory<'_>,
+        frame: Frame,
+        regs: &mut UserRegs,
+        code: &mut dyn GeneratedCode,
+    ) -> Result<Caller, Stop> {
+        let address = regs.ip.wrapping_sub(frame.back);
+        let Some(layout) = code.frame_at(address, frame.first) else {
+            return self.step_without_data(memory, frame, regs, true);
+        };
+        layout.step(regs, memory.stack)?;
+        let is_code = match &mut self.call_sites {
+            Some(call_sites) => call_sites.may_return_to(memory.space, regs.ip),
+            None => memory.space.find(regs.ip).is_some(),
+        };
+        if is_code { Ok(Caller::ByLayout) } else { Err(Stop::NoUnwindInfo) }
     }
 
     /// The caller of a frame that no unwind data covers. The innermost frame (`first`), and one that
     /// was searched for, may keep no frame pointer.
     fn step_without_data(
         &mut self,
-        space: &AddressSpace,
+        memory: Memory<'_>,
+        frame: Frame,
         regs: &mut UserRegs,
-        stack: Stack<'_>,
-        first: bool,
-        searched: bool,
+        is_generated: bool,
     ) -> Result<Caller, Stop> {
         let mut caller = *regs;
-        let stepped = step_frame_pointer(&mut caller, stack);
+        let stepped = step_frame_pointer(&mut caller, memory.stack);
         let Some(call_sites) = &mut self.call_sites else {
             *regs = caller;
+            self.stats.guessed_frames += u64::from(stepped.is_ok());
             return stepped.map(|()| Caller::ByFramePointer);
         };
-        match stepped {
-            Ok(()) if call_sites.may_return_to(space, caller.ip) => {
+        let found = match stepped {
+            Ok(()) if call_sites.may_return_to(memory.space, caller.ip) => {
                 *regs = caller;
                 Ok(Caller::ByFramePointer)
             }
             // In code that keeps no frame pointer it is 0 by chance.
-            Err(Stop::Root) if !first && !searched => Err(Stop::Root),
-            _ if !first && CallSites::is_thread_start(space, regs.ip) => Err(Stop::Root),
-            stepped => match call_sites.search(space, regs, stack, None) {
-                Some(slot) => Ok(Caller::Searched(slot)),
+            Err(Stop::Root) if !frame.first && !frame.searched => Err(Stop::Root),
+            _ if !frame.first && CallSites::is_thread_start(memory.space, regs.ip) => Err(Stop::Root),
+            stepped => match self.search(memory, regs, None, is_generated) {
+                Some(slot) => {
+                    self.searched(frame.regs, slot, is_generated);
+                    Ok(Caller::Searched)
+                }
                 None => Err(stepped.err().unwrap_or(Stop::NoUnwindInfo)),
             },
-        }
+        };
+        self.stats.guessed_frames += u64::from(found.is_ok());
+        found
     }
 
     /// The rule for an address in a mapping.
     #[inline]
     fn rule(&mut self, mapping: &Mapping, avma: u64) -> CachedRule {
         let Some(module) = &mapping.module else {
-            return CachedRule { plain: NOTHING, kind: Kind::FramePointer, signal: false };
+            return CachedRule { plain: NOTHING, kind: Kind::Generated, signal: false };
         };
         let offset = mapping.file_offset(avma);
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
@@ -492,25 +560,5 @@ fn step_exotic(rule: &Exotic, regs: &mut UserRegs, stack: Stack<'_>) -> Result<(
         regs.set(usize::from(*register), value(source).ok());
     }
     regs.set(RSP, Some(cfa));
-    Ok(())
-}
-
-/// The caller of a frame that no unwind data covers, if it keeps a frame pointer.
-fn step_frame_pointer(regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
-    let frame = regs.get(RBP).ok_or(Stop::RegisterUnknown)?;
-    if frame == 0 {
-        return Err(Stop::Root);
-    }
-    let distance = frame.wrapping_sub(regs.sp());
-    if distance > MAX_GUESSED_FRAME_BYTES || frame % 8 != 0 {
-        return Err(Stop::NoUnwindInfo);
-    }
-    let word = |address| stack.word(address).ok_or_else(|| stack.why_unreadable(address));
-    let saved = word(frame)?;
-    let ip = word(frame.wrapping_add(8))?;
-    regs.forget_all();
-    regs.ip = ip;
-    regs.set(RBP, Some(saved));
-    regs.set(RSP, Some(frame.wrapping_add(16)));
     Ok(())
 }

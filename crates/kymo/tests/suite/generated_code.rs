@@ -12,12 +12,16 @@ use crate::tools::{Need, Running, kymo, ready, run, signal, skip, text};
 
 /// The folder with a compiled `Collects.java`; nothing, loudly, where that cannot be.
 fn classes(test: &str) -> Option<tempfile::TempDir> {
+    compiled(test, "Collects.java")
+}
+
+/// The same of another program.
+fn compiled(test: &str, source: &str) -> Option<tempfile::TempDir> {
     if !ready(test, &[Need::Root, Need::Program("java"), Need::Program("javac")]) {
         return None;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let compiled =
-        run(Command::new("javac").arg("-d").arg(folder.path()).arg(sources().join("Collects.java")));
+    let compiled = run(Command::new("javac").arg("-d").arg(folder.path()).arg(sources().join(source)));
     if compiled.code != Some(0) {
         skip(test, format!("javac: {}", compiled.stderr));
         return None;
@@ -325,5 +329,57 @@ fn a_jitdump_is_read_with_its_times() {
         );
         let table = kymo().succeed(["report", "-i", text(&file), "--stdio", "-g", "none"]);
         table.prints("early_name").prints("late_name").prints("other_name");
+    }
+}
+
+/// The user frames of each sample, innermost first: name and module.
+fn frames(recording: &Path) -> Vec<Vec<(String, String)>> {
+    let said = kymo().succeed(["script", "-i", text(recording), "-F", "ip,sym,dso"]);
+    let frame = |line: &str| {
+        let (name, module) = line.trim().split_once(' ')?.1.rsplit_once(" (")?;
+        Some((name.to_owned(), module.trim_end_matches(')').to_owned()))
+    };
+    let samples = said.stdout.split("\n\n").map(|sample| sample.lines().filter_map(frame).collect());
+    samples.filter(|frames: &Vec<_>| !frames.is_empty()).collect()
+}
+
+/// Checks the callers of Java's methods, compiled and interpreted: where a chain comes from Java to the
+/// machine's library, it is where Java was called from, and no address that an earlier call left;
+/// most chains reach the thread's start; and between the work and `main` there are as many frames as
+/// calls.
+#[test]
+fn callers_of_java_methods() {
+    const TEST: &str = "generated_code::callers_of_java_methods";
+    let Some(classes) = compiled(TEST, "Descends.java") else { return };
+    let options: [&[&str]; 3] = [&[], &["-XX:+PreserveFramePointer"], &["-Xint"]];
+    for options in options {
+        let file = classes.path().join("java.data");
+        let mut words = vec!["record", "-F", "499", "-e", "cpu-clock:u", "-o", text(&file), "--", "java"];
+        words.extend([
+            "-XX:+UseSerialGC",
+            "-XX:CompileCommand=quiet",
+            "-XX:CompileCommand=dontinline,Descends*::*",
+        ]);
+        words.extend(options);
+        words.extend(["-cp", text(classes.path()), "Descends", "2000"]);
+        kymo().succeed(words).prints("done");
+        let is_java = |frame: &&(String, String)| frame.1.starts_with("/tmp/perf-");
+        let (mut all, mut whole, mut exact) = (0, 0, 0);
+        for chain in frames(&file) {
+            let Some(innermost) = chain.iter().position(|frame| is_java(&frame)) else { continue };
+            all += 1;
+            let java = chain[innermost..].iter().take_while(is_java).count();
+            let Some((caller, module)) = chain.get(innermost + java) else { continue };
+            // The second one looks at the processor when the machine starts.
+            let is_right = ["JavaCalls::call_helper", "VM_Version::initialize"].contains(&caller.as_str());
+            assert!(is_right, "{options:?}: {caller} ({module}) of {chain:?}");
+            let is_whole = chain.last().is_some_and(|(name, _)| name.starts_with("clone"));
+            whole += usize::from(is_whole);
+            // The work, ten steps, eleven calls of `down`, `main` and the stub through which Java is entered.
+            exact += usize::from(innermost == 0 && java == 1 + 10 + 11 + 1 + 1);
+        }
+        assert!(all > 200, "{options:?}: {all} samples in Java");
+        let counts = format!("{options:?}: {whole} whole, {exact} exact of {all}");
+        assert!(whole * 10 > all * 8 && exact * 10 > all * 6, "{counts}");
     }
 }

@@ -1,0 +1,108 @@
+//! A thread that reads what the reducer must not wait for long.
+//!
+//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most.
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long the reducer waits for an answer.
+pub(super) const MOST_WAITING: Duration = Duration::from_millis(1);
+/// One part in so many of the reducer's time is spent on waiting.
+const SHARE: u32 = 20;
+/// So much of it can be saved up: samples come in batches.
+pub(super) const MOST_SAVED: Duration = Duration::from_millis(20);
+
+/// Asks a thread of its own, which starts at the first question.
+#[derive(Debug)]
+pub(super) struct SideReader<Q, A> {
+    name: &'static str,
+    thread: Option<Channels<Q, A>>,
+    /// How long the reducer may wait now, as of this moment.
+    pub(super) saved: Duration,
+    as_of: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Channels<Q, A> {
+    questions: Sender<Q>,
+    answers: Receiver<A>,
+    /// A question was not answered in time: until it is, nothing more is asked.
+    waits: bool,
+}
+
+impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
+    pub(super) fn new(name: &'static str) -> SideReader<Q, A> {
+        SideReader { name, thread: None, saved: Duration::ZERO, as_of: None }
+    }
+
+    /// The answer to an earlier question, if it has come.
+    pub(super) fn late_answer(&mut self) -> Option<A> {
+        let thread = self.thread.as_mut().filter(|thread| thread.waits)?;
+        let answer = thread.answers.try_recv().ok()?;
+        thread.waits = false;
+        Some(answer)
+    }
+
+    /// The answer, if it comes in time. `read`: what the thread does with its first question and all
+    /// others.
+    pub(super) fn ask<R>(&mut self, question: Q, read: impl FnOnce() -> R) -> Option<A>
+    where
+        R: FnMut(Q) -> A + Send + 'static,
+    {
+        let now = Instant::now();
+        let passed = self.as_of.replace(now).map_or(MOST_SAVED, |as_of| (now - as_of) / SHARE);
+        self.saved = MOST_SAVED.min(self.saved + passed);
+        if self.saved < MOST_WAITING {
+            return None;
+        }
+        let answer = self.channels(read).and_then(|thread| thread.ask(question));
+        self.saved = self.saved.saturating_sub(now.elapsed());
+        answer
+    }
+
+    /// The same without waiting, for what can be read before it is needed.
+    pub(super) fn ask_ahead<R>(&mut self, question: Q, read: impl FnOnce() -> R)
+    where
+        R: FnMut(Q) -> A + Send + 'static,
+    {
+        if let Some(thread) = self.channels(read).filter(|thread| !thread.waits) {
+            thread.waits = thread.questions.send(question).is_ok();
+        }
+    }
+
+    fn channels<R>(&mut self, read: impl FnOnce() -> R) -> Option<&mut Channels<Q, A>>
+    where
+        R: FnMut(Q) -> A + Send + 'static,
+    {
+        if self.thread.is_none() {
+            self.thread = Channels::start(self.name, read());
+        }
+        self.thread.as_mut()
+    }
+}
+
+impl<Q: Send + 'static, A: Send + 'static> Channels<Q, A> {
+    /// The thread ends when this is dropped; nobody waits for it.
+    fn start(name: &str, mut read: impl FnMut(Q) -> A + Send + 'static) -> Option<Channels<Q, A>> {
+        let (questions, asked) = channel::<Q>();
+        let (answer, answers) = channel();
+        let answer_all = move || {
+            for question in asked {
+                if answer.send(read(question)).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(answer_all).ok()?;
+        Some(Channels { questions, answers, waits: false })
+    }
+
+    fn ask(&mut self, question: Q) -> Option<A> {
+        if self.waits {
+            return None;
+        }
+        self.questions.send(question).ok()?;
+        let answer = self.answers.recv_timeout(MOST_WAITING);
+        self.waits = answer.is_err();
+        answer.ok()
+    }
+}
