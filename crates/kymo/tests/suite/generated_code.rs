@@ -220,8 +220,10 @@ fn node_names_its_code() {
     };
     let (said, (named, unnamed, _)) = record(&[]);
     assert!(named == 0 && unnamed > 50, "{named} named, {unnamed} not");
-    said.says(&format!("{unnamed} samples ("))
-        .says("start it as `node --perf-basic-prof` (or `--perf-prof`)");
+    // The first samples of a new piece of memory may be counted before it is known.
+    let is_near = |count: usize| said.stderr.contains(&format!(": {count} samples ("));
+    assert!((unnamed - unnamed / 50..=unnamed).any(is_near), "{unnamed} of {}", said.stderr);
+    said.says("start it as `node --perf-basic-prof` (or `--perf-prof`)");
     let (said, (named, unnamed, names)) = record(&["--perf-basic-prof"]);
     assert!(named > 50 && unnamed * 50 <= named, "{named} named, {unnamed} not: {names:?}");
     assert!(names.keys().any(|name| name.contains("collatz")), "{names:?}");
