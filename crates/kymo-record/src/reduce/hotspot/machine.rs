@@ -55,7 +55,7 @@ struct CodeHeap {
 
 /// A running machine.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct JavaMachine {
     pub(super) library: MappedLibrary,
     pid: i32,
     memory: ProcessMemory,
@@ -67,9 +67,9 @@ pub(super) struct Machine {
     heaps: Vec<CodeHeap>,
 }
 
-impl Machine {
+impl JavaMachine {
     /// Reads the tables of a machine.
-    pub(super) fn open(library: &MappedLibrary, budget: &Budget) -> Option<Machine> {
+    pub(super) fn open(library: &MappedLibrary, budget: &Budget) -> Option<JavaMachine> {
         let MappedLibrary { pid, start, end, offset, path } = library;
         // Through the mapping: it is that file, whatever its path means here.
         let files = [
@@ -79,7 +79,7 @@ impl Machine {
         let names = files.iter().find_map(|file| HotspotLibrary::open(file, budget))?;
         let bias = names.load_bias(*start, *offset)?;
         let memory = ProcessMemory::open(*pid).ok()?;
-        let mut machine = Machine {
+        let mut machine = JavaMachine {
             library: library.clone(),
             pid: *pid,
             memory,

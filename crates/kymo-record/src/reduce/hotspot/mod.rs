@@ -13,7 +13,7 @@ use super::side_reader::SideReader;
 use code_blob::CodeBlob;
 use kymo_symbols::Budget;
 use kymo_symbols::unwind::{AddressSpace, GeneratedCode, GeneratedFrame};
-use machine::{Machine, MappedLibrary};
+use machine::{JavaMachine, MappedLibrary};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,13 +35,13 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// A machine, and an address of its code; `None`: its tables will be needed.
 #[derive(Debug)]
-struct Question {
+struct BlobQuestion {
     library: MappedLibrary,
     address: Option<u64>,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct BlobAnswer {
     pid: i32,
     address: Option<u64>,
     blob: Option<CodeBlob>,
@@ -60,7 +60,7 @@ struct KnownMachine {
 /// The code of all Java virtual machines that are observed.
 #[derive(Debug)]
 pub(super) struct JavaFrames {
-    reader: SideReader<Question, Answer>,
+    reader: SideReader<BlobQuestion, BlobAnswer>,
     machines: FxHashMap<i32, KnownMachine>,
     kept_bytes: usize,
 }
@@ -89,11 +89,11 @@ impl JavaFrames {
         if path.ends_with(LIBRARY.as_bytes()) {
             let path = String::from_utf8_lossy(path).into_owned();
             let library = MappedLibrary { pid, start, end, offset, path };
-            self.reader.ask_ahead(Question { library, address: None }, read_blobs);
+            self.reader.ask_ahead(BlobQuestion { library, address: None }, read_blobs);
         }
     }
 
-    fn keep(&mut self, answer: Answer) {
+    fn keep(&mut self, answer: BlobAnswer) {
         if self.kept_bytes > MOST_BYTES {
             self.machines.values_mut().for_each(|machine| machine.blobs.clear());
             self.kept_bytes = 0;
@@ -155,7 +155,8 @@ impl GeneratedCode for ProcessCode<'_> {
             machine.unknown.get(&address).is_some_and(|since| since.elapsed() < RETRY)
         };
         if !frames.machines.get(pid).is_some_and(is_unknown)
-            && let Some(answer) = frames.reader.ask(Question { library, address: Some(address) }, read_blobs)
+            && let Some(answer) =
+                frames.reader.ask(BlobQuestion { library, address: Some(address) }, read_blobs)
         {
             frames.keep(answer);
         }
@@ -165,10 +166,10 @@ impl GeneratedCode for ProcessCode<'_> {
 }
 
 /// What the thread does that reads: it knows the machines that it was asked about.
-fn read_blobs() -> impl FnMut(Question) -> Answer + Send + 'static {
+fn read_blobs() -> impl FnMut(BlobQuestion) -> BlobAnswer + Send + 'static {
     let budget = Budget::new();
-    let mut machines: FxHashMap<i32, (Option<Machine>, Instant)> = FxHashMap::default();
-    move |Question { library, address }| {
+    let mut machines: FxHashMap<i32, (Option<JavaMachine>, Instant)> = FxHashMap::default();
+    move |BlobQuestion { library, address }| {
         let pid = library.pid;
         if machines.len() >= MOST_MACHINES && !machines.contains_key(&pid) {
             machines.clear();
@@ -178,10 +179,10 @@ fn read_blobs() -> impl FnMut(Question) -> Answer + Send + 'static {
             None => opened.elapsed() < RETRY,
         });
         if !is_known {
-            machines.insert(pid, (Machine::open(&library, &budget), Instant::now()));
+            machines.insert(pid, (JavaMachine::open(&library, &budget), Instant::now()));
         }
         let machine = machines.get_mut(&pid).and_then(|(machine, _)| machine.as_mut());
         let blob = machine.zip(address).and_then(|(machine, address)| machine.blob_at(address));
-        Answer { pid, address, blob }
+        BlobAnswer { pid, address, blob }
     }
 }
