@@ -161,6 +161,14 @@ impl ElfFile {
         ElfFile::parse(name.to_owned(), Source::Bytes(bytes), Budget::default(), stored)
     }
 
+    /// A file that this one carries, unpacked; `held`: what its bytes take.
+    pub(crate) fn carried(&self, bytes: Arc<[u8]>, held: Charge) -> Result<ElfFile, SymbolError> {
+        let stored = bytes.len() as u64;
+        let mut file = ElfFile::parse(self.path.clone(), Source::Bytes(bytes), self.budget.clone(), stored)?;
+        file.room.push(held);
+        Ok(file)
+    }
+
     fn parse(path: PathBuf, source: Source, budget: Budget, stored: u64) -> Result<ElfFile, SymbolError> {
         let mut elf = ElfFile {
             path,

@@ -75,6 +75,7 @@ mod kallsyms;
 mod kernel;
 mod locate;
 mod metered;
+mod mini_debug_info;
 mod name;
 mod options;
 mod pclntab;

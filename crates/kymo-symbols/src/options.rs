@@ -21,7 +21,7 @@ pub struct SymbolOptions {
     /// Whether the kernel's names are demangled too.
     pub demangle_kernel: bool,
     /// Whether `_start` and the jump stubs of stripped programs are named, which no symbol table
-    /// does.
+    /// does, and functions by the compressed table of `.gnu_debugdata`.
     pub entry_names: bool,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,

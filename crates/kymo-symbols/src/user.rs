@@ -8,6 +8,7 @@ use super::budget::{self, Budget};
 use super::elf::{ElfFile, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
+use super::mini_debug_info;
 use super::options::{Note, SymbolOptions};
 use super::pclntab;
 use super::plt;
@@ -88,8 +89,13 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
 fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile>) -> Loaded {
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
     elf_symbols::add_symbols(&mut builder, &symbols, &runtime, AddressSpace::FileOffset);
-    // A Go program that was stripped still names its functions.
     if elf_symbols::symtab(&symbols).is_none() {
+        if options.entry_names
+            && let Some(carried) = mini_debug_info::unpack(&symbols)
+        {
+            elf_symbols::add_symbols(&mut builder, &carried, &runtime, AddressSpace::FileOffset);
+        }
+        // A Go program that was stripped still names its functions.
         let _ = pclntab::add(&mut builder, &symbols);
     }
     // perf names the stubs of files that have symbols of their own only.

@@ -3,6 +3,7 @@
 mod exhaust;
 mod hostile;
 mod lines;
+mod mini_debug_info;
 mod oracle;
 mod plt;
 
