@@ -11,7 +11,7 @@ use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{CommId, Module, ModuleKind, Moment, Timeline};
 use crate::tracepoint::Tracepoints;
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
-use kymo_data::{RawRecord, Record, Recording, Sample, abi};
+use kymo_data::{RawRecord, Record, Recording, Registers, Regs, Sample, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -173,9 +173,11 @@ pub fn write(
 
 /// Refuses fields by name that an event's samples do not have.
 fn check_recorded(recording: &Recording, rules: &[FieldRule]) -> Result<(), ScriptError> {
-    const NEEDS: [(Field, u64, &str, &str); 2] = [
+    const NEEDS: [(Field, u64, &str, &str); 4] = [
         (Field::PhysAddr, abi::PERF_SAMPLE_PHYS_ADDR, "physical addresses", "--phys-data"),
         (Field::Cgroup, abi::PERF_SAMPLE_CGROUP, "cgroups", "--all-cgroups"),
+        (Field::InterruptRegisters, abi::PERF_SAMPLE_REGS_INTR, "registers", "--intr-regs"),
+        (Field::UserRegisters, abi::PERF_SAMPLE_REGS_USER, "registers of programs", "--user-regs"),
     ];
     for (field, bit, name, option) in NEEDS {
         let lacks = |event: &&kymo_data::Event| event.attr.sample_type & bit == 0;
@@ -201,6 +203,8 @@ struct Printer<'a> {
     any_chains: bool,
     /// The fields of each event.
     fields: Vec<FieldSet>,
+    /// Names of registers, where the recorded machine is known.
+    registers: Option<Registers>,
     /// Paths of cgroups by their ids, as far as they were read.
     cgroups: FxHashMap<u64, String>,
     /// The time that others are counted from.
@@ -235,6 +239,7 @@ impl<'a> Printer<'a> {
             name_width: events.iter().map(|e| e.name.len()).max().unwrap_or(0).min(WIDEST_COLUMN),
             any_chains: events.iter().any(|e| has_chain(&e)),
             fields: events.iter().map(|e| of_event(e, &options.fields, tracepoint_chains)).collect(),
+            registers: recording.features.arch.as_deref().and_then(Registers::of),
             cgroups: cgroups(recording),
             base_ns: None,
             frames: FxHashMap::default(),
@@ -295,6 +300,13 @@ impl<'a> Printer<'a> {
         }
         if has(Field::Ip) {
             self.addresses(record, sample, event, view.maps, chains, out)?;
+        }
+        for (field, of) in
+            [(Field::InterruptRegisters, sample.intr_regs), (Field::UserRegisters, sample.user_regs)]
+        {
+            if let Some(of) = of.filter(|_| has(field)) {
+                write!(out, " ABI:{} {}", of.abi, registers_text(self.registers, &of))?;
+            }
         }
         if let Some(address) = sample.phys_addr.filter(|_| has(Field::PhysAddr)) {
             write!(out, "{address:>16x}")?;
@@ -490,6 +502,18 @@ fn module_label(module: &Module) -> Cow<'_, str> {
         ModuleKind::KernelModule => (&*module.short_name).into(),
         _ => String::from_utf8_lossy(&module.path),
     }
+}
+
+/// `   AX:0x1    BX:0x2 `, as perf prints registers.
+fn registers_text(names: Option<Registers>, registers: &Regs<'_>) -> String {
+    let mut text = String::new();
+    for number in 0..64 {
+        if let Some(value) = registers.get(number) {
+            let name = names.and_then(|names| names.name(number as usize)).unwrap_or("unknown");
+            text.push_str(&format!("{name:>5}:{value:#x} "));
+        }
+    }
+    text
 }
 
 /// Letters for where a record was made, as perf has them.

@@ -39,10 +39,14 @@ pub enum Field {
     PhysAddr,
     /// Path of the cgroup.
     Cgroup,
+    /// Registers at the interrupt.
+    InterruptRegisters,
+    /// Registers of the program.
+    UserRegisters,
 }
 
 /// All fields with their words.
-const FIELDS: [(&str, Field); 17] = [
+const FIELDS: [(&str, Field); 19] = [
     ("comm", Field::Comm),
     ("pid", Field::Pid),
     ("tid", Field::Tid),
@@ -60,6 +64,8 @@ const FIELDS: [(&str, Field); 17] = [
     ("srcline", Field::SrcLine),
     ("phys_addr", Field::PhysAddr),
     ("cgroup", Field::Cgroup),
+    ("iregs", Field::InterruptRegisters),
+    ("uregs", Field::UserRegisters),
 ];
 
 /// A word that is no field, or fields that cannot be combined.
@@ -81,7 +87,6 @@ fn listed() -> String {
 fn reason(word: &str) -> &'static str {
     match word {
         _ if word.starts_with("br") => "; kymo does not read branch stacks, `perf script` does",
-        "iregs" | "uregs" => "; `perf script` prints registers",
         "insn" | "insnlen" | "disasm" => "; `perf script` prints instructions",
         "tod" => "; times are of the recording's clock",
         _ => "",
@@ -202,6 +207,7 @@ pub(super) fn of_event(event: &Event, rules: &[FieldRule], chains: bool) -> Fiel
     let usual = FIELDS.iter().map(|(_, field)| *field).filter(|field| match field {
         Field::Pid | Field::Addr | Field::Misc => false,
         Field::SrcLine | Field::PhysAddr | Field::Cgroup => false,
+        Field::InterruptRegisters | Field::UserRegisters => false,
         Field::Period => !tracepoint,
         Field::Trace => tracepoint,
         Field::Ip => !tracepoint || chains,

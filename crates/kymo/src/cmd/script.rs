@@ -35,7 +35,7 @@ pub(crate) struct ScriptArgs {
     script: Option<String>,
 
     /// What to print: comm, pid, tid, cpu, misc, time, period, event, trace, addr, ip, sym, symoff,
-    /// dso, srcline, phys_addr, cgroup. With + or - before each: besides or without the usual ones.
+    /// dso, srcline, phys_addr, cgroup, iregs, uregs. With + or - before each: besides or without the usual ones.
     /// After hw:, sw:, trace: or raw: for events of that kind only
     #[arg(short = 'F', long, value_name = "FIELDS", allow_hyphen_values = true)]
     fields: Vec<String>,

@@ -59,6 +59,24 @@ fn lines_are_those_of_perf() {
     }
 }
 
+/// Checks registers of samples beside perf's.
+#[test]
+fn registers_are_those_of_perf() {
+    let test = "script_options::registers_are_those_of_perf";
+    let Some(newest) = newest_perf(test) else { return };
+    if !ready(test, &[Need::Perf, Need::X86]) {
+        return;
+    }
+    let flags = ["-e", "cpu-clock:u", "-I", "--user-regs=ip,sp,ax"];
+    let program = ["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"];
+    let file = record(&perf(), "script-registers", &flags, &program).path;
+    let arguments = ["script", "-i", text(&file), "-F", "comm,time,iregs,uregs"];
+    let [theirs, ours] = [&newest, &kymo()].map(|tool| tool.succeed(arguments).stdout);
+    let first = theirs.lines().zip(ours.lines()).find(|(a, b)| a.trim() != b.trim());
+    assert!(first.is_none() && theirs.lines().count() == ours.lines().count(), "{first:?}");
+    assert!(ours.contains("ABI:2 ") && ours.contains("SP:0x"), "{ours}");
+}
+
 /// Checks that JSON is perf's but for names of jump stubs, of a fresh recording and one with
 /// tracepoints.
 #[test]
@@ -93,6 +111,7 @@ fn json_is_that_of_perf() {
 fn refusals() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/callgraph.data");
     kymo().run(["script", "-i", file, "-F", "+cgroup"]).ends(1).says("--all-cgroups");
+    kymo().run(["script", "-i", file, "-F", "+uregs"]).ends(1).says("--user-regs");
     kymo().run(["script", "-i", file, "-F", "+brstack"]).ends(129).says("branch stacks");
     kymo().run(["script", "-i", file, "-F", "comm,+ip"]).ends(129).says("or none of them");
     kymo().succeed(["script", "-i", file, "--header-only"]).prints("# cmdline : ");

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! What a sample does not have is as in perf: -1 without sign for tasks, CPU, time and ids, else 0.
-use super::super::{ScriptOptions, module_label};
+use super::super::{ScriptOptions, module_label, registers_text};
 use super::pickle::Pickle;
 use crate::resolve::{Named, Resolver, walk_words};
 use crate::timeline::{Moment, Timeline};
 use crate::unwind_samples::ThreadUnwinder;
-use kymo_data::{Event, RawRecord, Recording, Registers, Regs, Sample, abi};
+use kymo_data::{Event, RawRecord, Recording, Registers, Sample, abi};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -286,18 +286,6 @@ fn read_values(dict: &mut Pickle, sample: &Sample<'_>, format: u64) {
             None => {}
         }
     });
-}
-
-/// `   AX:0x1    BX:0x2 `, as perf prints registers.
-fn registers_text(names: Option<Registers>, registers: &Regs<'_>) -> String {
-    let mut text = String::new();
-    for number in 0..64 {
-        if let Some(value) = registers.get(number) {
-            let name = names.and_then(|names| names.name(number as usize)).unwrap_or("unknown");
-            let _ = write!(text, "{name:>5}:{value:#x} ");
-        }
-    }
-    text
 }
 
 /// The dictionaries of an address in a call chain: inlined functions first.
