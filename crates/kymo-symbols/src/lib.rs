@@ -66,6 +66,7 @@
 mod budget;
 pub mod build_id_cache;
 mod code_map;
+mod debuginfod;
 pub mod demangle;
 mod elf;
 mod elf_symbols;
@@ -95,6 +96,7 @@ mod vdso;
 
 pub use budget::Budget;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
+pub use debuginfod::Debuginfod;
 pub use hotspot::HotspotLibrary;
 pub use inline::InlineFrame;
 pub use options::{Note, SymbolOptions, name_build_id_cache};

@@ -1,9 +1,10 @@
 //! What a caller says about symbols, and what it is told about them.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::budget::Budget;
+use super::debuginfod::Debuginfod;
 
 /// Where to look for symbols and how to show them.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct SymbolOptions {
     /// Whether `_start` and the jump stubs of stripped programs are named, which no symbol table
     /// does, and functions by the compressed table of `.gnu_debugdata`.
     pub entry_names: bool,
+    /// What fetches files with symbols that are not here; nothing unless given.
+    pub debuginfod: Option<Arc<Debuginfod>>,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,
     /// The account of what files may cost; the process's own unless another one is given.
@@ -48,6 +51,7 @@ impl Default for SymbolOptions {
             demangle: true,
             demangle_kernel: false,
             entry_names: true,
+            debuginfod: None,
             force: false,
             budget: Budget::default(),
         }

@@ -69,6 +69,10 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
             break;
         }
     }
+    let mut refused = Vec::new();
+    if symbols.is_none() {
+        symbols = fetched(options, path, build_id.as_deref(), &mut refused).map(Arc::new);
+    }
     let (symbols, runtime) = match (symbols.or(go), runtime) {
         (Some(symbols), Some(runtime)) => (symbols, runtime),
         (Some(only), None) | (None, Some(only)) => (Arc::clone(&only), only),
@@ -83,7 +87,29 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
         }
     };
     notes.retain(|_| symbols.path != own && runtime.path != own);
+    notes.append(&mut refused);
     Loaded { notes, ..of_files(options, symbols, runtime) }
+}
+
+/// The file with the symbols of a module, fetched by debuginfod's client if that is configured.
+fn fetched(
+    options: &SymbolOptions,
+    path: &Path,
+    build_id: Option<&[u8]>,
+    notes: &mut Vec<Note>,
+) -> Option<ElfFile> {
+    let opened = options.debuginfod.as_ref()?.fetch(build_id?, path).and_then(|file| {
+        let Some(path) = file else { return Ok(None) };
+        let candidate = Candidate { path, checksum: None };
+        open_if_it_fits(&candidate, build_id, &options.budget).map(Some).map_err(|refusal| refusal.why)
+    });
+    match opened {
+        Ok(elf) => elf.filter(|elf| elf_symbols::symtab(elf).is_some()),
+        Err(why) => {
+            notes.push(Note(format!("{}: {why}", path.display())));
+            None
+        }
+    }
 }
 
 fn of_files(options: &SymbolOptions, symbols: Arc<ElfFile>, runtime: Arc<ElfFile>) -> Loaded {

@@ -51,6 +51,7 @@ mod cli;
 mod control;
 mod copied;
 mod damaged;
+mod debuginfod;
 mod exports;
 mod faults;
 mod fixtures;

@@ -1,9 +1,10 @@
 //! The arguments of `kymo report` as typed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use kymo_symbols::{SymbolOptions, SymbolStore};
+use kymo_symbols::{Debuginfod, SymbolOptions, SymbolStore};
 use regex_lite::Regex;
 
 use crate::cmd::filter::{self, FilterArgs, InputArgs};
@@ -302,6 +303,10 @@ pub(crate) struct SymbolArgs {
     #[arg(long)]
     pub(super) no_entry_names: bool,
 
+    /// Fetch no symbols, though DEBUGINFOD_URLS is set
+    #[arg(long)]
+    pub(super) no_debuginfod: bool,
+
     /// Read perf maps whoever owns them
     #[arg(short = 'f', long)]
     pub(super) force: bool,
@@ -310,12 +315,15 @@ pub(crate) struct SymbolArgs {
 impl SymbolArgs {
     /// A store by these options; nothing is loaded yet.
     pub(crate) fn store(&self) -> SymbolStore {
+        let announce = |sentence: &str| kymo_cli::eprintln!("kymo: {sentence}");
+        let fetcher = if self.no_debuginfod { None } else { Debuginfod::configured(announce) };
         SymbolStore::new(SymbolOptions {
             symfs: self.symfs.clone(),
             vmlinux: self.vmlinux.clone(),
             kallsyms: self.kallsyms.clone(),
             demangle: !self.no_demangle,
             entry_names: !self.no_entry_names,
+            debuginfod: fetcher.map(Arc::new),
             force: self.force,
             ..SymbolOptions::default()
         })
