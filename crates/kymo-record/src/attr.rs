@@ -250,3 +250,14 @@ fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Opt
         attr.sample_max_stack = frames;
     }
 }
+
+/// Whether samples of the event can have a program of their own: those of tracepoints have the
+/// tracepoint's.
+pub(crate) fn takes_program(attr: &perf_event_attr) -> bool {
+    samples(attr) && attr.type_ != Perf::TRACEPOINT
+}
+
+/// Whether the event takes samples.
+pub(crate) fn samples(attr: &perf_event_attr) -> bool {
+    attr.type_ != Perf::SOFTWARE || ![Perf::SW_DUMMY, Perf::SW_BPF_OUTPUT].contains(&attr.config)
+}

@@ -1,5 +1,6 @@
 //! What a scope needs beside its events: a cgroup for the command, or BPF programs that follow
 //! tasks. Set up before events are opened; removed on drop.
+use crate::attr::{samples, takes_program};
 use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::python::Interpreters;
@@ -7,7 +8,6 @@ use crate::scope::Scope;
 use kymo_perf::bpf::{BpfError, Follow, FollowOptions, FollowedBitmap, Follower, PythonWalker};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
-use kymo_perf::sys::{Perf, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Observer {
 /// What walks the frames of Python, and the interpreters whose frames are walked.
 #[derive(Debug)]
 pub(crate) struct Python {
-    pub(crate) walker: PythonWalker,
+    pub(crate) walker: Arc<PythonWalker>,
     pub(crate) interpreters: Arc<Interpreters>,
     /// The event that takes what is told.
     event: usize,
@@ -37,6 +37,7 @@ impl Python {
     fn new(event: usize, filtered: bool) -> Result<Python, BpfError> {
         let walker = PythonWalker::new()?;
         let program = if filtered { None } else { Some(walker.program()?) };
+        let walker = Arc::new(walker);
         Ok(Python { walker, interpreters: Arc::default(), event, program })
     }
 }
@@ -100,7 +101,11 @@ impl Observer {
                 python.walker.tell(cpu.try_into().unwrap_or(0), fd)?;
             }
             if let Some(program) = python.program.take() {
-                events.set_bpf(program.as_fd(), |event| samples(&event.request.attr))?;
+                // Without it, frames of Python are native ones, and nothing else is different.
+                let set = events.set_bpf(program.as_fd(), |event| takes_program(&event.request.attr));
+                if let Err(error) = set {
+                    tracing::debug!(%error, "Python's frames are not walked");
+                }
             }
         }
         let Some(follower) = &mut self.follower else { return Ok(()) };
@@ -132,9 +137,4 @@ fn pen(tasks: &[i32]) -> Result<OwnCgroup, CgroupError> {
     let cgroup = OwnCgroup::create()?;
     tasks.iter().try_for_each(|&task| cgroup.add(task))?;
     Ok(cgroup)
-}
-
-/// Whether the event takes samples.
-fn samples(attr: &perf_event_attr) -> bool {
-    attr.type_ != Perf::SOFTWARE || ![Perf::SW_DUMMY, Perf::SW_BPF_OUTPUT].contains(&attr.config)
 }

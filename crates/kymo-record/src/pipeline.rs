@@ -326,7 +326,8 @@ fn reducer<'a>(
     let mut reducer = Reducer::new(Arc::clone(events), requests, &base.shared.pool, sender);
     if let (Some(python), Some(event)) = (&base.opened.observer.python, plan.python_event) {
         let interpreters = Arc::clone(&python.interpreters);
-        reducer = reducer.with_python(event, PythonStacks::new(interpreters, events));
+        reducer =
+            reducer.with_python(event, PythonStacks::new(interpreters, events), Arc::clone(&python.walker));
     }
     if plan.observe_command {
         reducer = reducer.without_existing();

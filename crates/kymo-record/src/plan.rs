@@ -197,6 +197,7 @@ impl RecordingPlan {
             && !self.options.raw_stacks
             && !self.options.no_samples
             && !self.keeps_newest()
+            && self.options.events.iter().any(|event| attr::takes_program(&event.attr.to_raw()))
             && Follower::available().is_ok()
     }
 

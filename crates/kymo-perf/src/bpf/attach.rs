@@ -47,7 +47,7 @@ pub(super) fn load(
     types: Option<&TaskTypes>,
 ) -> Result<OwnedFd, BpfError> {
     let types = types
-        .filter(|_| !program.wanted.is_empty())
+        .filter(|_| !program.wanted.is_empty() || !program.functions.is_empty())
         .map(|types| types.wanted(&program.wanted, &program.functions));
     let load = |log: &mut [u8]| {
         sys::load_program(kind, &program.code, sys::name(name), LICENSE, types.as_ref(), log)

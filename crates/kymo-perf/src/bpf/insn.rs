@@ -40,6 +40,10 @@ pub(super) enum BpfHelper {
     GoOn = 12,
     /// () -> the address of the running task in the kernel.
     CurrentTask = 35,
+    /// () -> the same, as an address whose type the kernel knows (Linux 5.11).
+    CurrentTaskTyped = 158,
+    /// (typed task) -> the address of its registers in user space (Linux 5.15).
+    TaskRegisters = 175,
     /// (times, function, its context, 0) -> how often the function was called, until it returned 1
     /// (Linux 5.17).
     Loop = 181,

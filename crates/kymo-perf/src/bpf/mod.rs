@@ -71,7 +71,8 @@
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in
 //! the kernel's structs are asked for; `program`: the programs; `cgroup_counts`: [`CgroupCounter`],
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
-//! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples;
+//! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
+//! and tells what the kernel's copies of stacks leave out;
 //! [`uprobe`]: probes of user functions; `map` and `followed_bitmap`: the
 //! maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this
 //! works here.
@@ -100,6 +101,7 @@ pub use follow::{Follow, FollowOptions, Follower};
 pub use followed_bitmap::FollowedBitmap;
 pub use python::{
     FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
+    StackPage, StackWish,
 };
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

@@ -63,6 +63,7 @@ mod outer_frames;
 mod outer_memory;
 mod rewrite;
 mod side_reader;
+mod stack_pages;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -78,10 +79,12 @@ use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
 use kymo_data::{Attr, EventSet, RawRecord, Record, RecordCursor, UnwindCounts, abi};
+use kymo_perf::bpf::PythonWalker;
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
 use order::{Order, Side, Times};
 use rustix::process::setpriority_process;
+use stack_pages::StackPages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use worker::Worker;
@@ -127,8 +130,16 @@ impl<'a> Reducer<'a> {
         Reducer { events, requests, pool, order, position: 1, worker, pid_filter, preferred: true, told, out }
     }
 
-    /// Puts Python's functions into the chains. `event`: whose samples tell of them.
-    pub(crate) fn with_python(mut self, event: usize, stacks: PythonStacks) -> Self {
+    /// Puts Python's functions into the chains, and has pages of cut stacks told. `event`: whose
+    /// samples tell of both.
+    pub(crate) fn with_python(
+        mut self,
+        event: usize,
+        stacks: PythonStacks,
+        walker: Arc<PythonWalker>,
+    ) -> Self {
+        let copied_bytes = self.events.list.iter().map(|event| event.attr.sample_stack_user).max();
+        self.worker.stack_pages = Some(StackPages::new(walker, copied_bytes.unwrap_or(0)));
         self.worker.python = Some((event, stacks));
         self
     }

@@ -4,6 +4,7 @@ use super::order::Side;
 use super::outer_frames::OuterFrames;
 use super::outer_memory::OuterMemory;
 use super::rewrite::{rewrite, room};
+use super::stack_pages::{self, StackOutcome, StackPages};
 use crate::account::Unwound;
 use crate::python::PythonStacks;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
@@ -29,9 +30,12 @@ pub(super) struct Worker {
     /// A stack longer than its copy.
     longer: Vec<u8>,
     frames: Vec<u64>,
+    /// The last stack went on beyond its copy, and what lies there was not known.
+    was_cut: bool,
     counts: Unwound,
-    /// Whose samples tell of Python's frames, and what they told.
+    /// Whose samples tell of Python's frames and of stacks, and what they told.
     pub(super) python: Option<(usize, PythonStacks)>,
+    pub(super) stack_pages: Option<StackPages>,
 }
 
 impl Worker {
@@ -51,8 +55,10 @@ impl Worker {
             longer: Vec::new(),
             stack_pointers: Vec::with_capacity(MAX_FRAMES),
             frames: Vec::with_capacity(MAX_FRAMES),
+            was_cut: false,
             counts: Unwound::default(),
             python: None,
+            stack_pages: None,
         }
     }
 
@@ -147,7 +153,17 @@ impl Worker {
             .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
         let most = MAX_FRAMES.saturating_sub(kernel).min(room(&parts));
         let ip = sample.ip.zip(layout.ip_offset());
-        let is_whole = self.unwind(pid, tid, time_ns, &regs, stack, most);
+        let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
+        let is_whole = self.unwind((pid, tid, time_ns), &regs, (stack, &pages), most);
+        if let Some(stack_pages) = &mut self.stack_pages {
+            let outcome = match (self.was_cut, is_whole, pages.is_empty()) {
+                (false, ..) | (_, true, true) => StackOutcome::Whole,
+                (_, true, false) => StackOutcome::WholeByPages,
+                (_, false, true) => StackOutcome::Cut,
+                (_, false, false) => StackOutcome::CutWithPages,
+            };
+            stack_pages.unwound((pid, tid, time_ns), outcome);
+        }
         if let Some((_, python)) = &mut self.python
             && python.put(ring, (pid, tid, time_ns), &mut self.frames, is_whole, most)
             && header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK == abi::PERF_RECORD_MISC_USER
@@ -174,6 +190,7 @@ impl Worker {
         let layout = &self.events.list[*event].layout;
         if layout.parse_into(header.misc, body, &mut sample).is_ok()
             && let (Some(tid), Some(raw)) = (sample.tid, sample.raw)
+            && !self.stack_pages.as_mut().is_some_and(|pages| pages.told(ring, tid, raw))
         {
             python.told(ring, tid, raw);
         }
@@ -184,13 +201,12 @@ impl Worker {
     /// found; `true`: they reach the thread's start.
     fn unwind(
         &mut self,
-        pid: i32,
-        tid: i32,
-        time_ns: u64,
+        (pid, tid, time_ns): (i32, i32, u64),
         regs: &UserRegs,
-        stack: &[u8],
+        (stack, pages): (&[u8], &[(u64, Vec<u8>)]),
         most: usize,
     ) -> bool {
+        self.was_cut = false;
         let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
         let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);
         let code = &mut ProcessCode { frames: &mut self.java_frames, pid, space };
@@ -205,8 +221,12 @@ impl Worker {
                 unwinder.completed(outer);
                 return true;
             }
+            self.was_cut = true;
             self.longer.clear();
             self.longer.extend_from_slice(stack);
+            if stack_pages::append(pages, regs.sp(), MOST_STACK_BYTES, &mut self.longer) {
+                stop = unwinder.unwind_longer(space, regs, &self.longer, most, code, frames);
+            }
         }
         while stop == Stop::StackEnd && self.longer.len() < MOST_STACK_BYTES {
             let end = regs.sp().wrapping_add(self.longer.len() as u64);

@@ -26,12 +26,14 @@
 mod layout;
 mod programs;
 mod record;
+mod stack_pages;
 #[cfg(test)]
 mod tests;
 
 pub use layout::{FrameKind, PythonLayout};
 pub use programs::PythonMaps;
 pub use record::{PythonCode, PythonFrame, PythonRecord};
+pub use stack_pages::{StackPage, StackWish};
 
 use super::attach::load;
 use super::available::{Unavailable, available};
@@ -41,6 +43,7 @@ use super::sys::ring::Ring;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
+use stack_pages::StackPages;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -80,6 +83,8 @@ pub struct PythonWalker {
     events: MapFd,
     requests: Ring,
     types: TaskTypes,
+    /// What else is told at samples.
+    stacks: StackPages,
     /// The walker, once a process was entered; it takes a while to load.
     walker: OnceLock<OwnedFd>,
 }
@@ -117,6 +122,7 @@ impl PythonWalker {
             events,
             requests,
             types,
+            stacks: StackPages::new()?,
             walker: OnceLock::new(),
         };
         let maps = walker.maps();
@@ -139,6 +145,7 @@ impl PythonWalker {
             programs: self.programs.number(),
             events: self.events.number(),
             requests: self.requests.number(),
+            stacks: self.stacks.maps(),
         }
     }
 
@@ -188,6 +195,13 @@ impl PythonWalker {
         }
         let entered = self.processes.update(&pid.to_ne_bytes(), &layout.bytes(interpreters, id));
         entered.map_err(|cause| BpfError::Enter { targets: 1, cause })
+    }
+
+    /// Has [`StackPage`]s told at the next samples of a thread, whose stack is
+    /// not all in the kernel's copy. `false`: this kernel cannot (Linux 5.17). Does not wait, but
+    /// for the first one, which loads the program.
+    pub fn want_stack_pages(&self, tid: i32, wish: StackWish) -> bool {
+        self.stacks.want(self.maps(), &self.types, tid, wish)
     }
 
     /// A process is not what it was when it was entered, or is no more.

@@ -31,10 +31,22 @@ pub struct PythonMaps {
     pub(super) events: i32,
     /// Processes to be looked at.
     pub(super) requests: i32,
+    /// What tells of stacks.
+    pub(super) stacks: StackPagesMaps,
+}
+
+/// The same of what tells of stacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StackPagesMaps {
+    /// Thread id -> how many of its samples are looked at, and how many pages the kernel copies.
+    pub(super) wanted: i32,
+    pub(super) scratch: i32,
+    /// The program that tells pages, once there is one.
+    pub(super) programs: i32,
 }
 
 /// The CPU on which the program runs, as an index of events.
-const THIS_CPU: u64 = 0xffff_ffff;
+pub(super) const THIS_CPU: u64 = 0xffff_ffff;
 /// So many thread states are looked through.
 const MOST_STATES: i32 = 512;
 /// So many code objects are told at one sample.
@@ -77,9 +89,15 @@ const CODE_RECORD: i16 = OWN_PID + 8;
 pub(super) const SCRATCH_BYTES: usize = CODE_RECORD as usize + record::CODE_RECORD_BYTES;
 
 impl Assembler {
+    /// At each sample: what is told of its stack, and of Python. R6 is the context.
+    pub(in crate::bpf) fn walk_python(&mut self, maps: PythonMaps) {
+        self.go_on_with_stack_pages(maps.stacks);
+        self.enter_walker(maps);
+    }
+
     /// At each sample of a process: the walker goes on if it is known to be Python; else it is
     /// counted, and looked at outside at its 1st, 2nd, 4th, 8th .. sample. R6 is the context.
-    pub(in crate::bpf) fn walk_python(&mut self, maps: PythonMaps) {
+    pub(super) fn enter_walker(&mut self, maps: PythonMaps) {
         let (unknown, first, tell, end) = (self.label(), self.label(), self.label(), self.label());
         self.call(BpfHelper::CurrentPidTgid);
         self.shift_right_imm(R0, 32);
@@ -171,7 +189,7 @@ impl Assembler {
     }
 
     /// Calls a function with the shared registers, so often at most, until it says that it is done.
-    fn repeat(&mut self, times: i32, function: Label) {
+    pub(super) fn repeat(&mut self, times: i32, function: Label) {
         for (place, reg) in (SHARED..).step_by(8).zip([R6, R7, R8]) {
             self.store64(FP, place, reg);
         }
@@ -183,7 +201,7 @@ impl Assembler {
     }
 
     /// The beginning of such a function: R9 is the number of the call.
-    fn begin_function(&mut self, function: Label, starts: &mut Vec<usize>) {
+    pub(super) fn begin_function(&mut self, function: Label, starts: &mut Vec<usize>) {
         starts.push(self.here());
         self.place(function);
         self.mov(R9, R1);
@@ -193,7 +211,7 @@ impl Assembler {
     }
 
     /// The two ends of such a function.
-    fn end_function(&mut self, more: Label, done: Label) {
+    pub(super) fn end_function(&mut self, more: Label, done: Label) {
         self.place(more);
         self.mov_imm(R0, 0);
         self.exit();
