@@ -29,8 +29,9 @@
 //!   marks is what [`Reducer::run`] returns.
 //!
 //! # Stacks deeper than their copies
-//! Their outer frames are those of the thread's last walk (`outer_frames`), or lie in memory that
-//! is read from the process (`outer_memory`). What can be wrong then, and how seldom, is in
+//! Their outer frames are those of the thread's last walk (`outer_frames`), or lie in pages that a
+//! program in the kernel read at the sample (`stack_pages`), or in memory that is read from the
+//! process (`outer_memory`). What can be wrong then, and how seldom, is in
 //! docs/internals/design/0006-whole-stacks.md.
 //!
 //! # Generated code
