@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::scenario::record;
-use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip, text};
+use crate::tools::{Need, Said, Tool, kymo, names_of_perf, perf, ready, run, skip, text};
 
 /// Where Debian's linux-perf has its scripts.
 const SCRIPTS: &str = "/usr/lib/perf-core/scripts/python";
@@ -74,9 +74,8 @@ fn recording() -> &'static PathBuf {
 }
 
 fn scripted(tool: &Tool, script: &Path, arguments: &[&str]) -> Said {
-    let plain: &[&str] = if tool.path() == kymo().path() { &["--no-entry-names"] } else { &[] };
     let options = ["script", "--no-inline", "-i", text(recording()), "-s", text(script)];
-    tool.succeed([&options[..1], plain, &options[1..], arguments].concat())
+    tool.succeed([&options[..1], names_of_perf(tool), &options[1..], arguments].concat())
 }
 
 /// Checks every value that functions get, their types, and the names of flags, against perf's.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::exports::recordings;
 use crate::perf_verbs::newest_perf;
 use crate::scenario::{FORKS, record};
-use crate::tools::{Need, Tool, kymo, perf, ready, text};
+use crate::tools::{Need, Tool, kymo, names_of_perf, perf, ready, text};
 
 /// Samples of user space without call chains, switches among them; made by perf.
 fn recording() -> &'static PathBuf {
@@ -20,7 +20,8 @@ fn recording() -> &'static PathBuf {
 /// Lines without the space between fields, whose width differs from release to release; and without
 /// jump stubs, which objdump judges.
 fn lines(tool: &Tool, arguments: &[&str]) -> Vec<String> {
-    let said = tool.succeed([&["script", "--no-inline", "-i", text(recording())], arguments].concat());
+    let words = ["script", "--no-inline", "-i", text(recording())];
+    let said = tool.succeed([&words, names_of_perf(tool), arguments].concat());
     let kept = said.stdout.lines().filter(|line| !line.contains("plt"));
     kept.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
