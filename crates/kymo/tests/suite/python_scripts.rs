@@ -1,7 +1,7 @@
 //! `script -s`: the functions of a Python script get what perf gives them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::scenario::record;
@@ -73,9 +73,19 @@ fn recording() -> &'static PathBuf {
     })
 }
 
-fn scripted(tool: &Tool, script: &Path, arguments: &[&str]) -> Said {
-    let options = ["script", "--no-inline", "-i", text(recording()), "-s", text(script)];
+fn scripted(tool: &Tool, recording: &Path, script: &Path, arguments: &[&str]) -> Said {
+    let options = ["script", "--no-inline", "-i", text(recording), "-s", text(script)];
     tool.succeed([&options[..1], names_of_perf(tool), &options[1..], arguments].concat())
+}
+
+/// Compares what a script printed, but for names of jump stubs, which are objdump's to judge.
+fn same_lines(theirs: &Said, ours: &Said) {
+    let (theirs, ours): (Vec<&str>, Vec<&str>) =
+        (theirs.stdout.lines().collect(), ours.stdout.lines().collect());
+    let same = |(their, our): &(&&str, &&str)| their == our || their.contains("plt") || our.contains("plt");
+    let first = theirs.iter().zip(&ours).find(|pair| !same(pair));
+    assert!(first.is_none(), "the first lines that differ:\n{first:#?}");
+    assert_eq!(theirs.len(), ours.len());
 }
 
 /// Checks every value that functions get, their types, and the names of flags, against perf's.
@@ -87,17 +97,41 @@ fn values_are_those_of_perf() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("show.py");
     std::fs::write(&script, SHOW).expect("a script");
-    let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &script, &["a", "--b"]).stdout);
-    let (theirs, ours): (Vec<&str>, Vec<&str>) = (theirs.lines().collect(), ours.lines().collect());
-    // Names of jump stubs are objdump's to judge.
-    let same = |(their, our): &(&&str, &&str)| their == our || their.contains("plt") || our.contains("plt");
-    let first = theirs.iter().zip(&ours).find(|pair| !same(pair));
-    assert!(first.is_none(), "the first lines that differ:\n{first:#?}");
-    assert_eq!(theirs.len(), ours.len());
+    let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, recording(), &script, &["a", "--b"]));
+    same_lines(&theirs, &ours);
+    let ours: Vec<&str> = ours.stdout.lines().collect();
     let names = "symbol ['timer__hrtimer_start'] S | D";
     for word in ["sched__sched_switch", "raw_syscalls__sys_enter", "switch (", "cpu-clock", names, "end"] {
         assert!(ours.iter().any(|line| line.contains(word)), "no line has {word:?}");
     }
+}
+
+/// Checks symbols of the kernel's BPF programs, which run at the ends of processes while kymo
+/// records Python.
+#[test]
+fn symbols_of_bpf_programs_are_those_of_perf() {
+    let test = "python_scripts::symbols_of_bpf_programs_are_those_of_perf";
+    if !perf_runs_python(test) || !ready(test, &[Need::Root]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (script, other) = (folder.path().join("show.py"), folder.path().join("other.data"));
+    std::fs::write(&script, SHOW).expect("a script");
+    let python = ["record", "-o", text(&other), "--", "python3", "-c", "input()"];
+    let mut python = kymo().command(python).stdin(Stdio::piped()).spawn().expect("kymo");
+    // It fills what perf records until BPF programs were met.
+    let flags = ["-g", "-e", "cpu-clock", "-F", "20000"];
+    let forks = ["sh", "-c", "for i in $(seq 100); do ls / | cat > /dev/null; done"];
+    let met = (0..10).any(|_| {
+        let file = record(&perf(), "bpf-symbols", &flags, &forks).path;
+        let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &file, &script, &[]));
+        same_lines(&theirs, &ours);
+        ours.stdout.contains("name: 'bpf_prog_")
+    });
+    drop(python.stdin.take());
+    let ended = python.wait().expect("the end of kymo");
+    assert!(ended.success(), "{ended}");
+    assert!(met, "no sample met a BPF program in 10 recordings");
 }
 
 /// Checks that scripts of perf's own package print the same with kymo.
@@ -113,7 +147,7 @@ fn scripts_of_perf() {
             skip("python_scripts::scripts_of_perf", format!("no {} here", script.display()));
             continue;
         }
-        let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &script, &[]).stdout);
+        let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, recording(), &script, &[]).stdout);
         assert!(theirs.lines().count() > 3 || name == "futex-contention", "{name}: {theirs}");
         assert_eq!(theirs, ours, "{name}");
         compared += 1;

@@ -11,7 +11,7 @@
 use super::super::{ScriptOptions, module_label, registers_text};
 use super::pickle::Pickle;
 use crate::resolve::{Named, Resolver, walk_words};
-use crate::timeline::{Moment, Timeline};
+use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::ThreadUnwinder;
 use kymo_data::{Event, RawRecord, Recording, Registers, Sample, abi};
 use rustc_hash::FxHashMap;
@@ -291,22 +291,26 @@ fn read_values(dict: &mut Pickle, sample: &Sample<'_>, format: u64) {
 /// The dictionaries of an address in a call chain: inlined functions first.
 fn frames(timeline: &Timeline, named: &Named, ip: u64) -> Pickle {
     let mut part = Pickle::part();
-    let module = named.module.map(|id| module_label(timeline.modules.get(id)));
+    let module = named.module.map(|id| timeline.modules.get(id));
+    // perf counts the addresses of a BPF program from its own first byte.
+    let own_addresses = module.is_some_and(|module| module.kind == ModuleKind::Ksymbol);
+    let label = module.map(module_label);
     let names =
         named.inlined.iter().map(|name| &**name).chain(named.symbol.iter().map(|(_, _, name)| &**name));
     let mut frame = |name: Option<&str>| {
         part.dict(|frame| {
             frame.text("ip").int(ip);
             if let (Some(name), Some((start, end, _))) = (name, &named.symbol) {
+                let origin = if own_addresses { *start } else { 0 };
                 frame.text("sym").dict(|symbol| {
-                    symbol.text("start").int(*start).text("end").int(*end);
+                    symbol.text("start").int(*start - origin).text("end").int(end.saturating_sub(origin));
                     // Not known here: global, as most are.
                     symbol.text("binding").int(1).text("name").text(name);
                 });
                 frame.text("sym_off").int(named.module_address.saturating_sub(*start));
             }
-            if let Some(module) = &module {
-                frame.text("dso").text(module);
+            if let Some(label) = &label {
+                frame.text("dso").text(label);
             }
         });
     };
