@@ -117,7 +117,7 @@ fn symbols_of_bpf_programs_are_those_of_perf() {
     let folder = tempfile::tempdir().expect("a folder");
     let (script, other) = (folder.path().join("show.py"), folder.path().join("other.data"));
     std::fs::write(&script, SHOW).expect("a script");
-    let python = ["record", "-o", text(&other), "--", "python3", "-c", "input()"];
+    let python = ["record", "-o", text(&other), "--", "python3", "-c", "import sys; sys.stdin.read()"];
     let mut python = kymo().command(python).stdin(Stdio::piped()).spawn().expect("kymo");
     // It fills what perf records until BPF programs were met.
     let flags = ["-g", "-e", "cpu-clock", "-F", "20000"];
