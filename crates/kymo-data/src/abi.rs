@@ -171,6 +171,7 @@ pub const ATTR_FLAG_INHERIT: u64 = 1 << 1;
 pub const ATTR_FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 pub const ATTR_FLAG_FREQ: u64 = 1 << 10;
 pub const ATTR_FLAG_TASK: u64 = 1 << 13;
+pub const ATTR_FLAG_MMAP_DATA: u64 = 1 << 17;
 pub const ATTR_FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 pub const ATTR_FLAG_USE_CLOCKID: u64 = 1 << 25;

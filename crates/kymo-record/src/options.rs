@@ -281,7 +281,12 @@ pub struct Options {
 impl Options {
     /// Whether mappings of data are recorded: by wish, for data addresses, and where stacks are unwound from copies.
     pub(crate) fn data_mappings(&self) -> bool {
-        self.data || self.tracking.data_mappings || matches!(self.call_graph, CallGraph::Dwarf { .. })
+        self.wants_data_mappings() || matches!(self.call_graph, CallGraph::Dwarf { .. })
+    }
+
+    /// Whether they are of use when the stacks have been unwound.
+    pub(crate) fn wants_data_mappings(&self) -> bool {
+        self.data || self.tracking.data_mappings
     }
 
     /// Whether the ring of this event keeps the newest records.

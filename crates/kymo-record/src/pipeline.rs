@@ -332,6 +332,9 @@ fn reducer<'a>(
     if plan.observe_command {
         reducer = reducer.without_existing();
     }
+    if !plan.options.wants_data_mappings() {
+        reducer = reducer.without_data_mappings();
+    }
     if plan.options.overload == Overload::Drop {
         reducer = reducer.normal_priority();
     }

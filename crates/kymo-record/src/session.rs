@@ -125,6 +125,7 @@ impl Session {
         if plan.reduces() {
             for spec in &mut specs {
                 spec.attr = reduced(&spec.attr).unwrap_or_else(|| std::mem::take(&mut spec.attr));
+                spec.attr.set(abi::ATTR_FLAG_MMAP_DATA, plan.options.wants_data_mappings());
             }
         }
         // What it tells goes into chains: for readers it has no samples.

@@ -79,7 +79,7 @@ use crate::pool::BufferPool;
 use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
-use kymo_data::{Attr, EventSet, RawRecord, Record, RecordCursor, UnwindCounts, abi};
+use kymo_data::{Attr, EventSet, RawRecord, Record, RecordCursor, UnwindCounts, abi, retain_records};
 use kymo_perf::bpf::PythonWalker;
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
@@ -155,6 +155,12 @@ impl<'a> Reducer<'a> {
     /// listed.
     pub(crate) fn without_existing(mut self) -> Self {
         self.order.begin();
+        self
+    }
+
+    /// Only unwinding needs mappings of data: the recording has none of them.
+    pub(crate) fn without_data_mappings(mut self) -> Self {
+        self.worker.keeps_data_mappings = false;
         self
     }
 
@@ -257,6 +263,8 @@ impl<'a> Reducer<'a> {
             Message::Note(_) => self.out.send_blocking(message),
             Message::Synthesized(records) => {
                 self.scan(records);
+                let (kept, _) = retain_records(records, |header, _| !self.worker.drops(header));
+                records.truncate(kept);
                 self.order.begin();
                 // It goes first, as without this stage: markers may follow once the writer has it.
                 self.out.send_blocking(message);

@@ -36,6 +36,7 @@ pub(super) struct Worker {
     /// Whose samples tell of Python's frames and of stacks, and what they told.
     pub(super) python: Option<(usize, PythonStacks)>,
     pub(super) stack_pages: Option<StackPages>,
+    pub(super) keeps_data_mappings: bool,
 }
 
 impl Worker {
@@ -59,6 +60,7 @@ impl Worker {
             counts: Unwound::default(),
             python: None,
             stack_pages: None,
+            keeps_data_mappings: true,
         }
     }
 
@@ -98,7 +100,7 @@ impl Worker {
         let (mut from, mut to) = (0, 0);
         while let Some(WholeRecord { header, .. }) = record_at(bytes, from) {
             let size = usize::from(header.size);
-            if self.tells_of_python(ring, header, bytes, from) {
+            if self.drops(header) || self.tells_of_python(ring, header, bytes, from) {
                 from += size;
                 continue;
             }
@@ -116,6 +118,12 @@ impl Worker {
         // What is no record stays: whoever counts damage sees it.
         bytes.copy_within(from.., to);
         to + (bytes.len() - from)
+    }
+
+    /// Whether a record was needed for unwinding only.
+    pub(super) fn drops(&self, header: RecordHeader) -> bool {
+        let is_mapping = matches!(header.kind, abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2);
+        !self.keeps_data_mappings && is_mapping && header.misc & abi::PERF_RECORD_MISC_MMAP_DATA != 0
     }
 
     /// Unwinds the sample at `from` into `frames`: what of it changes, and whether it has a user's

@@ -195,3 +195,27 @@ fn programs_of_32_bits() {
     // A sample in the prologue misses a frame, as along all frame pointers.
     assert!(all > 20 && whole >= all - 2, "{whole} of {all}");
 }
+
+/// Checks that mappings of data, which only unwinding needs, are left out of a recording, and are in
+/// it when they are asked for.
+#[test]
+fn mappings_of_data_are_left_out() {
+    if !can_unwind("stacks::mappings_of_data_are_left_out") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("recording");
+    let file = path.to_str().expect("a plain name");
+    let mapped = |options: &[&str]| {
+        kymo().succeed([&["record", "-o", file], options, &["--", "ls", "/"]].concat());
+        let said = kymo().succeed(["script", "-i", file, "--show-mmap-events"]);
+        let lines = said.stdout.lines().filter(|line| line.contains("PERF_RECORD_MMAP2"));
+        let (code, data): (Vec<_>, Vec<_>) =
+            lines.partition(|line| line.split_whitespace().any(|word| word.len() == 4 && word.contains('x')));
+        (code.len(), data.len())
+    };
+    let (code, data) = mapped(&[]);
+    assert!(code > 0 && data == 0, "{code} of code, {data} of data");
+    let (code, data) = mapped(&["--data"]);
+    assert!(code > 0 && data > 0, "{code} of code, {data} of data, with --data");
+}
