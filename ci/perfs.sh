@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Unpacks Debian's perf of three releases beside each other, with the libraries that each needs; installs nothing.
+# Unpacks Debian's perf of three releases beside each other, and the newest Python that kymo knows, with the libraries that
+# each needs; installs nothing.
 #
 #   ci/perfs.sh FOLDER
 #
 # FOLDER/SUITE/perf is then a command that runs that release's perf with that release's own dynamic linker and libraries.
+# FOLDER/python3.14/bin/python3.14 is an interpreter that names its linker and libraries itself.
 # What is there from an earlier run stays as it is, and nothing is downloaded for it. A release that cannot be had has no
 # folder, and costs a line on stderr that says why.
 set -euo pipefail
@@ -47,14 +49,14 @@ CONF
     echo "$apt/apt.conf"
 }
 
-# Downloads perf and all that it depends on, and unpacks it.
+# Downloads a package and all that it depends on, and unpacks it.
 unpack() {
-    local suite=$1 uri=$2 root=$scratch/$1/root package
+    local suite=$1 uri=$2 wanted=$3 root=$scratch/$1/root package
     APT_CONFIG=$(private_apt "$suite" "$uri")
     export APT_CONFIG
     mkdir -p "$root"
     timeout 600 apt-get -qq update </dev/null &&
-        timeout 600 apt-get -qq -y --download-only install linux-perf </dev/null || return 1
+        timeout 600 apt-get -qq -y --download-only install "$wanted" </dev/null || return 1
     for package in "$scratch/$suite"/apt/cache/archives/*.deb; do
         dpkg-deb -x "$package" "$root" || return 1
     done
@@ -77,12 +79,22 @@ done
 exec "$linker" --argv0 perf --library-path "$libraries" "$root/usr/bin/perf" "$@"'
 }
 
+# Makes an interpreter of what was unpacked: its home is the folder that its own path names.
+python_home() {
+    local root=$folder/python3.14/root home=$scratch/sid
+    mkdir -p "$home"/{bin,lib}
+    cp -a "$home/root/usr/bin/python3.14" "$home/bin/"
+    cp -a "$home/root/usr/lib/python3.14" "$home/lib/"
+    patchelf --force-rpath --set-rpath "$root/lib/x86_64-linux-gnu:$root/usr/lib/x86_64-linux-gnu" \
+        --set-interpreter "$root/usr/lib64/ld-linux-x86-64.so.2" "$home/bin/python3.14"
+}
+
 for suite in "${suites[@]}"; do
     [[ ! -e $folder/$suite ]] || continue
     uri=$(mirror)
     if [[ -z $uri ]] || ! command -v dpkg-deb >/dev/null; then
         note "no perf of Debian $suite: this machine has no apt with a mirror of Debian"
-    elif ! (unpack "$suite" "$uri") >"$scratch/said" 2>&1; then
+    elif ! (unpack "$suite" "$uri" linux-perf) >"$scratch/said" 2>&1; then
         note "no perf of Debian $suite: $(tail -n 1 "$scratch/said")"
     else
         command_of "$suite" >"$scratch/$suite/perf"
@@ -91,3 +103,14 @@ for suite in "${suites[@]}"; do
         mv "$scratch/$suite" "$folder/$suite"
     fi
 done
+
+if [[ ! -e $folder/python3.14 && $(uname -m) == x86_64 ]] && command -v patchelf dpkg-deb >/dev/null; then
+    rm -rf "${scratch:?}/sid"
+    uri=$(mirror)
+    if [[ -n $uri ]] && (unpack sid "$uri" python3.14 && python_home) >"$scratch/said" 2>&1; then
+        rm -rf "$scratch/sid/apt"
+        mv "$scratch/sid" "$folder/python3.14"
+    else
+        note "no Python 3.14: $(tail -n 1 "$scratch/said" 2>/dev/null)"
+    fi
+fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make setup`: installs what the tests need, unpacks perf of three Debian releases, and mounts tracefs. It installs only what is
-# missing, and only as root. What cannot be installed costs skipped tests, not the run.
+# `make setup`: installs what the tests need, unpacks perf of three Debian releases and Python 3.14, and mounts tracefs. It
+# installs only what is missing, and only as root. What cannot be installed costs skipped tests, not the run.
 #
 #   ci/setup.sh            installs
 #   ci/setup.sh --missing  prints what is missing, one name per line
@@ -34,6 +34,7 @@ missing_perfs() {
     for suite in bookworm trixie sid; do
         [[ -e $perfs/$suite ]] || echo "perf-of-$suite"
     done
+    [[ -e $perfs/python3.14 || $(uname -m) != x86_64 ]] || echo python3.14
 }
 
 missing_mounts() {
@@ -72,7 +73,7 @@ install_packages() {
 # To read what kymo writes, and to write what kymo reads.
 unpack_perfs() {
     [[ -n $(missing_perfs) ]] || return 0
-    echo "unpacking perf of three Debian releases into $perfs"
+    echo "unpacking perf of three Debian releases and Python 3.14 into $perfs"
     ci/perfs.sh "$perfs" || note "ci/perfs.sh failed; tests of other releases of perf will skip"
 }
 

@@ -6,8 +6,9 @@ use kymo_perf::bpf::PythonCode;
 /// Where a unicode object has its characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextLayout {
-    /// How many bits of the state precede the width of characters.
-    pub(super) width_shift: u32,
+    /// How many bits of the state precede the width of characters: the first of these where it is
+    /// not 0.
+    pub(super) width_shifts: &'static [u32],
     /// Bytes before the characters, if all are ASCII, and if not.
     pub(super) ascii_head: usize,
     pub(super) head: usize,
@@ -30,7 +31,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// The text of a unicode object, cut to what was copied; `None` if it is none.
 fn text(object: &[u8], layout: TextLayout) -> Option<String> {
     let length = usize::try_from(u64_at(object, LENGTH_AT)?).ok().filter(|&length| length > 0)?;
-    let state = u32_at(object, STATE_AT)? >> layout.width_shift;
+    let state = u32_at(object, STATE_AT)?;
+    let state = layout.width_shifts.iter().map(|bits| state >> bits).find(|state| state & 7 != 0)?;
     let (width, is_compact, is_ascii) = ((state & 7) as usize, state & 8 != 0, state & 16 != 0);
     if !is_compact || !matches!(width, 1 | 2 | 4) {
         return None;
@@ -72,7 +74,7 @@ pub(super) fn function(
 mod tests {
     use super::*;
 
-    const LAYOUT: TextLayout = TextLayout { width_shift: 2, ascii_head: 40, head: 56 };
+    const LAYOUT: TextLayout = TextLayout { width_shifts: &[2], ascii_head: 40, head: 56 };
 
     fn object(length: u64, state: u32, at: usize, characters: &[u8]) -> Vec<u8> {
         let mut object = vec![0; 120];
@@ -97,5 +99,16 @@ mod tests {
         assert_eq!(read(&object(4, 1 << 2, 40, b"main")), None, "not compact");
         assert_eq!(read(&object(0, state(1, 1), 40, b"")), None);
         assert_eq!(read(&object(4, state(1, 1), 40, b"main")[..30]), None);
+    }
+
+    /// Checks that both places of the width in versions of 3.14 are found. What lies above the bits
+    /// of the state is not cleared.
+    #[test]
+    fn texts_of_3_14() {
+        let layout = TextLayout { width_shifts: &[2, 16], ..LAYOUT };
+        let read = |state: u32| text(&object(4, state, 40, b"main"), layout);
+        assert_eq!(read(0xffff_ff65).as_deref(), Some("main"), "3.14.10");
+        assert_eq!(read(0x0019_0003).as_deref(), Some("main"), "earlier header");
+        assert_eq!(read(0x0000_0003), None);
     }
 }

@@ -54,12 +54,11 @@ fn objects(minor: u8) -> VersionLayout {
             entry_mark: NO_MARK,
             frame_bytes: 112,
             code_names: 104,
-            width_shift: 2,
         },
         code: CodeLayout {
             position,
             lines,
-            text: TextLayout { width_shift: 2, ascii_head: 48, head: 72 },
+            text: TextLayout { width_shifts: &[2], ascii_head: 48, head: 72 },
             first_line: 40,
         },
         interpreters: 32,
@@ -84,12 +83,11 @@ fn marked() -> VersionLayout {
             entry_mark: 1,
             frame_bytes: 72,
             code_names: 112,
-            width_shift: 2,
         },
         code: CodeLayout {
             position: PositionKind::InObject(184),
             lines: LineFormat::Locations,
-            text: TextLayout { width_shift: 2, ascii_head: 48, head: 72 },
+            text: TextLayout { width_shifts: &[2], ascii_head: 48, head: 72 },
             first_line: 72,
         },
         interpreters: 40,
@@ -114,12 +112,11 @@ fn separated() -> VersionLayout {
             entry_mark: 3,
             frame_bytes: 72,
             code_names: 112,
-            width_shift: 2,
         },
         code: CodeLayout {
             position: PositionKind::InObject(192),
             lines: LineFormat::Locations,
-            text: TextLayout { width_shift: 2, ascii_head: 40, head: 56 },
+            text: TextLayout { width_shifts: &[2], ascii_head: 40, head: 56 },
             first_line: 68,
         },
         interpreters: 40,
@@ -146,7 +143,7 @@ fn published(minor: u8, words: &[u64]) -> Result<VersionLayout, String> {
     if !in_order || field(thread + 6)? != field(thread + 5)? + 8 || frame_mark >= 127 || position >= 120 {
         return Err(damaged());
     }
-    let width_shift = if minor >= 14 { 16 } else { 2 };
+    let width_shifts: &[u32] = if minor >= 14 { &[2, 16] } else { &[2] };
     Ok(VersionLayout {
         walk: PythonLayout {
             frames: FrameKind::Separated,
@@ -163,12 +160,11 @@ fn published(minor: u8, words: &[u64]) -> Result<VersionLayout, String> {
             entry_mark: 3,
             frame_bytes: (frame_mark + 1).max(position + 8),
             code_names: names,
-            width_shift,
         },
         code: CodeLayout {
             position: PositionKind::InObject(field(code + 8)?),
             lines: LineFormat::Locations,
-            text: TextLayout { width_shift, ascii_head: 40, head: 56 },
+            text: TextLayout { width_shifts, ascii_head: 40, head: 56 },
             first_line: field(code + 4)? as usize,
         },
         interpreters: field(4)?.into(),
@@ -243,7 +239,8 @@ mod tests {
             newer.insert(at, 0);
         }
         let newer = published(14, &newer).unwrap();
-        assert_eq!(newer.walk, PythonLayout { width_shift: 16, ..layout.walk });
+        assert_eq!(newer.walk, layout.walk);
+        assert_eq!(newer.code.text.width_shifts, [2, 16]);
         assert!(published(14, &WORDS_3_13).is_err());
         for at in [4, 8, 22, 23, 30, 32, 35, 42] {
             let mut damaged = WORDS_3_13;

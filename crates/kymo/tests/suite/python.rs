@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::matrix::unpacked;
 use crate::programs::sources;
 use crate::tools::{Need, Running, Tool, find, kymo, perf, require, run, skip, text};
 
@@ -25,7 +26,7 @@ const STACKS: [&[&str]; 10] = [
 /// One frame: function without what qualifies it, file, and line.
 type PythonFrame = (String, String, usize);
 
-/// A CPython of this version that is no script: pyenv's, or one in the path.
+/// A CPython of this version that is no script: pyenv's, the unpacked one, or one in the path.
 fn interpreter(version: &str) -> Option<PathBuf> {
     let is_elf = |path: &Path| std::fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
     let homes = [std::env::var_os("PYENV_ROOT").map(PathBuf::from), Some("/root/.pyenv".into())];
@@ -36,8 +37,9 @@ fn interpreter(version: &str) -> Option<PathBuf> {
         let same = name.to_str()?.strip_prefix(version)?.starts_with('.');
         same.then(|| entry.path().join("bin").join(format!("python{version}")))
     });
-    let in_path = find(&format!("python{version}"));
-    own.chain(in_path).find(|path| is_elf(path))
+    let name = format!("python{version}");
+    let others = [Some(unpacked(&name).join("bin").join(&name)), find(&name)];
+    own.chain(others.into_iter().flatten()).find(|path| is_elf(path))
 }
 
 /// The stacks of a recording, each outermost first, and whether native frames are left that run

@@ -31,8 +31,6 @@ pub struct PythonLayout {
     pub frame_bytes: u32,
     /// `PyCodeObject.co_filename`, before the name and what follows it.
     pub code_names: u32,
-    /// Where `PyUnicodeObject.state` has the width of characters, in bits.
-    pub width_shift: u32,
 }
 
 /// The kinds of frames that CPython has had.
@@ -65,12 +63,11 @@ pub(super) mod at {
     pub(in super::super) const ENTRY_MARK: i16 = 56;
     pub(in super::super) const FRAME_BYTES: i16 = 60;
     pub(in super::super) const CODE_NAMES: i16 = 64;
-    pub(in super::super) const WIDTH_SHIFT: i16 = 68;
 }
 
 /// In place of `inner_frame` where there is none.
 pub(super) const NONE: u32 = u32::MAX;
-pub(super) const LAYOUT_BYTES: usize = 72;
+pub(super) const LAYOUT_BYTES: usize = 68;
 pub(super) const OBJECT: i32 = 0;
 pub(super) const SEPARATED: i32 = 2;
 
@@ -98,7 +95,6 @@ impl PythonLayout {
             self.entry_mark,
             self.frame_bytes,
             self.code_names,
-            self.width_shift,
         ];
         let mut bytes = interpreters.to_ne_bytes().to_vec();
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));

@@ -362,11 +362,18 @@ impl Assembler {
         self.jump_unless(R0, 0, end);
         self.load64(R2, R8, to + 16); // characters
         self.limit(R2, record::TEXT_BYTES);
-        self.load32(R1, R8, to + 32); // the width of each: 1, 2 or 4 bytes
-        self.load32(R4, R7, at::WIDTH_SHIFT);
-        self.and_imm(R4, 31);
-        self.shift_right(R1, R4);
+        // The width of each is 1, 2 or 4 bytes, from bit 2 of the state on. Earlier
+        // versions of 3.14 had it from bit 16 on, and nothing at bit 2.
+        let width = self.label();
+        self.load32(R4, R8, to + 32);
+        self.mov(R1, R4);
+        self.shift_right_imm(R1, 2);
         self.and_imm(R1, 7);
+        self.jump_unless(R1, 0, width);
+        self.mov(R1, R4);
+        self.shift_right_imm(R1, 16);
+        self.and_imm(R1, 7);
+        self.place(width);
         self.shift_right_imm(R1, 1);
         self.shift_left(R2, R1);
         self.limit(R2, record::TEXT_BYTES);

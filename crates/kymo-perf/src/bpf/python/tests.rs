@@ -17,7 +17,6 @@ const LAYOUT: PythonLayout = PythonLayout {
     entry_mark: 3,
     frame_bytes: 80,
     code_names: 112,
-    width_shift: 2,
 };
 
 /// Checks that the kernel accepts every program, and that a process that is entered is in the map

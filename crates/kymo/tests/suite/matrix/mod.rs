@@ -18,11 +18,16 @@ use crate::interop::{COUNTS, tables_of};
 use crate::scenario::Recording;
 use crate::tools::{Need, Tool, kymo, ready, skip};
 
-/// The perf of a Debian release, if it was unpacked.
-pub(crate) fn perf_of(suite: &str) -> Option<Tool> {
+/// What `ci/perfs.sh` unpacked under this name, if it did.
+pub(crate) fn unpacked(name: &str) -> PathBuf {
     let folder = std::env::var_os("KYMO_PERFS")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/perfs"), PathBuf::from);
-    let path = folder.join(suite).join("perf");
+    folder.join(name)
+}
+
+/// The perf of a Debian release, if it was unpacked.
+pub(crate) fn perf_of(suite: &str) -> Option<Tool> {
+    let path = unpacked(suite).join("perf");
     path.is_file().then_some(Tool { name: "perf", path })
 }
 
