@@ -34,6 +34,12 @@ pub trait GeneratedCode {
     /// The frame of the function at this address; `is_innermost`: it runs there, so that its frame
     /// may be incomplete. `None`: no runtime is known that made this code.
     fn frame_at(&mut self, address: u64, is_innermost: bool) -> Option<GeneratedFrame>;
+
+    /// The same frame, which has led to no code: other code may lie there by now than when it was
+    /// last looked at. `None`: that cannot be.
+    fn frame_at_again(&mut self, _address: u64, _is_innermost: bool) -> Option<GeneratedFrame> {
+        None
+    }
 }
 
 /// Nothing is known of generated code.
@@ -47,6 +53,18 @@ impl GeneratedCode for UnknownCode {
 }
 
 impl GeneratedFrame {
+    /// The same frame after its function has pushed so many words, as HotSpot's comparison of
+    /// strings does in the middle of a method; `None`: pushes do not move what leads to the caller.
+    pub(super) fn after_pushes(self, words: u32) -> Option<GeneratedFrame> {
+        let GeneratedFrame::ByStackPointer { return_address, frame_pointer } = self else { return None };
+        let moved = |offset: u32| offset.checked_add(words * 8);
+        let frame_pointer = match frame_pointer {
+            Some(offset) => Some(moved(offset)?),
+            None => None,
+        };
+        Some(GeneratedFrame::ByStackPointer { return_address: moved(return_address)?, frame_pointer })
+    }
+
     /// Steps to the caller.
     pub(super) fn step(self, regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
         let word = |address| stack.word(address).ok_or_else(|| stack.why_unreadable(address));

@@ -237,6 +237,44 @@ fn generated_code_is_walked_by_frame_pointers() {
     assert_eq!(unwinder.unwind(&AddressSpace::new(), &regs, &[], 7, &mut frames), Stop::NoMapping);
 }
 
+/// Code with frames of four words, of which a runtime first says that they have three.
+struct Recompiled {
+    asked_again: usize,
+}
+
+impl GeneratedCode for Recompiled {
+    fn frame_at(&mut self, _: u64, _: bool) -> Option<GeneratedFrame> {
+        Some(GeneratedFrame::ByStackPointer { return_address: 16, frame_pointer: Some(8) })
+    }
+
+    fn frame_at_again(&mut self, _: u64, _: bool) -> Option<GeneratedFrame> {
+        self.asked_again += 1;
+        Some(GeneratedFrame::ByStackPointer { return_address: 24, frame_pointer: Some(16) })
+    }
+}
+
+/// Checks that the innermost function of generated code may have pushed up to four words, that a
+/// caller may not, and that a layout which leads to no code is asked for again.
+#[test]
+fn generated_frames_with_pushes_and_recompiled_ones() {
+    let mut space = AddressSpace::new();
+    space.map(0x1000, 0x2000, 0, None);
+    let unwound = |words: &[u64]| {
+        let mut code = Recompiled { asked_again: 0 };
+        let (regs, mut frames) = (UserRegs::new(0x1100, STACK_AT, 0), Vec::new());
+        let mut unwinder = Unwinder::new(Convention::Return);
+        unwinder.unwind_generated(&space, &regs, &stack_of(words), MAX_FRAMES, &mut code, &mut frames);
+        (frames, code.asked_again)
+    };
+    for pushed in 0..=4 {
+        let words = [vec![5; pushed], vec![7, 8, 0x1200]].concat();
+        assert_eq!(unwound(&words), (vec![0x1100, 0x1200], 1), "{pushed} words");
+    }
+    assert_eq!(unwound(&[5, 5, 5, 5, 5, 5, 7, 8, 0x1200]), (vec![0x1100], 1));
+    // The caller's frame has four words.
+    assert_eq!(unwound(&[7, 8, 0x1200, 5, 7, 8, 0x1300]), (vec![0x1100, 0x1200, 0x1300], 2));
+}
+
 /// Checks that a file whose build id is not the recorded one is refused, in words, and not used.
 #[test]
 fn another_build_of_a_file_is_refused() {

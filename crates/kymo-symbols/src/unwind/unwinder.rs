@@ -7,7 +7,7 @@ use gimli::UnwindContext;
 use super::call_sites::CallSites;
 use super::compat;
 use super::expression::{Expression, ExpressionError};
-use super::generated::{GeneratedCode, UnknownCode, step_frame_pointer};
+use super::generated::{GeneratedCode, GeneratedFrame, UnknownCode, step_frame_pointer};
 use super::module::Module;
 use super::regs::{RSP, UserRegs};
 use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
@@ -130,6 +130,9 @@ const MOST_RETRIES: usize = 16;
 
 /// Exotic rules kept before the whole cache starts afresh.
 const MAX_EXOTIC: usize = 1 << 14;
+
+/// Words that a function of a known layout may have pushed in its middle, where a sample meets it.
+const MOST_PUSHED_WORDS: u32 = 4;
 
 impl Unwinder {
     /// An unwinder with an empty cache.
@@ -396,12 +399,48 @@ impl Unwinder {
         let Some(layout) = code.frame_at(address, frame.first) else {
             return self.step_without_data(memory, frame, regs, true);
         };
-        layout.step(regs, memory.stack)?;
-        let is_code = match &mut self.call_sites {
-            Some(call_sites) => call_sites.may_return_to(memory.space, regs.ip),
-            None => memory.space.find(regs.ip).is_some(),
+        let stepped = self.step_by_layout(memory, frame, layout, regs);
+        if stepped.is_ok() || layout == GeneratedFrame::Unknown {
+            return stepped;
+        }
+        match code.frame_at_again(address, frame.first) {
+            Some(again) if again != layout => self.step_by_layout(memory, frame, again, regs),
+            _ => stepped,
+        }
+    }
+
+    /// The caller of a frame of generated code that lies like this on the stack. `regs` stay as they
+    /// are if it leads to no code.
+    fn step_by_layout(
+        &mut self,
+        memory: Memory<'_>,
+        frame: Frame,
+        layout: GeneratedFrame,
+        regs: &mut UserRegs,
+    ) -> Result<Caller, Stop> {
+        let before = *regs;
+        let stop = match layout.step(regs, memory.stack) {
+            Ok(()) if self.is_code(memory, regs.ip) => return Ok(Caller::ByLayout),
+            Ok(()) => Stop::NoUnwindInfo,
+            Err(stop) => stop,
         };
-        if is_code { Ok(Caller::ByLayout) } else { Err(Stop::NoUnwindInfo) }
+        for words in 1..=MOST_PUSHED_WORDS {
+            let Some(pushed) = layout.after_pushes(words).filter(|_| frame.first) else { break };
+            *regs = before;
+            if pushed.step(regs, memory.stack).is_ok() && self.is_code(memory, regs.ip) {
+                return Ok(Caller::ByLayout);
+            }
+        }
+        *regs = before;
+        Err(stop)
+    }
+
+    /// Whether a frame of generated code may return to this address.
+    fn is_code(&mut self, memory: Memory<'_>, address: u64) -> bool {
+        match &mut self.call_sites {
+            Some(call_sites) => call_sites.may_return_to(memory.space, address),
+            None => memory.space.find(address).is_some(),
+        }
     }
 
     /// The caller of a frame that no unwind data covers. The innermost frame (`first`), and one that

@@ -29,8 +29,8 @@ const MOST_UNKNOWN: usize = 1 << 12;
 /// Machines that are known at once.
 const MOST_MACHINES: usize = 64;
 
-/// How long it takes until something is asked for again that could not be read: the machine may still be
-/// starting.
+/// How long it takes until something is asked for again that could not be read, or led to no code:
+/// the machine may still be starting, or has other code there now.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A machine, and an address of its code; `None`: its tables will be needed.
@@ -162,6 +162,16 @@ impl GeneratedCode for ProcessCode<'_> {
         }
         let blob = frames.machines.get(pid).and_then(|machine| machine.blob(address));
         Some(blob.map_or(GeneratedFrame::Unknown, |blob| blob.frame_at(address, is_innermost)))
+    }
+
+    fn frame_at_again(&mut self, address: u64, is_innermost: bool) -> Option<GeneratedFrame> {
+        let machine = self.frames.machines.get_mut(&self.pid)?;
+        let (&start, (blob, read)) = machine.blobs.range(..=address).next_back()?;
+        if address >= blob.range.end || read.elapsed() < RETRY {
+            return None;
+        }
+        machine.blobs.remove(&start);
+        self.frame_at(address, is_innermost)
     }
 }
 
