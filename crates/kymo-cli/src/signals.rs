@@ -1,8 +1,10 @@
 //! Signals that end a verb: noted, and readable, instead of the end of this process.
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use kymo_perf::sys::BlockedSignals;
@@ -32,6 +34,8 @@ impl Signals {
     }
 
     /// Catches each of them once: the second time it ends this process, whatever that waits for.
+    /// Within half a second it is the same request: a terminal interrupts its whole foreground,
+    /// and a program such as `sudo` or `timeout` passes on what it got itself.
     ///
     /// # Errors
     /// If there is no descriptor left.
@@ -45,11 +49,10 @@ impl Signals {
         let last = Arc::new(AtomicUsize::new(0));
         // A signal that comes before its last registration would wake no reader, and would be forgotten.
         let _blocked = BlockedSignals::new();
+        let repeats = once.then(Repeats::follow).transpose().context("failed to make a socket pair")?;
         let register = |signal| {
-            if once {
-                let again = Arc::new(AtomicBool::new(false));
-                flag::register_conditional_default(signal, Arc::clone(&again))?;
-                flag::register(signal, again)?;
+            if let Some(repeats) = &repeats {
+                repeats.register(signal)?;
             }
             // The number before the wake-up: what wakes must see which signal it was.
             flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
@@ -106,6 +109,45 @@ impl Signals {
         // Without a thread for it the second signal is left.
         let _ = kymo_record::watch_for_silence(self.another_fd()?, tell);
         Ok(())
+    }
+}
+
+/// Which signals end this process when they come again.
+struct Repeats {
+    /// Of each: whether it came, and whether that was long enough ago.
+    flags: [(Arc<AtomicBool>, Arc<AtomicBool>); ENDING.len()],
+    came: UnixStream,
+}
+
+impl Repeats {
+    /// Signals of one kind that are closer to each other are one request.
+    const ONE_REQUEST: Duration = Duration::from_millis(500);
+
+    /// Starts the thread that lets time pass. Without it signals are caught as often as they come.
+    fn follow() -> std::io::Result<Repeats> {
+        let (mut woken, came) = UnixStream::pair()?;
+        let flags: [(Arc<AtomicBool>, Arc<AtomicBool>); ENDING.len()] = Default::default();
+        let followed = flags.clone();
+        let follow = move || {
+            let mut bytes = [0; 64];
+            while woken.read(&mut bytes).is_ok_and(|read| read > 0) {
+                std::thread::sleep(Repeats::ONE_REQUEST);
+                for (came, again) in &followed {
+                    // Relaxed: the handler set it before it wrote what was read.
+                    again.store(came.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().name("kymo-signals".into()).spawn(follow);
+        Ok(Repeats { flags, came })
+    }
+
+    fn register(&self, signal: i32) -> std::io::Result<()> {
+        let at = ENDING.iter().position(|&ending| ending == signal).expect("one of them");
+        let (came, again) = &self.flags[at];
+        flag::register_conditional_default(signal, Arc::clone(again))?;
+        flag::register(signal, Arc::clone(came))?;
+        low_level::pipe::register(signal, self.came.try_clone()?).map(drop)
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Forks the command, after a look whether it can be found at all: a typing error should not touch
 /// any file. `aside`: its standard output goes to standard error, because the recording goes to
@@ -54,9 +55,14 @@ pub(crate) fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
     }
     workload.signal(SIGTERM);
     let fd = workload.ended_fd().try_clone_to_owned().ok()?;
-    let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
-    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
-        Ok(1..) => workload.wait().ok(),
-        _ => None,
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let patience = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()?;
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
+            Ok(1..) => return workload.wait().ok(),
+            // Another signal, of the same request or to write a snapshot.
+            Err(Errno::INTR) => {}
+            _ => return None,
+        }
     }
 }

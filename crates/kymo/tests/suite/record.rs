@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Running, kymo, perf, ready, require, run, signal, skip, text};
@@ -171,16 +171,60 @@ fn an_interrupt_shows_in_the_status() {
     assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{words}");
 }
 
+/// Starts a recording of a program that does this when it is to end, and interrupts it.
+fn interrupted_with_a_slow_program(path: &Path, at_end: &str) -> Child {
+    let program = format!("echo $$ >{}; trap '{at_end}' TERM; {ENDLESS}", text(&pid_file(path)));
+    let arguments = ["record", "-F", "6000", "-o", text(path), "--", "sh", "-c", &program];
+    let child = wait_for_samples(kymo().command(arguments), path);
+    signal(&child, Signal::INT);
+    child
+}
+
+/// The program of such a recording.
+fn recorded(path: &Path) -> Pid {
+    let pid = fs::read_to_string(pid_file(path)).expect("the program ran");
+    pid.trim().parse().ok().and_then(Pid::from_raw).expect("a pid")
+}
+
+/// Checks that interrupts right after each other are one request: a terminal sends one to all, and
+/// `sudo` or `timeout` passes on its own. kymo waits for the program.
+#[test]
+fn interrupts_right_after_each_other_are_one() {
+    let path = folder("interrupts-as-one").join("perf.data");
+    let child = interrupted_with_a_slow_program(&path, "sleep 0.3; exit 3");
+    for _ in 0..3 {
+        signal(&child, Signal::INT);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().expect("kymo ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("Captured and wrote"), "{words}");
+    assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{words}");
+    assert!(test_kill_process(recorded(&path)).is_err(), "kymo waited for the program");
+}
+
+/// Checks that a later interrupt ends a recorder that waits for its program, at once.
+#[test]
+fn a_later_interrupt_ends_the_recorder() {
+    let path = folder("interrupts-apart").join("perf.data");
+    let mut child = interrupted_with_a_slow_program(&path, "exec sleep 1000");
+    while child.try_wait().expect("kymo is there").is_none() {
+        std::thread::sleep(Duration::from_millis(100));
+        signal(&child, Signal::INT);
+    }
+    let status = child.wait().expect("kymo ended");
+    assert_eq!(status.signal(), Some(Signal::INT.as_raw()));
+    kill_process(recorded(&path), Signal::KILL).expect("nobody waited for the program");
+}
+
 /// Checks that a recorder killed half-way leaves a file which opens in both tools.
 #[test]
 fn a_killed_recorder_leaves_a_valid_file() {
     for round in 0..3 {
         let path = folder(&format!("killed-{round}")).join("perf.data");
         let child = start_endless(&path);
-        let program = fs::read_to_string(pid_file(&path)).expect("the program runs");
-        let program = program.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
         signal(&child, Signal::KILL);
-        kill_process(program, Signal::KILL).expect("it still runs");
+        kill_process(recorded(&path), Signal::KILL).expect("it still runs");
         // The pipe closes with the last of both.
         child.wait_with_output().expect("kymo ends");
         assert!(samples(&path) > 0, "the file has samples");
