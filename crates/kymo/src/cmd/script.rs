@@ -197,6 +197,11 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
 /// The script of `-s` with its arguments.
 fn python_script(args: &ScriptArgs) -> anyhow::Result<Option<PythonScript>> {
     let Some(name) = &args.script else {
+        // What clap does not know is among the words, because those behind a script are its own.
+        let is_option = |word: &&OsString| word.len() > 1 && word.as_encoded_bytes().starts_with(b"-");
+        if let Some(option) = args.words.iter().find(is_option) {
+            bail!("unexpected argument '{}'; see `kymo script --help`", option.display());
+        }
         if let [_, more, ..] = &args.words[..] {
             bail!("unexpected argument '{}': one recording is printed", more.display());
         }

@@ -117,3 +117,17 @@ fn refusals() {
     kymo().run(["script", "-i", file, "-F", "comm,+ip"]).ends(129).says("or none of them");
     kymo().succeed(["script", "-i", file, "--header-only"]).prints("# cmdline : ");
 }
+
+/// Checks that an unknown option is no file name, and that a second file is refused.
+#[test]
+fn unknown_options_are_no_files() {
+    for (words, wrong) in [
+        (&["--no-such-option"][..], "--no-such-option"),
+        (&["perf.data", "-l"], "-l"),
+        (&["one.data", "other.data"], "other.data"),
+    ] {
+        let said = kymo().run([&["script"], words].concat());
+        assert!(said.stderr.contains(&format!("unexpected argument '{wrong}'")), "{}", said.stderr);
+        said.ends(129);
+    }
+}
