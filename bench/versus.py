@@ -4,6 +4,7 @@
     bench/versus.py report            the same big recording read by perf and by kymo
     bench/versus.py overhead          what recording costs the recorded program
     bench/versus.py stacks            how many call chains of real programs are whole
+    bench/versus.py runtimes          how much code of Java and node has names
     bench/versus.py start             what `record -- true` takes
     bench/versus.py evlist            event lists opened and closed by both tools
     bench/versus.py attach            from the start of `record -p` on thousands of threads until it records

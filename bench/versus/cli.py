@@ -12,12 +12,13 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, idle, overhead, probe, releases, report, spawn, stacks, start, stat, storm, watch
+from versus import attach, breakpoint, evlist, idle, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
     "report": report,
     "overhead": overhead,
+    "runtimes": runtimes,
     "stacks": stacks,
     "start": start,
     "evlist": evlist,

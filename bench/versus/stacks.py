@@ -1,13 +1,19 @@
 """How many call chains reach the function that their thread begins in, and what a sample takes.
 
 Programs of Debian that nobody here wrote, each recorded by `kymo record` without an option, by `perf record -g` and by
-`perf record --call-graph dwarf`, all at 999 samples per second. `perf script` reads all recordings, so that each is judged in the same
-way: by the name of the outermost user frame of every sample that has user frames. A stripped program's `_start` has no name:
-there the frame inside of it is `__libc_start_main`. A program that is not installed is left out, and named.
+`perf record --call-graph dwarf`, all at 999 samples per second. `perf script` reads these recordings, so that each is judged in
+the same way: by the name of the outermost user frame of every sample that has user frames. A stripped program's `_start` has no
+name: there the frame inside of it is `__libc_start_main`. A program that is not installed is left out, and named.
+
+`--tools` takes `kymo -z` and `samply`, too. samply wants /proc/sys/kernel/perf_event_paranoid at 1 or less, of root also. Its
+profile has the names beside it, and is compressed.
 """
 
 import collections
+import gzip
+import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -18,8 +24,11 @@ HELP = "the share of whole call chains on real programs"
 
 WORK = ROOT / "bench" / "workloads" / "stacks"
 
-# Functions that threads begin in.
-STARTS = re.compile(r"(_start|clone3?|__clone3?|start_thread|_dl_start_user|_dl_start"
+EVENT = ("-F", "999", "-e", "cpu-clock")
+PARANOID = pathlib.Path("/proc/sys/kernel/perf_event_paranoid")
+
+# Functions that threads begin in. samply leaves out an underscore.
+STARTS = re.compile(r"(_?start|clone3?|__clone3?|start_thread|_dl_start_user|_dl_start"
                     r"|runtime\.(goexit|rt0_go|clone|mstart|morestack|mcall|sigtramp)(\.abi0)?)(@@.*)?$")
 
 
@@ -47,7 +56,7 @@ def programs(bench):
         "ruby": ("ruby", ["ruby", WORK / "work.rb"], None),
         "perl": ("perl", ["perl", WORK / "work.pl"], None),
         "go": ("go", [go], None),
-        "rust": ("rustc", [own, "40"], None),
+        "rust": ("rustc", [own, "2000"], None),
         "gcc": ("gcc", ["gcc", "-O2", "-c", large, "-o", bench.scratch / "large.o"], None),
         "rustc": ("/usr/bin/rustc", ["/usr/bin/rustc", "-O", "--crate-type", "lib", "--emit", "obj", "-o",
                                      bench.scratch / "large-rust.o", rust], None),
@@ -74,11 +83,18 @@ def run(bench, args):
     if unknown:
         raise Refusal(f"no such program: {', '.join(unknown)}; there are {', '.join(known)}")
     record = {
-        "kymo": [bench.kymo, "record"],
-        "perf -g": [bench.perf, "record", "-g"],
-        "perf dwarf": [bench.perf, "record", "--call-graph", "dwarf"],
+        "kymo": [bench.kymo, "record", *EVENT],
+        "kymo -z": [bench.kymo, "record", "-z", *EVENT],
+        "perf -g": [bench.perf, "record", "-g", *EVENT],
+        "perf dwarf": [bench.perf, "record", "--call-graph", "dwarf", *EVENT],
+        "samply": ["samply", "record", "--save-only", "--unstable-presymbolicate", "-r", "999"],
     }
     tools = args.tools.split(",")
+    unknown = [tool for tool in tools if tool not in record]
+    if unknown:
+        raise Refusal(f"no such recorder: {', '.join(unknown)}; there are {', '.join(record)}")
+    if "samply" in tools and int(PARANOID.read_text()) > 1:
+        raise Refusal(f"samply records only where {PARANOID} says 1 or less")
     found, rows, all_of = {}, [], {tool: collections.Counter() for tool in tools}
     for name in names:
         needed, command, threads = known[name]
@@ -88,10 +104,11 @@ def run(bench, args):
         found[name] = {}
         for tool in tools:
             bench.say(f"{name}: {tool}")
-            path = bench.scratch / "recording"
+            path = bench.scratch / ("recording.json.gz" if tool == "samply" else "recording")
             path.unlink(missing_ok=True)
-            measure([*record[tool], "-F", "999", "-e", "cpu-clock", "-o", path, "--", *command], cwd=bench.scratch)
-            found[name][tool] = {**judged(bench, path, threads), "bytes": path.stat().st_size}
+            measure([*record[tool], "-o", path, "--", *command], cwd=bench.scratch)
+            samples = samples_of_samply(path) if tool == "samply" else samples_of_perf(bench, path)
+            found[name][tool] = {**judged(samples, threads), "bytes": path.stat().st_size}
             all_of[tool].update(found[name][tool])
         rows.append([name, *(cell for tool in tools for cell in cells(found[name][tool]))])
     rows.append(["together", *(cell for tool in tools for cell in cells(all_of[tool]))])
@@ -105,25 +122,60 @@ def cells(counts):
     return [f"{100 * counts['whole'] / counts['samples']:.2f} %", f"{counts['bytes'] / counts['all']:.0f}"]
 
 
-def judged(bench, path, threads):
+def judged(samples, threads):
     """Counts of all samples, of those with user frames, and of whole chains among these."""
     counts = {"all": 0, "samples": 0, "whole": 0}
-    said = output([bench.perf, "script", "-i", path, "--no-inline", "-F", "comm,ip,sym,dso"])
-    for sample in said.split("\n\n"):
-        lines = sample.strip("\n").splitlines()
-        if not lines:
-            continue
+    for comm, frames in samples:
         counts["all"] += 1
-        comm, frames = lines[0].strip(), [line.strip() for line in lines[1:]]
-        frames = [frame for frame in frames if "([kernel" not in frame and "(" in frame]
         if not frames or threads and comm != threads:
             continue
         counts["samples"] += 1
-        symbol = lambda frame: frame.split(" ", 1)[-1].rsplit(" (", 1)[0]
-        inside = symbol(frames[-2]) if len(frames) > 1 else ""
-        is_start = STARTS.match(symbol(frames[-1])) or inside.startswith("__libc_start_main")
-        counts["whole"] += bool(is_start)
+        inside = frames[-2] if len(frames) > 1 else ""
+        counts["whole"] += bool(STARTS.match(frames[-1]) or inside.startswith(("__libc_start_main", "_libc_start_main")))
     return counts
+
+
+def samples_of_perf(bench, path):
+    """The thread's name and the names of the user frames, innermost first, of each sample."""
+    said = output([bench.perf, "script", "-i", path, "--no-inline", "-F", "comm,ip,sym,dso"])
+    for sample in said.split("\n\n"):
+        lines = sample.strip("\n").splitlines()
+        if lines:
+            frames = [line.strip() for line in lines[1:] if "([kernel" not in line and "(" in line]
+            yield lines[0].strip(), [frame.split(" ", 1)[-1].rsplit(" (", 1)[0] for frame in frames]
+
+
+def samples_of_samply(path):
+    """The same of samply's profile, with the names of the file beside it."""
+    with gzip.open(path) as file:
+        profile = json.load(file)
+    names = json.loads(path.with_name(path.name.replace(".json.gz", ".json.syms.json")).read_text())
+    known = {}
+    for library in names["data"]:
+        symbols = [names["string_table"][symbol["symbol"]] for symbol in library["symbol_table"]]
+        known[library["code_id"]] = {address: symbols[at] for address, at in library["known_addresses"]}
+    for thread in profile["threads"]:
+        strings, frames, functions = thread["stringArray"], thread["frameTable"], thread["funcTable"]
+        stacks, resources = thread["stackTable"], thread["resourceTable"]
+
+        def user_name(frame):
+            """None for a frame of the kernel."""
+            function = frames["func"][frame]
+            name, resource = strings[functions["name"][function]], functions["resource"][function]
+            library = resources["lib"][resource] if resource not in (None, -1) else None
+            if library is None:
+                return None if name.startswith("0xffffffff") else name
+            library = profile["libs"][library]
+            if library["name"].startswith("[kernel"):
+                return None
+            return known.get(library["codeId"], {}).get(frames["address"][frame], name)
+
+        for stack in thread["samples"]["stack"]:
+            chain = []
+            while stack is not None:
+                chain.append(user_name(stacks["frame"][stack]))
+                stack = stacks["prefix"][stack]
+            yield thread["name"], [name for name in chain if name]
 
 
 def c_source():
