@@ -369,12 +369,14 @@ fn callers_of_java_methods() {
         let (mut all, mut whole, mut exact) = (0, 0, 0);
         for chain in frames(&file) {
             let Some(innermost) = chain.iter().position(|frame| is_java(&frame)) else { continue };
+            // Stubs of generated code that the machine itself calls have other callers.
+            if !chain.iter().any(|frame| is_java(&frame) && frame.0.contains("Descends")) {
+                continue;
+            }
             all += 1;
             let java = chain[innermost..].iter().take_while(is_java).count();
             let Some((caller, module)) = chain.get(innermost + java) else { continue };
-            // The second one looks at the processor when the machine starts.
-            let is_right = ["JavaCalls::call_helper", "VM_Version::initialize"].contains(&caller.as_str());
-            assert!(is_right, "{options:?}: {caller} ({module}) of {chain:?}");
+            assert_eq!(caller, "JavaCalls::call_helper", "{options:?}: ({module}) of {chain:?}");
             let is_whole = chain.last().is_some_and(|(name, _)| name.starts_with("clone"));
             whole += usize::from(is_whole);
             // The work, ten steps, eleven calls of `down`, `main` and the stub through which Java is entered.
