@@ -61,7 +61,9 @@ impl OuterMemory {
     /// Appends to a thread's stack, which ends at this address, bytes that lie beyond; at most
     /// `most` are read at once. `false`: they are not to be had now.
     pub(super) fn append(&mut self, pid: i32, tid: i32, end: u64, most: usize, stack: &mut Vec<u8>) -> bool {
-        if let Some(answer) = self.reader.late_answer() {
+        if self.kept_beyond(tid, end).is_none()
+            && let Some(answer) = self.reader.late_answer()
+        {
             self.keep(answer);
         }
         if self.kept_beyond(tid, end).is_none() {

@@ -1,7 +1,9 @@
 //! A thread that reads what the reducer must not wait for long.
 //!
-//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most.
-use std::sync::mpsc::{Receiver, Sender, channel};
+//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most. Where the
+//! thread gets no CPU in that time, the reducer waits again at its next question: samples come in
+//! batches, of which the whole rest would go without an answer.
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// How long the reducer waits for an answer.
@@ -10,6 +12,8 @@ pub(super) const MOST_WAITING: Duration = Duration::from_millis(1);
 const SHARE: u32 = 20;
 /// So much of it can be saved up: samples come in batches.
 pub(super) const MOST_SAVED: Duration = Duration::from_millis(20);
+/// A thread that has not answered for so long is not waited for again.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// Asks a thread of its own, which starts at the first question.
 #[derive(Debug)]
@@ -25,8 +29,8 @@ pub(super) struct SideReader<Q, A> {
 struct Channels<Q, A> {
     questions: Sender<Q>,
     answers: Receiver<A>,
-    /// A question was not answered in time: until it is, nothing more is asked.
-    waits: bool,
+    /// When a question was asked that was not answered in time: until it is, nothing more is asked.
+    late_since: Option<Instant>,
 }
 
 impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
@@ -34,11 +38,17 @@ impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
         SideReader { name, thread: None, saved: Duration::ZERO, as_of: None }
     }
 
-    /// The answer to an earlier question, if it has come.
+    /// The answer to an earlier question, if it has come or comes now.
     pub(super) fn late_answer(&mut self) -> Option<A> {
-        let thread = self.thread.as_mut().filter(|thread| thread.waits)?;
-        let answer = thread.answers.try_recv().ok()?;
-        thread.waits = false;
+        let thread = self.thread.as_mut()?;
+        let since = thread.late_since?;
+        let answer = match thread.answers.try_recv() {
+            Err(TryRecvError::Empty) if since.elapsed() < STUCK => {
+                self.within_share(|thread| thread.answers.recv_timeout(MOST_WAITING).ok())?
+            }
+            answer => answer.ok()?,
+        };
+        self.thread.as_mut()?.late_since = None;
         Some(answer)
     }
 
@@ -48,13 +58,19 @@ impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
     where
         R: FnMut(Q) -> A + Send + 'static,
     {
+        self.channels(read)?;
+        self.within_share(|thread| thread.ask(question))
+    }
+
+    /// Waits, unless the reducer's share of waiting is used up.
+    fn within_share(&mut self, wait: impl FnOnce(&mut Channels<Q, A>) -> Option<A>) -> Option<A> {
         let now = Instant::now();
         let passed = self.as_of.replace(now).map_or(MOST_SAVED, |as_of| (now - as_of) / SHARE);
         self.saved = MOST_SAVED.min(self.saved + passed);
         if self.saved < MOST_WAITING {
             return None;
         }
-        let answer = self.channels(read).and_then(|thread| thread.ask(question));
+        let answer = self.thread.as_mut().and_then(wait);
         self.saved = self.saved.saturating_sub(now.elapsed());
         answer
     }
@@ -64,8 +80,8 @@ impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
     where
         R: FnMut(Q) -> A + Send + 'static,
     {
-        if let Some(thread) = self.channels(read).filter(|thread| !thread.waits) {
-            thread.waits = thread.questions.send(question).is_ok();
+        if let Some(thread) = self.channels(read).filter(|thread| thread.late_since.is_none()) {
+            thread.late_since = thread.questions.send(question).is_ok().then(Instant::now);
         }
     }
 
@@ -93,16 +109,17 @@ impl<Q: Send + 'static, A: Send + 'static> Channels<Q, A> {
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(answer_all).ok()?;
-        Some(Channels { questions, answers, waits: false })
+        Some(Channels { questions, answers, late_since: None })
     }
 
     fn ask(&mut self, question: Q) -> Option<A> {
-        if self.waits {
+        if self.late_since.is_some() {
             return None;
         }
+        let asked = Instant::now();
         self.questions.send(question).ok()?;
-        let answer = self.answers.recv_timeout(MOST_WAITING);
-        self.waits = answer.is_err();
-        answer.ok()
+        let answer = self.answers.recv_timeout(MOST_WAITING).ok();
+        self.late_since = answer.is_none().then_some(asked);
+        answer
     }
 }
