@@ -1,6 +1,7 @@
 //! The terminal: is there one, how wide, with colour, and progress on it.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,6 +16,14 @@ pub fn start_log() {
             .log_internal_errors(false)
             .init();
     }
+}
+
+/// The name before lines that scripts look for in what perf says: `perf` where kymo was called by
+/// that name.
+pub fn called_as() -> &'static str {
+    let called = std::env::args_os().next();
+    let is_perf = called.is_some_and(|name| Path::new(&name).file_name() == Some("perf".as_ref()));
+    if is_perf { "perf" } else { "kymo" }
 }
 
 /// Says one sentence on stderr. What it quotes from a recording cannot act on the terminal; its lines stay lines.

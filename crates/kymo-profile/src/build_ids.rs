@@ -5,10 +5,12 @@ use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_data::{
     BuildId, EventSpec, FileWriter, PipeWriter, RawRecord, ReadError, Recording, WriteAt, abi, groups,
 };
-use kymo_symbols::build_id_cache::build_id_bytes;
+use kymo_symbols::build_id_cache::{BuildIdCache, CacheError, build_id_bytes, hex};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes of records that are written at once.
@@ -43,6 +45,25 @@ pub struct FileBuildIds {
     pub read_files: bool,
     /// The build id of the recorded kernel, if the caller knows it.
     pub kernel: Option<Vec<u8>>,
+}
+
+/// Copies the files that samples and callers are in into the build-id cache, as far as they are
+/// what was recorded; returns what could not be copied.
+///
+/// # Errors
+/// As [`modules`].
+pub fn keep_files(
+    recording: &Recording,
+    cache: &BuildIdCache,
+    options: &SymbolOptions,
+) -> Result<Vec<CacheError>, ReadError> {
+    let hit = modules(recording, Which::Hit, &FileBuildIds::default(), options)?;
+    let files = hit.iter().filter(|module| !module.kernel && !module.id.is_empty());
+    let kept = files.map(|module| {
+        let path = Path::new(OsStr::from_bytes(&module.path));
+        cache.keep(path, &hex(&module.id), options)
+    });
+    Ok(kept.filter_map(Result::err).collect())
 }
 
 /// The modules of a recording that have a build id, by path; with [`Which::Hit`] also those without.

@@ -1,7 +1,8 @@
 //! From a selected event to the attr that records it: sample contents, targets, tracking.
 use crate::options::{CallGraph, CpuMode, Options, Rate};
+use crate::ring_size;
 use kymo_data::abi;
-use kymo_perf::evlist::Request;
+use kymo_perf::evlist::{Request, SIDE_RING_PAGES};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
 
@@ -159,6 +160,10 @@ pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
     attr.set_disabled(1);
     attr.set_enable_on_exec(u64::from(common.on_exec));
     finish(&mut attr, options, common);
+    if attr.watermark() == 1 {
+        // Its own rings, where it has some, are smaller.
+        attr.wakeup_watermark = attr.wakeup_watermark.min(ring_size::watermark_bytes(SIDE_RING_PAGES));
+    }
     track(&mut attr, options, common);
     Request { immediate: true, ..Request::new("dummy:u", attr) }
 }

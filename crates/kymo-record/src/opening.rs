@@ -74,7 +74,8 @@ fn open_events(
     loop {
         let mut events = evlist::open(Arc::clone(kernel), plan.open.clone(), engine)?;
         let rings = events.map_rings(plan.ring_pages, plan.ring_may_shrink)?;
-        let pages = rings.first().map_or(plan.ring_pages, |ring| ring.ring.size_bytes() / sys::page_size());
+        let pages = rings.iter().map(|ring| ring.ring.size_bytes() / sys::page_size()).max();
+        let pages = pages.unwrap_or(plan.ring_pages);
         if pages >= plan.ring_pages {
             events.notes.extend(shrunk);
             return Ok((events, rings));

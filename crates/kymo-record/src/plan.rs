@@ -183,6 +183,10 @@ impl RecordingPlan {
             Scope::Inherit | Scope::ThreadCpu => Targets::tasks(tasks(), &observed.cpus),
         };
         targets.cgroup.clone_from(&observed.cgroup);
+        if with_tracker && scope == Scope::Cpus && !observed.cpus.is_empty() {
+            targets.tracked_cpus = sys::online_cpus().iter().map(|&cpu| cpu as i32).collect();
+            targets.tracked_cpus.retain(|cpu| !targets.cpus.contains(cpu));
+        }
         targets.ignore_missing =
             !scope.is_per_cpu() && !self.observe_command && options.targets.tids.is_empty();
         self.open = evlist::EvlistPlan { events, targets };
@@ -280,7 +284,8 @@ impl RecordingPlan {
     /// How many descriptors opening will take.
     pub fn descriptors(&self) -> u64 {
         let targets = &self.open.targets;
-        (self.open.events.len() * targets.tasks.len() * targets.cpus.len()) as u64
+        let tracked = targets.tracked_cpus.len();
+        (self.open.events.len() * targets.tasks.len() * targets.cpus.len() + tracked) as u64
     }
 
     /// Whether samples come with copies of stacks.
@@ -320,10 +325,11 @@ impl RecordingPlan {
         self.ring_pages = pages;
         self.side_pages = pages.min(evlist::SIDE_RING_PAGES);
         let watermark = ring_size::watermark_bytes(self.drained_pages());
+        let side_watermark = ring_size::watermark_bytes(self.side_pages);
         let by_bytes =
             |event: &&mut evlist::Request| event.attr.write_backward() == 0 && event.attr.watermark() == 1;
         for event in self.open.events.iter_mut().filter(by_bytes) {
-            event.attr.wakeup_watermark = watermark;
+            event.attr.wakeup_watermark = if event.immediate { side_watermark } else { watermark };
         }
     }
 }
@@ -402,6 +408,10 @@ impl fmt::Display for RecordingPlan {
             if self.ring_may_shrink { " (or less, if that is refused)" } else { "" },
             self.descriptors()
         )?;
+        if !targets.tracked_cpus.is_empty() {
+            let kib = evlist::SIDE_RING_PAGES.min(self.ring_pages) * sys::page_size() / 1024;
+            writeln!(f, "  the other CPUs have rings of {kib} KiB for mappings and names of tasks")?;
+        }
         if self.keeps_newest() {
             let kib = self.drained_pages() * sys::page_size() / 1024;
             writeln!(

@@ -128,6 +128,20 @@ impl BuildIdCache {
         Ok(id)
     }
 
+    /// Makes sure that a file is in the cache; false if it is not, and has another build id.
+    ///
+    /// # Errors
+    /// As [`BuildIdCache::add`].
+    pub fn keep(&self, file: &Path, build_id: &str, options: &SymbolOptions) -> Result<bool, CacheError> {
+        if self.places(build_id).is_some() {
+            return Ok(true);
+        }
+        if build_id_of(file, options)? != build_id {
+            return Ok(false);
+        }
+        self.add(file, options).map(|_| true)
+    }
+
     /// Removes what is cached of a build id; false if nothing is.
     ///
     /// # Errors

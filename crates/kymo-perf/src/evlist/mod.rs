@@ -104,11 +104,14 @@ pub struct Targets {
     /// The directory of a cgroup whose tasks are observed, present and future ones; `tasks` is
     /// [`ANY`] alone then.
     pub cgroup: Option<Arc<OwnedFd>>,
+    /// More CPUs, ascending, where only mappings and names are tracked ([`Request::immediate`]): a
+    /// task that runs on an observed CPU may have started on another.
+    pub tracked_cpus: Vec<i32>,
 }
 
 impl Targets {
     fn new(tasks: Vec<i32>, cpus: Vec<i32>, ignore_missing: bool) -> Targets {
-        Targets { tasks, cpus, ignore_missing, cgroup: None }
+        Targets { tasks, cpus, ignore_missing, cgroup: None, tracked_cpus: Vec::new() }
     }
 
     /// All tasks of a cgroup, present and future, on these CPUs: one descriptor per CPU.

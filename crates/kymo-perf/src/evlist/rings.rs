@@ -16,15 +16,15 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// Where a list has events that keep the newest records, the rings of the other events have so many
-/// pages, or fewer if the memory lock limit is too low: what is in them is taken out.
+/// Pages of rings that hold only mappings and names: of CPUs where nothing else is observed, and
+/// beside rings that keep the newest records. Fewer if the memory lock limit is too low.
 pub const SIDE_RING_PAGES: usize = 32;
 
 /// How large rings are to be.
 #[derive(Clone, Copy)]
 struct Sizes {
     pages: usize,
-    /// Of rings beside such that keep the newest records.
+    /// Of rings for mappings and names alone.
     side: usize,
 }
 
@@ -228,5 +228,6 @@ fn map(
 ) -> io::Result<Ring> {
     let keeps = keeps(shape, slot);
     let beside = keeps == Keeps::Oldest && shape.events.iter().any(|event| event.attr.write_backward() == 1);
-    kernel.map(fd, if beside { sizes.side } else { sizes.pages }, keeps)
+    let is_side = beside || shape.only_tracked(slot);
+    kernel.map(fd, if is_side { sizes.side } else { sizes.pages }, keeps)
 }

@@ -29,21 +29,28 @@ pub(crate) struct EvlistShape {
     pub(crate) tasks: Vec<i32>,
     /// Whether the kernel knows close-on-exec.
     pub(crate) cloexec: bool,
-    /// The CPUs of the target, ascending.
+    /// The CPUs of the target, ascending, with those where only mappings and names are tracked.
     pub(crate) target_cpus: Vec<i32>,
+    /// Those without.
+    observed_cpus: Vec<i32>,
     cgroup: Option<Arc<OwnedFd>>,
 }
 
 impl EvlistShape {
     pub(crate) fn new(plan: EvlistPlan) -> EvlistShape {
         let batches = super::batch::find(&plan.events);
+        let (observed, tracked) = (plan.targets.cpus, plan.targets.tracked_cpus);
+        let mut target_cpus: Vec<i32> = observed.iter().chain(&tracked).copied().collect();
+        target_cpus.sort_unstable();
+        target_cpus.dedup();
         let mut shape = EvlistShape {
             cpus: Vec::new(),
             batches,
             events: plan.events,
             tasks: plan.targets.tasks,
             cloexec: true,
-            target_cpus: plan.targets.cpus,
+            target_cpus,
+            observed_cpus: observed,
             cgroup: plan.targets.cgroup,
         };
         shape.cpus = (0..shape.events.len()).map(|event| shape.cover(event)).collect();
@@ -52,12 +59,19 @@ impl EvlistShape {
 
     /// The CPUs of the target that the event's PMU covers.
     fn cover(&self, event: usize) -> Vec<i32> {
-        match &self.events[event].cpus {
-            Some(own) if self.target_cpus != [ANY] => {
-                self.target_cpus.iter().copied().filter(|&cpu| own.contains(&(cpu as u32))).collect()
+        let request = &self.events[event];
+        let cpus = if request.immediate { &self.target_cpus } else { &self.observed_cpus };
+        match &request.cpus {
+            Some(own) if *cpus != [ANY] => {
+                cpus.iter().copied().filter(|&cpu| own.contains(&(cpu as u32))).collect()
             }
-            _ => self.target_cpus.clone(),
+            _ => cpus.clone(),
         }
+    }
+
+    /// Whether nothing but mappings and names is taken on the slot's CPU.
+    pub(crate) fn only_tracked(&self, slot: EventSlot) -> bool {
+        self.events[slot.event].immediate && !self.observed_cpus.contains(&self.cpus[slot.event][slot.row])
     }
 
     /// To be called when the event's PMU changed.

@@ -301,3 +301,21 @@ fn two_kinds_of_rings_per_cpu() {
         list.pause_output(&rings[0], true).unwrap();
     }
 }
+
+/// Checks that a tracker is opened on more CPUs than others, with small rings there.
+#[test]
+fn tracked_cpus_have_small_rings() {
+    for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(2) }] {
+        let kernel = Arc::new(Fake::new());
+        let tracker = Request { immediate: true, ..software("tracker") };
+        let mut plan = plan(vec![software("a"), tracker], &[-1], &[1]);
+        plan.targets.tracked_cpus = vec![0, 2];
+        let mut list = super::open(Arc::clone(&kernel) as Arc<dyn crate::sys::Kernel>, plan, engine).unwrap();
+        assert_eq!([&list.events[0].cpus[..], &list.events[1].cpus], [&[1][..], &[0, 1, 2]]);
+        let mut rings = list.map_rings(64, false).unwrap();
+        rings.sort_by_key(|ring| ring.cpu);
+        let pages = |ring: &super::MappedRing| ring.ring.size_bytes() / crate::sys::page_size();
+        let found: Vec<_> = rings.iter().map(|ring| (ring.cpu, ring.owner.event, pages(ring))).collect();
+        assert_eq!(found, [(0, 1, SIDE_RING_PAGES), (1, 0, 64), (2, 1, SIDE_RING_PAGES)], "{engine:?}");
+    }
+}

@@ -12,7 +12,7 @@ use kymo_perf::proc;
 use kymo_profile::build_ids::{self, FileBuildIds, ModuleBuildId, Which};
 use kymo_profile::text::shown;
 use kymo_symbols::SymbolOptions;
-use kymo_symbols::build_id_cache::{self, BuildIdCache, CacheEntry, hex};
+use kymo_symbols::build_id_cache::{self, BuildIdCache, CacheEntry, CacheError, hex};
 
 use super::filter::InputArgs;
 
@@ -212,11 +212,11 @@ pub(crate) fn archive(args: ArchiveArgs) -> anyhow::Result<ExitCode> {
     for module in modules.iter().filter(|module| !module.id.is_empty()) {
         let id = hex(&module.id);
         let path = PathBuf::from(String::from_utf8_lossy(&module.path).into_owned());
-        // A file that has changed since is not the one that was recorded.
-        if cache.places(&id).is_none()
-            && build_id_cache::build_id_of(&path, &options).is_ok_and(|now| now == id)
-        {
-            cache.add(&path, &options)?;
+        // A file that has changed since, or is gone, is left out.
+        match cache.keep(&path, &id, &options) {
+            Ok(_) | Err(CacheError::NoBuildId(_)) => {}
+            Err(CacheError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
         match cache.places(&id) {
             Some((folder, link)) => names.extend([folder, link]),

@@ -9,6 +9,7 @@ use anyhow::{anyhow, bail};
 use kymo_cli::event_args::EventArgs;
 use kymo_cli::exit;
 use kymo_cli::signals::{self, Signals};
+use kymo_cli::terminal::called_as;
 use kymo_perf::explain;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
@@ -48,6 +49,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let max_files = args.switch_max_files.map(|count| count as usize);
     let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
     let words = Words { quiet: args.quiet, verbose: args.verbose > 0, unwinding };
+    let keep_files = !args.no_buildid && !args.no_buildid_cache;
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
         Ok(channel) => channel.map(|channel| channel.on_answer(move |answer| words.answer(answer))),
@@ -122,6 +124,9 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
+    if keep_files && summary.write_error.is_none() {
+        end::keep_files(&output, &words);
+    }
     finish(summary, (&output, &name), &words, fail_on_loss, signals.last().unwrap_or(0))
 }
 
@@ -243,7 +248,7 @@ impl Words {
         session.on_switch(wanted.into(), move |file, coverage| {
             if !self.quiet {
                 // Scripts look for this line of perf's.
-                eprintln!("[ kymo record: Dump {} ]", file.display());
+                eprintln!("[ {} record: Dump {} ]", called_as(), file.display());
                 if let Some(coverage) = coverage {
                     eprintln!("[ kymo record: {coverage} ]");
                 }

@@ -69,6 +69,32 @@ fn build_ids_of_files() {
     }
 }
 
+/// Checks that a recording leaves copies of the programs that were sampled in the folder that was
+/// named, and with `-N`, `-B` or without a folder none.
+#[test]
+fn a_recording_fills_the_named_cache() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("perf.data");
+    let cache = folder.path().join("cache");
+    let named = ["--buildid-dir", text(&cache)];
+    let record = |before: &[&str], options: &[&str]| {
+        let command = ["--", "sh", "-c", COUNT];
+        let verb = ["record", "-e", "cpu-clock:u", "-F", "999", "-o", text(&data)];
+        kymo().succeed([before, &verb, options, &command].concat()).stderr
+    };
+    for (before, options) in [(&named[..], "-N"), (&named, "-B"), (&[], "--buildid-all")] {
+        record(before, &[options]);
+        assert!(!cache.exists(), "{before:?} {options}");
+    }
+    record(&named, &[]);
+    let id = lines(&kymo(), &["buildid-list", "-i", "/bin/sh"]).remove(0);
+    let copy = cache.join(".build-id").join(&id[..2]).join(&id[2..]).join("elf");
+    assert_eq!(std::fs::read(copy).expect("the copy"), std::fs::read("/bin/sh").expect("sh"));
+    let of_all = lines(&kymo(), &[&named[..], &["buildid-cache", "-l"]].concat());
+    let hit = lines(&kymo(), &["buildid-list", "-H", "-i", text(&data)]);
+    assert!(of_all.len() <= hit.len(), "{of_all:?} beside {hit:?}");
+}
+
 /// Checks the cache: a file that is added is listed by both tools and found by its link, is there once however often it is
 /// added, and is gone after it was removed or purged.
 #[test]

@@ -170,6 +170,30 @@ fn cgroups() {
     said.ends(1).says("-G records what is in a cgroup on each CPU");
 }
 
+/// Checks that mappings and names of a task on one CPU are recorded while another is sampled, and
+/// that no sample is of a CPU that was not asked for.
+#[test]
+fn tasks_of_other_cpus_are_tracked() {
+    if require("record_options::tasks_of_other_cpus_are_tracked", &[Need::Root, Need::Program("taskset")])
+        .is_none()
+    {
+        return;
+    }
+    let file = fresh_folder("record-options-other-cpus").join("perf.data");
+    let online = kymo_perf::sys::online_cpus();
+    let [sampled, other] = [online[0], online[online.len() - 1]].map(|cpu| cpu.to_string());
+    let command = ["taskset", "-c", &other, "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"];
+    let options = ["-C", &sampled, "-e", "cpu-clock", "-F", "999", "-o", text(&file), "--"];
+    kymo().succeed([&["record"], &options[..], &command].concat());
+    let on_other = |what| kymo().run(["script", "-i", text(&file), what, "-C", &other]).stdout;
+    assert!(on_other("--show-mmap-events").contains("PERF_RECORD_MMAP2"));
+    assert!(on_other("--show-task-events").contains("PERF_RECORD_COMM exec: sh"));
+    let said = kymo().run(["script", "-i", text(&file), "-F", "cpu"]);
+    let wrong = |line: &&str| line.trim() != format!("[{sampled:0>3}]");
+    assert_eq!(said.stdout.lines().find(wrong), None);
+    assert!(kymo().succeed(["report", "-i", text(&file), "--header-only"]).stdout.contains("lost : 0 of"));
+}
+
 /// Checks that options which kymo does not have end with what it has instead, and that others are taken.
 #[test]
 fn refused_and_accepted() {
@@ -180,6 +204,19 @@ fn refused_and_accepted() {
     let accepted =
         ["-r", "5", "--threads", "--aio=2", "--affinity", "node", "-N", "-T", "--buildid-all", "-g", "-g"];
     recorded(&kymo(), "accepted", &[&["-e", "cpu-clock:u"], &accepted[..]].concat()).1.ends(0);
+}
+
+/// Checks that kymo, called by the name of perf, says the lines that scripts look for as perf
+/// does.
+#[test]
+fn called_by_the_name_of_perf() {
+    let folder = fresh_folder("record-options-name");
+    let name = folder.join("perf");
+    std::os::unix::fs::symlink(kymo().path, &name).expect("a link");
+    let called = Tool { name: "perf", path: name };
+    let data = folder.join("perf.data");
+    let said = called.succeed(["record", "-e", "cpu-clock:u", "-o", text(&data), "--", "true"]);
+    said.says("[ perf record: Woken up ").says("[ perf record: Captured and wrote ");
 }
 
 /// Checks that the hottest functions are printed at the end without a terminal, too, and not with `-q`.

@@ -172,6 +172,17 @@ fn header() {
     }
 }
 
+/// Checks that the header of a recording in a pipe has what that of a file has, and a date.
+#[test]
+fn header_of_a_pipe() {
+    let script = r#""$0" record -o - -e cpu-clock:u -- true | "$0" report --header-only -I -i -"#;
+    let shell = Tool { name: "sh", path: "sh".into() };
+    let piped = shell.succeed(["-c", script, text(&kymo().path)]);
+    for line in ["# captured on    : ", "# hostname : ", "# nrcpus online : ", "# cmdline : ", "# sibling"] {
+        piped.prints(line);
+    }
+}
+
 /// Checks options that have another form than perf's, or no effect, and that beginnings of names are enough.
 #[test]
 fn other_forms() {

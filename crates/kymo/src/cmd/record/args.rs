@@ -212,6 +212,9 @@ pub(crate) struct RecordArgs {
     /// Do not store the build IDs of programs and libraries
     #[arg(short = 'B', long)]
     pub(crate) no_buildid: bool,
+    /// Do not copy the files of samples into the folder that `kymo --buildid-dir` names
+    #[arg(short = 'N', long)]
+    pub(crate) no_buildid_cache: bool,
     /// Count per thread
     #[arg(short, long)]
     pub(crate) stat: bool,

@@ -4,9 +4,13 @@ use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use kymo_cli::exit;
+use kymo_cli::terminal::called_as;
+use kymo_cli::{exit, open};
 use kymo_perf::workload::Exit;
+use kymo_profile::build_ids;
 use kymo_record::{LossAccount, Output, Summary};
+use kymo_symbols::SymbolOptions;
+use kymo_symbols::build_id_cache::BuildIdCache;
 
 use super::Words;
 
@@ -42,6 +46,20 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
     }
 }
 
+/// Copies the files of samples into the cache of build ids, if its folder was named.
+pub(super) fn keep_files(output: &Output, words: &Words) {
+    let options = SymbolOptions::default();
+    let (Output::File(path), true) = (output, options.buildid_dir.is_some()) else { return };
+    let kept = (|| {
+        let cache = BuildIdCache::of(&options)?;
+        anyhow::Ok(build_ids::keep_files(&open::recording(path)?, &cache, &options)?)
+    })();
+    match kept {
+        Ok(missing) => missing.iter().for_each(|error| words.say(&format!("not in the cache: {error}"))),
+        Err(error) => words.say(&format!("no files were copied to the cache of build IDs: {error:#}")),
+    }
+}
+
 /// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
 pub(super) fn finish(
     summary: Summary,
@@ -65,10 +83,11 @@ pub(super) fn finish(
     } = summary;
     if !words.quiet {
         // Scripts look for these lines of perf's.
-        eprintln!("[ kymo record: Woken up {wakeups} times to write data ]");
+        let kymo = called_as();
+        eprintln!("[ {kymo} record: Woken up {wakeups} times to write data ]");
         let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
         eprintln!(
-            "[ kymo record: Captured and wrote {:.3} MB {name} ({} samples) ]",
+            "[ {kymo} record: Captured and wrote {:.3} MB {name} ({} samples) ]",
             megabytes(bytes.saturating_sub(removed.bytes)),
             account.samples.saturating_sub(removed.samples)
         );

@@ -46,7 +46,6 @@ impl PerfOptionTable for RecordOptions {
             "it samples CPU time; `kymo record -e sched:sched_switch` and --switch-events record who waits",
         ),
         PerfOption::accepted("mmap-flush", VALUE, "a ring is drained when a quarter of it is full"),
-        PerfOption::accepted("no-buildid-cache", NONE, "there is no cache of build IDs").short('N'),
         PerfOption::accepted(
             "num-thread-synthesize",
             VALUE,
