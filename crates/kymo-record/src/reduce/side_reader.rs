@@ -1,8 +1,8 @@
 //! A thread that reads what the reducer must not wait for long.
 //!
-//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most. Where the
-//! thread gets no CPU in that time, the reducer waits again at its next question: samples come in
-//! batches, of which the whole rest would go without an answer.
+//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most. Where
+//! the thread gets no CPU in that time, the reducer waits again at its next question: samples come
+//! in batches, of which the whole rest would go without an answer.
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
