@@ -47,18 +47,19 @@ pub struct FileBuildIds {
     pub kernel: Option<Vec<u8>>,
 }
 
-/// Copies the files that samples and callers are in into the build-id cache, as far as they are
-/// what was recorded; returns what could not be copied.
+/// Copies the files of a recording into the build-id cache, as far as they are what was recorded;
+/// returns what could not be copied.
 ///
 /// # Errors
 /// As [`modules`].
 pub fn keep_files(
     recording: &Recording,
+    which: Which,
     cache: &BuildIdCache,
     options: &SymbolOptions,
 ) -> Result<Vec<CacheError>, ReadError> {
-    let hit = modules(recording, Which::Hit, &FileBuildIds::default(), options)?;
-    let files = hit.iter().filter(|module| !module.kernel && !module.id.is_empty());
+    let modules = modules(recording, which, &FileBuildIds::default(), options)?;
+    let files = modules.iter().filter(|module| !module.kernel && !module.id.is_empty());
     let kept = files.map(|module| {
         let path = Path::new(OsStr::from_bytes(&module.path));
         cache.keep(path, &hex(&module.id), options)

@@ -8,7 +8,7 @@ use kymo_data::Recording;
 use kymo_profile::emptied;
 use kymo_profile::load::{LoadOptions, TimeSpans};
 
-use kymo_cli::{open, terminal};
+use kymo_cli::open;
 
 /// The recording that is read.
 #[derive(Debug, Args)]
@@ -67,17 +67,12 @@ impl FilterArgs {
     }
 }
 
-/// Says why no sample was shown: which filter left none, or that the recording has none.
-pub(crate) fn say_why_empty(recording: &Recording, options: &LoadOptions) {
+/// Why no sample was shown: which filter left none, or that the recording has none.
+pub(crate) fn why_empty(recording: &Recording, options: &LoadOptions) -> String {
     if recording.data_bytes() == 0 {
-        return terminal::say(
-            "the recording holds no records: its recorder has just begun, or was ended before it could write any; record again",
-        );
+        return "the recording holds no records: its recorder has just begun, or was ended before it could write any; record again".into();
     }
-    match emptied::of_samples(recording, options) {
-        Ok(sentence) => terminal::say(&sentence),
-        Err(error) => terminal::say(&error.to_string()),
-    }
+    emptied::of_samples(recording, options).unwrap_or_else(|error| error.to_string())
 }
 
 /// `0,4-7` as a set of CPUs.

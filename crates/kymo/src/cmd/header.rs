@@ -27,10 +27,10 @@ pub(crate) fn write(
     writeln!(out, "# ========\n#")
 }
 
-/// When the file, or the pipe on stdin, was last changed, as perf says it.
+/// When the file, or the pipe on stdin, was last written, as perf 7 says it.
 pub(super) fn captured(input: &Path) -> Option<SystemTime> {
     let input = if input == Path::new("-") { Path::new("/dev/stdin") } else { input };
-    let changed = std::fs::metadata(input).ok()?.ctime();
+    let changed = std::fs::metadata(input).ok()?.mtime();
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(changed.try_into().ok()?))
 }
 

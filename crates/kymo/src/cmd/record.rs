@@ -18,6 +18,7 @@ use kymo_perf::{caps, evlist};
 use kymo_probe::kernel_events::{self, KernelProbes};
 use kymo_probe::memory_events::{self, RecordingTarget};
 use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
+use kymo_profile::build_ids::Which;
 use kymo_record::{
     Answer, CallGraph, ControlSpec, LastSnapshot, Limits, Output, RecordError, RecordingClock, RecordingPlan,
     Session, SwitchRule,
@@ -49,7 +50,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let max_files = args.switch_max_files.map(|count| count as usize);
     let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
     let words = Words { quiet: args.quiet, verbose: args.verbose > 0, unwinding };
-    let keep_files = !args.no_buildid && !args.no_buildid_cache;
+    let which = if args.buildid_all { Which::Listed } else { Which::Hit };
+    let kept = (!args.no_buildid && !args.no_buildid_cache).then_some(which);
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
         Ok(channel) => channel.map(|channel| channel.on_answer(move |answer| words.answer(answer))),
@@ -124,8 +126,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
-    if keep_files && summary.write_error.is_none() {
-        end::keep_files(&output, &words);
+    if let Some(which) = kept.filter(|_| summary.write_error.is_none()) {
+        end::keep_files(&output, which, &words);
     }
     finish(summary, (&output, &name), &words, fail_on_loss, signals.last().unwrap_or(0))
 }

@@ -189,7 +189,8 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     }
     if printed.samples == 0 {
         let ScriptOptions { cpus, pids, tids, time, .. } = options;
-        filter::say_why_empty(&recording, &LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() });
+        let load = LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() };
+        terminal::say(&filter::why_empty(&recording, &load));
     }
     Ok(exit::of_reading(&recording, &printed.problems))
 }

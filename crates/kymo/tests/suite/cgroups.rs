@@ -125,7 +125,7 @@ fn rows() {
         assert_eq!(rows.iter().map(|row| &row.1).collect::<Vec<_>>(), [&path(&container)], "{name}");
     }
     let said = kymo().succeed(["report", "-i", text(&file), "--cgroup-name", "nosuch"]);
-    said.says("no cgroup is called nosuch: the recording has ");
+    said.prints("# no cgroup is called nosuch: the recording has ");
     for name in ["kymo-test-rows.slice/kymo-test-rows.service", "kymo-test-rows.service", &ID[..12]] {
         let alone = fresh_folder("cgroups-alone").join("perf.data");
         let options = ["record", "-e", "cpu-clock", "--all-cgroups", "-o", text(&alone), "-G", name];

@@ -216,7 +216,7 @@ fn fields_choose_the_columns() {
 #[test]
 fn nothing_left_is_said_and_files_are_plain_arguments() {
     let recording = recording("plain");
-    kymo().succeed(["report", file(&recording), "-c", "no-such-thread"]).says("no row passes -c");
+    kymo().succeed(["report", file(&recording), "-c", "no-such-thread"]).prints("# no row passes -c");
     let by_option = kymo().run(["script", "-i", file(&recording)]);
     let plain = kymo().run(["script", file(&recording)]);
     assert_eq!((plain.code, plain.stdout), (Some(0), by_option.stdout));

@@ -93,6 +93,24 @@ fn a_recording_fills_the_named_cache() {
     let of_all = lines(&kymo(), &[&named[..], &["buildid-cache", "-l"]].concat());
     let hit = lines(&kymo(), &["buildid-list", "-H", "-i", text(&data)]);
     assert!(of_all.len() <= hit.len(), "{of_all:?} beside {hit:?}");
+    // A command without a sample of its own.
+    let verb = [
+        "record",
+        "-e",
+        "page-faults",
+        "-c",
+        "1000000",
+        "--buildid-all",
+        "-o",
+        text(&data),
+        "--",
+        "sleep",
+        "0",
+    ];
+    kymo().succeed([&named[..], &verb].concat());
+    let id = lines(&kymo(), &["buildid-list", "-i", "/bin/sleep"]).remove(0);
+    let listed = lines(&kymo(), &[&named[..], &["buildid-cache", "-l"]].concat());
+    assert!(listed.iter().any(|line| line.starts_with(&id)), "{listed:?}");
 }
 
 /// Checks the cache: a file that is added is listed by both tools and found by its link, is there once however often it is

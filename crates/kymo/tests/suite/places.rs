@@ -388,6 +388,13 @@ fn a_filter_that_leaves_nothing_says_so() {
         (&["script", "-C", "77"], "no sample passes -C: the recording has samples of the CPUs "),
     ];
     for (words, sentence) in cases {
-        kymo().succeed(words.iter().copied().chain(["-i", text(&path)])).says(sentence);
+        let said = kymo().succeed(words.iter().copied().chain(["-i", text(&path)]));
+        if words[0] == "report" && !words.contains(&"--folded") {
+            // A remark of the table, where a script that looks for words on stderr finds none.
+            said.prints(&format!("# {sentence}"));
+            assert_eq!(said.stderr, "");
+        } else {
+            said.says(sentence);
+        }
     }
 }

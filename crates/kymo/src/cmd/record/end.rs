@@ -7,7 +7,7 @@ use anyhow::bail;
 use kymo_cli::terminal::called_as;
 use kymo_cli::{exit, open};
 use kymo_perf::workload::Exit;
-use kymo_profile::build_ids;
+use kymo_profile::build_ids::{self, Which};
 use kymo_record::{LossAccount, Output, Summary};
 use kymo_symbols::SymbolOptions;
 use kymo_symbols::build_id_cache::BuildIdCache;
@@ -46,13 +46,13 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
     }
 }
 
-/// Copies the files of samples into the cache of build ids, if its folder was named.
-pub(super) fn keep_files(output: &Output, words: &Words) {
+/// Copies files of the recording into the cache of build ids, if its folder was named.
+pub(super) fn keep_files(output: &Output, which: Which, words: &Words) {
     let options = SymbolOptions::default();
     let (Output::File(path), true) = (output, options.buildid_dir.is_some()) else { return };
     let kept = (|| {
         let cache = BuildIdCache::of(&options)?;
-        anyhow::Ok(build_ids::keep_files(&open::recording(path)?, &cache, &options)?)
+        anyhow::Ok(build_ids::keep_files(&open::recording(path)?, which, &cache, &options)?)
     })();
     match kept {
         Ok(missing) => missing.iter().for_each(|error| words.say(&format!("not in the cache: {error}"))),

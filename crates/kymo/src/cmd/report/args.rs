@@ -160,6 +160,11 @@ impl ReportArgs {
         let part = self.rows.symbol_filter.is_some() || self.rows.hide_unresolved;
         part || self.filter.are_given() || rows.iter().any(|list| !list.is_empty())
     }
+
+    /// Whether the result is a file for other tools, not a table.
+    pub(super) fn exports(&self) -> bool {
+        self.json || self.folded.is_some() || self.flamegraph.is_some() || self.html.is_some()
+    }
 }
 
 /// Which rows a table has, and how they are shown.

@@ -71,24 +71,31 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     }
     words(&args, &recording, &profile);
 
+    let mut no_row = None;
+    let is_table = !(args.stats || args.exports());
     if args.stats {
         super::header::write_stats(&mut out, &recording, &profile)?;
-    } else if args.json || args.folded.is_some() || args.flamegraph.is_some() || args.html.is_some() {
+    } else if args.exports() {
         write_exports(&args, &mut out, &recording, &profile, input)?;
-    } else {
-        let bare = write_tables(&mut out, &recording, &profile, &plan, args.rows.hierarchy)?;
-        if bare && !args.quiet {
-            say(&emptied::of_rows(&profile, &plan.hist));
+    } else if write_tables(&mut out, &recording, &profile, &plan, args.rows.hierarchy)? {
+        no_row = Some(emptied::of_rows(&profile, &plan.hist));
+    }
+    let unknown = emptied::of_cgroups(&profile.loaded.counts.cgroups, &plan.load);
+    let why = match no_row {
+        _ if args.quiet => None,
+        Some(sentence) => Some(sentence),
+        None if has_samples(&profile) => None,
+        None => Some(unknown.unwrap_or_else(|| filter::why_empty(&recording, &plan.load))),
+    };
+    match why {
+        // A remark of the table, as its other lines without rows.
+        Some(sentence) if is_table => {
+            sentence.lines().try_for_each(|line| writeln!(out, "# {}", shown(line)))?;
         }
+        Some(sentence) => say(&sentence),
+        None => {}
     }
     out.flush().context("failed to write the report")?;
-    let unknown = emptied::of_cgroups(&profile.loaded.counts.cgroups, &plan.load);
-    if args.quiet || has_samples(&profile) {
-    } else if let Some(sentence) = unknown {
-        say(&sentence);
-    } else {
-        filter::say_why_empty(&recording, &plan.load);
-    }
     Ok(exit::of_reading(&recording, &profile.loaded.summary.problems))
 }
 
