@@ -212,7 +212,7 @@ pub(crate) struct RecordArgs {
     /// Do not store the build IDs of programs and libraries
     #[arg(short = 'B', long)]
     pub(crate) no_buildid: bool,
-    /// Copy all mapped files into the folder that `kymo --buildid-dir` names, not only those of samples
+    /// Copy all mapped files into the folder of `kymo --buildid-dir`, not only those of samples
     #[arg(long)]
     pub(crate) buildid_all: bool,
     /// Do not copy the files of samples into the folder that `kymo --buildid-dir` names
