@@ -175,6 +175,7 @@ pub const ATTR_FLAG_MMAP_DATA: u64 = 1 << 17;
 pub const ATTR_FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 pub const ATTR_FLAG_USE_CLOCKID: u64 = 1 << 25;
+pub const ATTR_FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
 
 // The two-bit `precise_ip` field of `Attr::flags`.
 /// Where the field starts.

@@ -23,6 +23,7 @@ mod extra;
 mod instants;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod parallelism;
 mod reads;
 mod sideband;
 mod spans;
@@ -33,6 +34,8 @@ pub use cgroups::{CgroupNames, Cgroups};
 pub use extra::{Extra, ExtraId, Extras};
 pub use instants::Instant;
 use instants::Instants;
+use parallelism::LATENCY_SCALE;
+pub use parallelism::Parallelism;
 pub(crate) use reads::ReadPeriods;
 pub(crate) use sideband::collect as collect_sideband;
 pub use spans::{TimeSpans, TimeSpansError};
@@ -52,6 +55,8 @@ pub struct Dims {
     pub raw: bool,
     /// Cgroup.
     pub cgroup: bool,
+    /// How many threads ran; of recordings with context switches.
+    pub parallelism: bool,
 }
 
 /// Which samples are read, and how closely they are told apart.
@@ -71,6 +76,10 @@ pub struct LoadOptions {
     pub cgroups: Option<Vec<String>>,
     /// Only samples of these spans of time.
     pub time: Option<TimeSpans>,
+    /// Only samples at which so many threads ran; of recordings with context switches.
+    pub parallelism: Option<FxHashSet<u32>>,
+    /// Each period is divided by how many threads ran, too; of recordings with context switches.
+    pub latency: bool,
     /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond
     /// it every second one is dropped, as often as needed.
     pub samples: usize,
@@ -85,12 +94,16 @@ pub struct Count {
     pub samples: u64,
     /// Sum of their periods, in the event's unit.
     pub period: u64,
+    /// Sum of their periods, each divided by how many threads ran: what it added to the time that
+    /// the whole took. In 256ths of the event's unit; 0 unless asked for.
+    pub latency: u64,
 }
 
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, other: Count) {
         self.samples = self.samples.saturating_add(other.samples);
         self.period = self.period.saturating_add(other.period);
+        self.latency = self.latency.saturating_add(other.latency);
     }
 }
 
@@ -226,7 +239,11 @@ pub(crate) fn load_beside(
     let sideband = start.elapsed();
     let cgroups = options.cgroups.as_ref().map(|names| counts.cgroups.named(names));
     let unwinder = unwinder.as_ref();
-    let context = Context { recording, timeline: &timeline, options, cgroups, reads: &reads, unwinder };
+    let counts_threads = options.latency || options.dims.parallelism || options.parallelism.is_some();
+    let parallelism = counts_threads.then(|| Parallelism::read(recording, workers)).transpose()?;
+    let parallelism = parallelism.as_ref();
+    let context =
+        Context { recording, timeline: &timeline, options, cgroups, reads: &reads, parallelism, unwinder };
     let (workers, summary) = std::thread::scope(|scope| {
         // Without another thread it comes before, instead of beside.
         if std::thread::Builder::new().spawn_scoped(scope, || beside(&timeline)).is_err() {
@@ -266,6 +283,7 @@ struct Context<'a> {
     /// The cgroups whose samples are wanted, if not all are.
     cgroups: Option<FxHashSet<u64>>,
     reads: &'a ReadPeriods,
+    parallelism: Option<&'a Parallelism>,
     unwinder: Option<&'a StackUnwinder<'a>>,
 }
 
@@ -354,6 +372,10 @@ impl<'a> Worker<'a> {
         {
             return;
         }
+        let parallelism = context.parallelism.map_or(1, |parallelism| parallelism.at(time_ns));
+        if options.parallelism.as_ref().is_some_and(|wanted| !wanted.contains(&parallelism)) {
+            return;
+        }
         let view = self.view(context.timeline, pid, tid, Moment::new(sample.time, record.position));
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let ip = sample.ip.unwrap_or(0);
@@ -373,7 +395,7 @@ impl<'a> Worker<'a> {
             }
         };
         let dims = options.dims;
-        let extra = if dims.time_quantum_ns != 0 || dims.raw || dims.cgroup {
+        let extra = if dims.time_quantum_ns != 0 || dims.raw || dims.cgroup || dims.parallelism {
             let quantum = dims.time_quantum_ns;
             let raw = if dims.raw { sample.raw.unwrap_or_default() } else { &[] };
             tally.extras.intern(Extra {
@@ -381,6 +403,7 @@ impl<'a> Worker<'a> {
                 event: if raw.is_empty() { 0 } else { event as u32 },
                 raw: raw.into(),
                 cgroup: sample.cgroup.filter(|_| dims.cgroup).unwrap_or(0),
+                parallelism: if dims.parallelism { parallelism } else { 0 },
             })
         } else {
             0
@@ -394,7 +417,11 @@ impl<'a> Worker<'a> {
             extra,
             chain,
         };
-        let count = Count { samples: 1, period };
+        let latency = match options.latency {
+            true => period.saturating_mul(LATENCY_SCALE) / u64::from(parallelism),
+            false => 0,
+        };
+        let count = Count { samples: 1, period, latency };
         *tally.groups.entry(key).or_default() += count;
         if options.samples > 0 {
             *tally.threads.entry((pid, tid)).or_default() += count;

@@ -17,8 +17,10 @@ impl Totals {
     /// Adds up `event`'s tree for `functions` functions. Time and memory are linear in nodes and functions.
     pub fn new(event: &ExportEvent, functions: usize) -> Totals {
         let nodes = &event.stacks.nodes;
-        let mut subtree: Vec<Count> =
-            nodes.iter().map(|n| Count { samples: n.self_samples, period: n.self_period }).collect();
+        let mut subtree: Vec<Count> = nodes
+            .iter()
+            .map(|n| Count { samples: n.self_samples, period: n.self_period, latency: 0 })
+            .collect();
         let mut own = vec![Count::default(); functions];
         for (node, weight) in nodes.iter().zip(&subtree) {
             if let Some(sum) = own.get_mut(node.function as usize) {

@@ -49,6 +49,6 @@ fn level<'a>(
         })
         .collect();
     // Equal ones stay in the order of their key.
-    nodes.sort_by_key(|node| Reverse(node.own.period));
+    nodes.sort_by_key(|node| Reverse(if options.by_latency { node.own.latency } else { node.own.period }));
     nodes
 }

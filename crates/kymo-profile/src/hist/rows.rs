@@ -5,7 +5,7 @@ use crate::load::{Count, Dims, GroupKey};
 use crate::profile::Profile;
 use crate::timeline::CommId;
 use regex_lite::Regex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
 
@@ -43,6 +43,8 @@ pub enum SortKey {
     Unit,
     /// The pod that it is of.
     Pod,
+    /// How many threads ran.
+    Parallelism,
 }
 
 /// At most so many sort keys.
@@ -54,7 +56,7 @@ pub const MAX_KEYS: usize = 8;
 pub struct UnknownSortKey(pub String);
 
 /// The words for sort keys, for sentences.
-pub(crate) const KEYS: &str = "comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace, cgroup, container, unit and pod";
+pub(crate) const KEYS: &str = "comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace, cgroup, container, unit, pod and parallelism";
 
 /// Why a sort key of perf is none here.
 fn reason(word: &str) -> &'static str {
@@ -106,6 +108,7 @@ impl FromStr for SortKey {
             "container" => SortKey::Container,
             "unit" => SortKey::Unit,
             "pod" => SortKey::Pod,
+            "parallelism" => SortKey::Parallelism,
             other => return Err(UnknownSortKey(other.to_string())),
         })
     }
@@ -134,6 +137,11 @@ pub struct HistOptions {
     pub hide_unresolved: bool,
     /// Shares are of the rows that filters leave, not of all samples.
     pub relative: bool,
+    /// Only rows of samples at which so many threads ran.
+    pub parallelism: Option<FxHashSet<u32>>,
+    /// Rows are sorted by what they added to the time that the whole took
+    /// ([`Count::latency`]), not by the time of all threads.
+    pub by_latency: bool,
     /// The step of [`SortKey::Time`], ns; 0 stands for [`HistOptions::TIME_QUANTUM_NS`].
     pub time_quantum_ns: u64,
 }
@@ -157,6 +165,7 @@ impl HistOptions {
             time_quantum_ns: if self.keys.contains(&SortKey::Time) { quantum } else { 0 },
             raw: self.keys.contains(&SortKey::Trace),
             cgroup: self.keys.iter().any(|key| key.is_of_cgroup()),
+            parallelism: self.keys.contains(&SortKey::Parallelism) || self.parallelism.is_some(),
             pid: self.keys.contains(&SortKey::Process),
             tid: self.keys.contains(&SortKey::Thread),
             cpu: self.keys.contains(&SortKey::Cpu),
@@ -201,6 +210,8 @@ pub struct Hist {
     pub total: Count,
     /// What shares are of: the sum of all periods, or of those that filters leave.
     pub whole: u64,
+    /// The same of [`Count::latency`].
+    pub whole_latency: u64,
 }
 
 impl Hist {
@@ -218,9 +229,14 @@ impl Hist {
         }
         let mut rows = maker.rows;
         rows.sort_by(|a, b| order(profile, options, a, b));
-        let shown = || rows.iter().filter(|row| !row.filtered).map(|row| row.own.period).sum();
-        let whole = if options.relative { shown() } else { total.period };
-        Hist { rows, total, whole }
+        let whole = if options.relative {
+            let mut shown = Count::default();
+            rows.iter().filter(|row| !row.filtered).for_each(|row| shown += row.own);
+            shown
+        } else {
+            total
+        };
+        Hist { rows, total, whole: whole.period, whole_latency: whole.latency }
     }
 }
 
@@ -317,7 +333,9 @@ impl<'a> Maker<'a> {
     fn row(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
         let parent = self.parent(group.chain);
         let shown = self.function_shown[function.0 as usize] && self.comm_shown(group.comm);
-        let filtered = !shown || self.options.only_with_parent && parent.is_none();
+        let parallelism = self.profile.loaded.extras.get(group.extra).parallelism;
+        let outside = self.options.parallelism.as_ref().is_some_and(|wanted| !wanted.contains(&parallelism));
+        let filtered = !shown || outside || self.options.only_with_parent && parent.is_none();
         let mut key = [0; MAX_KEYS + 1];
         key[MAX_KEYS] = u64::from(filtered);
         let options = self.options;
@@ -333,6 +351,7 @@ impl<'a> Maker<'a> {
                 SortKey::SymbolSize => symbol_size(self.profile, function).unwrap_or(u64::MAX),
                 SortKey::SourceLine => self.text_number(self.profile.stacks.line(group.chain)),
                 SortKey::Time => self.profile.loaded.extras.get(group.extra).time_ns,
+                SortKey::Parallelism => u64::from(parallelism),
                 SortKey::Trace => self.text_number(self.profile.trace(group.extra)),
                 SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod => {
                     self.text_number(cgroup_name(self.profile, *sort, group))
@@ -398,9 +417,13 @@ fn within(list: &Option<Vec<String>>, value: &str) -> bool {
 
 /// Largest first; where two are equal, callers before callees, then by name.
 fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering {
-    let by_total = |r: &Row| if options.children { Reverse(r.total.period) } else { Reverse(0) };
+    let weights = |count: &Count| match options.by_latency {
+        true => Reverse((count.latency, count.period)),
+        false => Reverse((count.period, count.latency)),
+    };
+    let by_total = |r: &Row| if options.children { weights(&r.total) } else { Reverse((0, 0)) };
     let by_depth = |r: &Row| if options.children { Reverse(r.max_depth) } else { Reverse(0) };
-    let rank = |r: &Row| (by_total(r), Reverse(r.own.period), by_depth(r));
+    let rank = |r: &Row| (by_total(r), weights(&r.own), by_depth(r));
     let by_keys = || options.keys.iter().map(|key| compare(profile, *key, a, b));
     by_keys().fold(rank(a).cmp(&rank(b)), Ordering::then)
 }
@@ -442,6 +465,10 @@ pub(crate) fn compare(profile: &Profile, key: SortKey, a: &Row, b: &Row) -> Orde
         SortKey::Time => {
             let time = |row: &Row| profile.loaded.extras.get(row.group.extra).time_ns;
             time(a).cmp(&time(b))
+        }
+        SortKey::Parallelism => {
+            let count = |row: &Row| profile.loaded.extras.get(row.group.extra).parallelism;
+            count(a).cmp(&count(b))
         }
         SortKey::Trace => profile.trace(a.group.extra).cmp(profile.trace(b.group.extra)),
         SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod => {

@@ -101,7 +101,7 @@ proptest! {
         let mut expected: BTreeMap<Name, (Count, Count)> = BTreeMap::new();
         let mut whole = Count::default();
         for stack in stacks.iter().filter(|s| s.event == event) {
-            let count = Count { samples: stack.samples, period: stack.period };
+            let count = Count { samples: stack.samples, period: stack.period, latency: 0 };
             let own = name(&profile, COMMS[stack.comm], FunctionId(stack.leaf as u32));
             let mut on = vec![own.clone()];
             if children {

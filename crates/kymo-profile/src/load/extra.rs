@@ -16,6 +16,8 @@ pub struct Extra {
     pub raw: Box<[u8]>,
     /// The id of the cgroup.
     pub cgroup: u64,
+    /// How many threads ran.
+    pub parallelism: u32,
 }
 
 /// Distinct values with dense ids. Memory grows with what is distinct: raw bytes of tracepoints

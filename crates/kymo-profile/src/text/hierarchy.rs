@@ -106,6 +106,7 @@ impl Layout<'_> {
                     Column::Samples => node.own.samples.to_string(),
                     Column::Period => node.own.period.to_string(),
                     Column::Kernel => percent(node.own_kernel, whole),
+                    Column::Latency => percent(node.own.latency, self.hist.whole_latency),
                     Column::User => percent(node.own.period.saturating_sub(node.own_kernel), whole),
                     _ => percent(node.own.period, whole),
                 };

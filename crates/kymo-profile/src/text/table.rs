@@ -13,6 +13,10 @@ pub enum Column {
     Overhead,
     /// Share of the samples taken in the row or below, percent.
     Children,
+    /// What the row's samples added to the time that the whole took, percent.
+    Latency,
+    /// What samples taken in the row or below added to it, percent.
+    ChildrenLatency,
     /// Number of samples taken in the row.
     Samples,
     /// Sum of their periods.
@@ -28,7 +32,7 @@ pub enum Column {
 /// A word that is no column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown field '{0}': the fields are overhead, overhead_children, overhead_sys, overhead_us, sample, period, {KEYS}"
+    "unknown field '{0}': the fields are overhead, overhead_children, overhead_sys, overhead_us, latency, latency_children, sample, period, {KEYS}"
 )]
 pub struct UnknownColumn(pub String);
 
@@ -39,6 +43,8 @@ impl FromStr for Column {
         Ok(match word.trim() {
             "overhead" => Column::Overhead,
             "overhead_children" => Column::Children,
+            "latency" => Column::Latency,
+            "latency_children" => Column::ChildrenLatency,
             "sample" | "samples" => Column::Samples,
             "period" => Column::Period,
             "overhead_sys" => Column::Kernel,
@@ -89,11 +95,17 @@ pub fn count_in_units(mut value: u64) -> (u64, char) {
 }
 
 impl Column {
+    /// Whether rows can be sorted by it, largest first.
+    pub fn is_weight(self) -> bool {
+        matches!(self, Column::Overhead | Column::Children | Column::Latency | Column::ChildrenLatency)
+    }
+
     pub(super) fn title(self, options: &TableOptions) -> &'static str {
         match self {
             Column::Overhead if options.children => "Self",
             Column::Overhead => "Overhead",
             Column::Children => "Children",
+            Column::Latency | Column::ChildrenLatency => "Latency",
             Column::Samples => "Samples",
             Column::Period => "Period",
             Column::Key(SortKey::Comm) => "Command",
@@ -113,22 +125,26 @@ impl Column {
             Column::Key(SortKey::Container) => "Container",
             Column::Key(SortKey::Unit) => "Unit",
             Column::Key(SortKey::Pod) => "Pod",
+            Column::Key(SortKey::Parallelism) => "Parallelism",
         }
     }
 
     /// Numbers stand at the right of their column.
     pub(super) fn right(self) -> bool {
-        !matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize))
+        !matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize | SortKey::Parallelism))
     }
 
     /// Whether it may be longer than a screen is wide.
     fn is_name(self) -> bool {
-        matches!(self, Column::Key(key) if !matches!(key, SortKey::Cpu | SortKey::SymbolSize | SortKey::Time))
+        use SortKey::{Cpu, Parallelism, SymbolSize, Time};
+        matches!(self, Column::Key(key) if !matches!(key, Cpu | SymbolSize | Time | Parallelism))
     }
 
     pub(super) fn least_width(self) -> usize {
         match self {
-            Column::Overhead | Column::Children | Column::Kernel | Column::User => 8,
+            Column::Overhead | Column::Children | Column::Kernel | Column::User | Column::Latency => 8,
+            // As perf, whose column is as wide as its title.
+            Column::ChildrenLatency => 7,
             Column::Samples | Column::Period => 12,
             Column::Key(SortKey::Cpu) => 3,
             Column::Key(_) => 0,
@@ -140,6 +156,8 @@ impl Column {
         match self {
             Column::Overhead => percent(row.own.period, hist.whole),
             Column::Children => percent(row.total.period, hist.whole),
+            Column::Latency => percent(row.own.latency, hist.whole_latency),
+            Column::ChildrenLatency => percent(row.total.latency, hist.whole_latency),
             Column::Kernel => percent(row.own_kernel, hist.whole),
             Column::User => percent(row.own.period.saturating_sub(row.own_kernel), hist.whole),
             Column::Samples => row.own.samples.to_string(),
@@ -168,6 +186,9 @@ impl Column {
             Column::Key(SortKey::Time) => {
                 let time = profile.loaded.extras.get(row.group.extra).time_ns;
                 format!("{}.{:06}", time / 1_000_000_000, time % 1_000_000_000 / 1000)
+            }
+            Column::Key(SortKey::Parallelism) => {
+                profile.loaded.extras.get(row.group.extra).parallelism.to_string()
             }
             Column::Key(SortKey::Trace) => shown(profile.trace(row.group.extra)).into_owned(),
             Column::Key(key @ (SortKey::Cgroup | SortKey::Container | SortKey::Unit | SortKey::Pod)) => {

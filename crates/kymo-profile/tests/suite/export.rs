@@ -131,7 +131,7 @@ fn totals_by_walking(profile: &ExportProfile) -> Vec<(Count, Count)> {
     let nodes = &profile.events[0].stacks.nodes;
     let mut sums = vec![(Count::default(), Count::default()); profile.functions.len()];
     for (index, node) in nodes.iter().enumerate() {
-        let weight = Count { samples: node.self_samples, period: node.self_period };
+        let weight = Count { samples: node.self_samples, period: node.self_period, latency: 0 };
         sums[node.function as usize].0 += weight;
         let mut seen = HashSet::new();
         let mut at = index as u32;

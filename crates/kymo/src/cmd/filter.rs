@@ -58,7 +58,7 @@ impl FilterArgs {
     /// The filters for one recording; all else is as usual.
     pub(crate) fn load(&self, recording: &Recording) -> anyhow::Result<LoadOptions> {
         Ok(LoadOptions {
-            cpus: self.cpu.as_deref().map(cpu_list).transpose()?,
+            cpus: self.cpu.as_deref().map(|list| numbers("-C", list)).transpose()?,
             pids: (!self.pid.is_empty()).then(|| self.pid.iter().copied().collect()),
             tids: (!self.tid.is_empty()).then(|| self.tid.iter().copied().collect()),
             time: self.time.as_deref().map(|text| TimeSpans::parse(text, recording)).transpose()?,
@@ -75,22 +75,24 @@ pub(crate) fn why_empty(recording: &Recording, options: &LoadOptions) -> String 
     emptied::of_samples(recording, options).unwrap_or_else(|error| error.to_string())
 }
 
-/// `0,4-7` as a set of CPUs.
-fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
-    let mut cpus = rustc_hash::FxHashSet::default();
+/// `0,4-7` as a set of numbers, of CPUs or threads.
+pub(crate) fn numbers(option: &str, text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
+    let mut numbers = rustc_hash::FxHashSet::default();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |word: &str| -> anyhow::Result<u32> {
-            let cpu = word.trim().parse().ok().filter(|c| *c < 1 << 16);
-            cpu.with_context(|| format!("-C {text}: '{word}' is no CPU number; write for example 0,4-7"))
+            let number = word.trim().parse().ok().filter(|number| *number < 1 << 16);
+            number.with_context(|| {
+                format!("{option} {text}: '{word}' is no number below 65536; write for example 0,4-7")
+            })
         };
         let (from, to) = (number(first)?, number(last)?);
         if from > to {
-            bail!("-C {text}: {part} goes backwards; write {to}-{from}");
+            bail!("{option} {text}: {part} goes backwards; write {to}-{from}");
         }
-        cpus.extend(from..=to);
+        numbers.extend(from..=to);
     }
-    Ok(cpus)
+    Ok(numbers)
 }
 
 /// A share in percent.
@@ -106,12 +108,12 @@ mod tests {
     /// Checks lists and ranges of CPUs, and that a wrong one is named.
     #[test]
     fn cpu_lists() {
-        let mut cpus: Vec<u32> = cpu_list("0,4-6").unwrap().into_iter().collect();
+        let mut cpus: Vec<u32> = numbers("-C", "0,4-6").unwrap().into_iter().collect();
         cpus.sort_unstable();
         assert_eq!(cpus, [0, 4, 5, 6]);
-        assert!(cpu_list("0,x").unwrap_err().to_string().contains("'x' is no CPU number"));
-        assert!(cpu_list("5-2").unwrap_err().to_string().contains("write 2-5"));
-        assert!(cpu_list("0-99999999").is_err(), "a range that no machine has is refused, not walked");
+        assert!(numbers("-C", "0,x").unwrap_err().to_string().contains("'x' is no number below 65536"));
+        assert!(numbers("-C", "5-2").unwrap_err().to_string().contains("write 2-5"));
+        assert!(numbers("-C", "0-99999999").is_err(), "a range that no machine has is refused, not walked");
     }
 
     /// Checks that a share is a number from 0 to 100, with or without its sign.

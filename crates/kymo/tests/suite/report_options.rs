@@ -90,6 +90,84 @@ fn rows_are_those_of_the_newest_perf() {
     }
 }
 
+/// A shell that computes alone, with one of its children, and with two at once.
+const IN_TURNS: &str = "count() { i=0; while [ $i -lt 40000 ]; do i=$((i + 1)); done; }
+    count; (count) & wait; (count) & (count) & wait; count";
+
+/// Checks the shares of the time that the whole took against perf's, for recordings of both tools,
+/// with call chains and without, and that one number of threads has as many samples alone.
+#[test]
+fn shares_of_the_time_that_the_whole_took() {
+    const TEST: &str = "report_options::shares_of_the_time_that_the_whole_took";
+    let Some(newest) = newest_perf(TEST) else { return };
+    if !ready(TEST, &[Need::Perf]) {
+        return;
+    }
+    let folder = fresh_folder("report-latency");
+    let file = folder.join("perf.data");
+    let file = text(&file);
+    for (recorder, scope, has_tree) in
+        [(&newest, &[][..], false), (&newest, &["-g"], true), (&kymo(), &["--scope", "inherit"], true)]
+    {
+        let options = ["record", "--latency", "-e", "cpu-clock:u", "-o", file];
+        recorder.succeed([&options, scope, &["--", "sh", "-c", IN_TURNS]].concat());
+        let flat: &[&str] = if has_tree { &["-g", "none"] } else { &[] };
+        for words in [
+            &["-s", "parallelism"][..],
+            &["-s", "latency,parallelism"],
+            &["-s", "sym"],
+            &["-s", "comm,sym", "--latency"],
+            &["-F", "latency,comm,parallelism", "--percentage", "relative", "--parallelism=1"],
+            &["-s", "comm", "--parallelism=1-2,7"],
+            &["--hierarchy", "-s", "latency,parallelism,comm"],
+        ] {
+            // perf adds what a thread count's callers have to each of them, more than once.
+            let words = [words, &["--no-children"], flat].concat();
+            same(sorted(&newest, file, &words), sorted(&kymo(), file, &words), &words);
+        }
+        let of = |part: &[&str]| {
+            let words =
+                ["report", "-q", "-i", file, "--no-children", "-g", "none", "-t", ",", "-F", "sample"];
+            let rows = kymo().succeed([&words[..], &["-s", "parallelism"], part].concat()).stdout;
+            let row =
+                |line: &str| line.split_once(',').map(|(n, of)| (n.trim().to_owned(), of.trim().to_owned()));
+            rows.lines().filter(|line| !line.starts_with('#')).filter_map(row).collect::<Vec<_>>()
+        };
+        let all = of(&[]);
+        let part: Vec<_> = all.iter().filter(|(_, threads)| threads == "2").cloned().collect();
+        assert!(!part.is_empty() && part.len() < all.len(), "{all:?}");
+        assert_eq!(of(&["--parallelism", "2"]), part);
+    }
+}
+
+/// Checks that nobody is told how many threads ran by a recording without context switches, and
+/// that a recording of the whole machine, or of a cgroup, never has more threads than CPUs.
+#[test]
+fn threads_that_ran() {
+    let folder = fresh_folder("report-threads");
+    let file = folder.join("perf.data");
+    let file = text(&file);
+    let command = ["--", "sh", "-c", IN_TURNS];
+    kymo().succeed([&["record", "-e", "cpu-clock:u", "-o", file][..], &command].concat());
+    for words in [&["--latency"][..], &["-s", "parallelism"], &["--parallelism=1"]] {
+        let said = kymo().run([&["report", "-i", file], words].concat()).ends(129);
+        said.says("no context switches").says("kymo record --latency");
+    }
+    let cpus = kymo_perf::sys::online_cpus().len();
+    let scopes: &[&[&str]] = match rustix::process::geteuid().is_root() {
+        true => &[&[], &["-a"]],
+        false => &[&[]],
+    };
+    for scope in scopes {
+        let options = ["record", "--latency", "-e", "cpu-clock:u", "-o", file];
+        kymo().succeed([&options, *scope, &command].concat());
+        let words = ["report", "-q", "-i", file, "--no-children", "-g", "none", "-F", "parallelism"];
+        let counts: Vec<usize> =
+            (kymo().succeed(words).stdout.lines()).filter_map(|line| line.trim().parse().ok()).collect();
+        assert!(counts.contains(&1) && counts.iter().all(|count| *count <= cpus), "{scope:?}: {counts:?}");
+    }
+}
+
 /// Checks source lines where there is debug information, and what stands for them elsewhere.
 #[test]
 fn source_lines() {

@@ -135,7 +135,7 @@ impl Tables {
 
     /// Adds one sample.
     pub fn add(&mut self, names: &mut Names<'_>, machine: &Machine, seen: &Seen<'_>) {
-        let count = Count { samples: 1, period: seen.period };
+        let count = Count { samples: 1, period: seen.period, latency: 0 };
         let leaf = names.leaf(machine, &seen.leaf);
         self.stack.clear();
         for frame in seen.frames {

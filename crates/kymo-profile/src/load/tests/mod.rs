@@ -75,7 +75,7 @@ fn by_model(recording: &Recording, options: &LoadOptions, max_stack: usize) -> E
     let dims = options.dims;
     for (event, comm, pid, tid, cpu, time_ns, period, leaf, frames) in samples {
         let comm = machine.comm(comm);
-        let count = Count { samples: 1, period };
+        let count = Count { samples: 1, period, latency: 0 };
         *expected.threads.entry((pid, tid)).or_default() += count;
         expected.instants.push((time_ns, event, tid, comm.clone(), cpu, period, at(&leaf)));
         let key = (
@@ -150,7 +150,7 @@ fn options() -> impl Strategy<Value = LoadOptions> {
             time: time.map(|span| TimeSpans(vec![span])),
             samples: if samples { 1 << 20 } else { 0 },
             workers: 0,
-            cgroups: None,
+            ..LoadOptions::default()
         },
     )
 }
@@ -307,7 +307,7 @@ fn rows_by_model(recording: &Recording, event: usize, load: &LoadOptions, hist: 
         let leaf = names.leaf(machine, &seen.leaf);
         let mut frames = Vec::new();
         seen.frames.iter().for_each(|frame| names.frame(machine, frame, &mut frames));
-        let count = Count { samples: 1, period: seen.period };
+        let count = Count { samples: 1, period: seen.period, latency: 0 };
         samples.push((seen.comm, (seen.pid, seen.tid, seen.cpu), leaf, frames, count));
     })
     .expect("readable");

@@ -161,6 +161,9 @@ pub(crate) struct RecordArgs {
     /// Record context switches too
     #[arg(long)]
     pub(crate) switch_events: bool,
+    /// Record context switches, so that `kymo report` can tell for what the whole waits
+    #[arg(long)]
+    pub(crate) latency: bool,
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     pub(crate) delay: Option<i64>,

@@ -72,7 +72,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         inherit: args.no_inherit.then_some(false),
         ring_pages: args.ring_pages,
         data: args.data,
-        switch_events: args.switch_events,
+        switch_events: args.switch_events || args.latency,
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,

@@ -39,11 +39,6 @@ impl PerfOptionTable for RecordOptions {
             NONE,
             "the kernel's code is not copied; names come from /proc/kallsyms when the recording is read",
         ),
-        PerfOption::refused(
-            "latency",
-            NONE,
-            "it samples CPU time; `kymo record -e sched:sched_switch` and --switch-events record who waits",
-        ),
         PerfOption::accepted("mmap-flush", VALUE, "a ring is drained when a quarter of it is full"),
         PerfOption::accepted(
             "num-thread-synthesize",

@@ -36,11 +36,12 @@ pub(crate) struct ReportArgs {
     pub(super) inverted: bool,
 
     /// What rows are told apart by: comm, pid, tgid, dso, symbol, cpu, parent, symbol_size, srcline, time, trace, cgroup, container,
-    /// unit, pod; with a + before the first one, besides comm, dso and symbol
+    /// unit, pod, parallelism; with a + before the first one, besides comm, dso and symbol
     #[arg(short, long, value_name = "KEYS", value_delimiter = ',')]
     pub(super) sort: Vec<String>,
 
-    /// Columns: overhead, overhead_children, overhead_sys, overhead_us, sample, period, and any sort key
+    /// Columns: overhead, overhead_children, overhead_sys, overhead_us, latency, latency_children,
+    /// sample, period, and any sort key
     #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
     pub(super) fields: Vec<String>,
 
@@ -71,6 +72,14 @@ pub(crate) struct ReportArgs {
     /// recording with --all-cgroups
     #[arg(long = "cgroup-name", value_name = "NAMES", value_delimiter = ',')]
     pub(super) cgroups: Vec<String>,
+
+    /// Sort by the time that you wait: a sample counts less where several threads ran
+    #[arg(long)]
+    pub(super) latency: bool,
+
+    /// Only samples at which so many threads ran, for example 1,4-7; of a recording with --latency
+    #[arg(long, value_name = "LIST")]
+    pub(super) parallelism: Option<String>,
 
     /// Leave out rows below this percentage [default: 0.05 on a terminal, 0 elsewhere]
     #[arg(long, value_name = "PERCENT", value_parser = filter::percent)]
@@ -157,7 +166,8 @@ impl ReportArgs {
     /// Whether only a part of the recording is asked for.
     pub(super) fn is_part(&self) -> bool {
         let rows = [&self.comms, &self.dsos, &self.symbols];
-        let part = self.rows.symbol_filter.is_some() || self.rows.hide_unresolved;
+        let part =
+            self.parallelism.is_some() || self.rows.symbol_filter.is_some() || self.rows.hide_unresolved;
         part || self.filter.are_given() || rows.iter().any(|list| !list.is_empty())
     }
 

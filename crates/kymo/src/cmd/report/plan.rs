@@ -5,12 +5,13 @@ use kymo_cli::terminal;
 use kymo_data::Recording;
 use kymo_profile::export;
 use kymo_profile::hist::{HistOptions, Order, SortKey};
-use kymo_profile::load::LoadOptions;
+use kymo_profile::load::{LoadOptions, Parallelism};
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{Column, GraphOptions, TableOptions};
 use regex_lite::Regex;
 
 use super::args::ReportArgs;
+use crate::cmd::filter;
 
 /// What the arguments mean for one recording.
 pub(super) struct Plan {
@@ -37,7 +38,17 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
     let totals = args.fields.is_empty() || args.fields.iter().any(|f| f.trim() == "overhead_children");
     // Within a hierarchy, what a function called would be in another branch.
     let children = chains && !args.no_children && !exports && totals && !args.rows.hierarchy;
-    let (columns, keys) = columns(args, children)?;
+    let parallelism = args.parallelism.as_deref().map(|list| filter::numbers("--parallelism", list));
+    let parallelism = parallelism.transpose()?;
+    let has_switches = Parallelism::is_recorded(recording);
+    let (columns, keys) = columns(args, children, has_switches)?;
+    let is_latency = |column: &Column| matches!(column, Column::Latency | Column::ChildrenLatency);
+    let latency = columns.iter().any(is_latency);
+    if !has_switches && (latency || parallelism.is_some() || keys.contains(&SortKey::Parallelism)) {
+        bail!(
+            "the recording has no context switches, so nobody knows how many threads ran: record with `kymo record --latency`"
+        );
+    }
     if keys.len() > kymo_profile::hist::MAX_KEYS {
         bail!("at most {} sort keys can be combined", kymo_profile::hist::MAX_KEYS);
     }
@@ -56,6 +67,8 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         only_with_parent: args.rows.exclude_other,
         hide_unresolved: args.rows.hide_unresolved,
         relative: args.rows.percentage == "relative",
+        parallelism: parallelism.clone().filter(|_| !exports),
+        by_latency: latency && columns.iter().find(|c| c.is_weight()).is_some_and(is_latency),
         time_quantum_ns: args.rows.time_quantum,
     };
     let of_cgroups = hist.keys.iter().any(|key| key.is_of_cgroup()) || !args.cgroups.is_empty();
@@ -69,6 +82,9 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
         workers: args.jobs,
         cgroups: list(&args.cgroups),
+        // Rows are of the whole, as in perf; files for other tools have no whole.
+        parallelism: parallelism.filter(|_| exports),
+        latency,
         ..args.filter.load(recording)?
     };
     let table = TableOptions {
@@ -106,16 +122,15 @@ fn default_parent() -> Regex {
 }
 
 /// The columns, and the sort keys among them.
-fn columns(args: &ReportArgs, children: bool) -> anyhow::Result<(Vec<Column>, Vec<SortKey>)> {
+fn columns(
+    args: &ReportArgs,
+    children: bool,
+    has_switches: bool,
+) -> anyhow::Result<(Vec<Column>, Vec<SortKey>)> {
     let sort = sort_words(&args.sort)?;
-    let mut columns = Vec::new();
+    let mut columns;
     if args.fields.is_empty() {
-        if children && !sort.contains(&Column::Children) {
-            columns.push(Column::Children);
-        }
-        if !sort.contains(&Column::Overhead) {
-            columns.push(Column::Overhead);
-        }
+        columns = weights(&sort, children, args.latency, has_switches);
         if args.rows.show_cpu_utilization {
             columns.extend([Column::Kernel, Column::User]);
         }
@@ -136,6 +151,24 @@ fn columns(args: &ReportArgs, children: bool) -> anyhow::Result<(Vec<Column>, Ve
     let keys = columns.iter().filter_map(|c| if let Column::Key(key) = c { Some(*key) } else { None });
     let keys = keys.collect();
     Ok((columns, keys))
+}
+
+/// The columns of shares, which stand before the sort keys: that of what is sorted by comes first.
+fn weights(sort: &[Column], children: bool, by_latency: bool, has_switches: bool) -> Vec<Column> {
+    // As perf: where -s names one of the two kinds, the other is left out.
+    let named = |kind: &[Column]| sort.iter().any(|column| kind.contains(column));
+    let of_time = [Column::Children, Column::Overhead];
+    let of_latency = [Column::ChildrenLatency, Column::Latency];
+    let with_time = !named(&of_latency);
+    let with_latency = (has_switches || by_latency) && !named(&of_time);
+    let mut columns = Vec::new();
+    for at in if children { 0..2 } else { 1..2 } {
+        let pair = [(with_time, of_time[at]), (with_latency, of_latency[at])];
+        let pair = if by_latency { [pair[1], pair[0]] } else { pair };
+        columns.extend(pair.into_iter().filter(|(wanted, _)| *wanted).map(|(_, column)| column));
+    }
+    columns.retain(|column| !sort.contains(column));
+    columns
 }
 
 /// The words of `-s`: sort keys, and columns among them. A `+` before the first one adds to the usual keys.
