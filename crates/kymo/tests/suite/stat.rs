@@ -329,7 +329,7 @@ fn a_brood() {
 /// Checks that bad use is refused with a sentence that says what to do, as a usage error where it is one.
 #[test]
 fn bad_use() {
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["-e", "nosuchevent", "true"], 129, "nosuchevent"),
         (&["-e", "{cs,page-faults", "true"], 129, "{cs,page-faults"),
         (&["-p", "2147483647"], 1, "no process 2147483647"),
@@ -341,6 +341,7 @@ fn bad_use() {
         (&["-x", "", "true"], 129, "separator"),
         (&["-a", "-C", "60000", "true"], 1, "60000"),
         (&["/no/such/command"], 255, "failed to execute /no/such/command"),
+        (&["-C", "1023", "true"], 1, "No supported events found: CPU 1023 is not online"),
     ];
     for (options, code, words) in cases {
         stat(&kymo(), options).ends(code).says(words);
@@ -432,6 +433,18 @@ fn what_runs_already() {
     assert_eq!(said.code, Some(0), "{}", said.stderr);
     let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 1, false)).collect();
     assert!(!rows.is_empty() && rows.iter().all(|row| row.place[0].contains('-')), "{}", said.stderr);
+}
+
+/// Checks that a command that ignores SIGTERM gets SIGKILL, that stat says so and prints what it
+/// counted, and that stat then ends by the signal that it got itself.
+#[test]
+fn a_command_that_ignores_sigterm() {
+    let script = "trap '' TERM; kill -TERM $PPID; while :; do sleep 0.1; done";
+    let output = kymo().command(["stat", "-n", "sh", "-c", script]).output().expect("kymo runs");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(15), "{words}");
+    assert!(words.contains("seconds after SIGTERM; it gets SIGKILL"), "{words}");
+    assert!(words.contains("seconds time elapsed"), "{words}");
 }
 
 /// Checks that a signal ends repetitions although the command of that run ended before kymo looked: as many signals as runs

@@ -173,7 +173,7 @@ fn who_shows_no_tasks_is_told() {
     refused(&[], 129, "--tasks is for one process");
     refused(&["-p", &format!("{own},1")], 129, "--tasks is for one process");
     refused(&["-p", &own, "-e", "page-faults"], 129, "cannot be used with");
-    refused(&["--", "/there/is/no/such/program"], 255, "failed to execute");
+    refused(&["--", "/there/is/no/such/program"], 255, "such file or directory (os error 2); check its name");
 }
 
 /// Checks that processes that show nonsense, or lead the request elsewhere, are refused in words: nothing is believed, nothing hangs, nothing is

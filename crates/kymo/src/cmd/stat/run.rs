@@ -37,7 +37,11 @@ pub(super) fn all(
     let cpus = match &args.cpus {
         Some(cpus) => {
             if let Some(cpu) = cpus.0.iter().find(|cpu| !online.contains(cpu)) {
-                bail!("CPU {cpu} is not online; there are {online:?}");
+                let online: Vec<String> = online.iter().map(u32::to_string).collect();
+                bail!(
+                    "No supported events found: CPU {cpu} is not online; give -C some of {}",
+                    online.join(",")
+                );
             }
             cpus.0.clone()
         }
@@ -353,26 +357,44 @@ fn switch(open: &Open, name: &str, on: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a command that has got our interrupt is waited for before it is ended.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a command that got the terminal's interrupt may take to end by itself.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
+/// How long a command may take to end after SIGTERM, before SIGKILL.
+const TERM_GRACE: Duration = Duration::from_secs(5);
 
-/// Ends the command: at once, or where the terminal has interrupted it together with us, when it does not end by itself.
+/// Ends the command: with SIGTERM, and with SIGKILL where that has no effect. `interrupted`: the
+/// terminal has sent its interrupt to the command, too, which first gets time to end by itself.
 fn end_command(workload: &mut Workload, interrupted: bool) -> anyhow::Result<()> {
-    if interrupted {
-        let until = Instant::now() + GRACE;
-        while workload.try_wait().context("failed to wait")?.is_none() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let fd = workload.ended_fd();
-            let time = Timespec::try_from(left).context("failed to wait")?;
-            let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time));
-        }
+    if interrupted && ends_within(workload, INTERRUPT_GRACE)? {
+        return Ok(());
     }
-    if workload.try_wait().context("failed to wait")?.is_none() {
+    if workload.try_wait().context("failed to wait for the command")?.is_none() {
         workload.signal(kymo_cli::signals::SIGTERM);
+    }
+    if !ends_within(workload, TERM_GRACE)? {
+        say(&format!(
+            "the command (process {}) did not end within {} seconds after SIGTERM; it gets SIGKILL",
+            workload.pid(),
+            TERM_GRACE.as_secs()
+        ));
+        workload.signal(rustix::process::Signal::KILL.as_raw());
         workload.wait().context("failed to wait for the command")?;
     }
     Ok(())
+}
+
+/// Waits for the command's end, at most for `grace`. Whether it has ended.
+fn ends_within(workload: &mut Workload, grace: Duration) -> anyhow::Result<bool> {
+    let until = Instant::now() + grace;
+    while workload.try_wait().context("failed to wait for the command")?.is_none() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let fd = workload.ended_fd();
+        let time = Timespec::try_from(left).context("failed to wait for the command")?;
+        // An error of poll, such as a signal, only makes the loop look again.
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time));
+    }
+    Ok(true)
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kymo_agent::table::{Frame, GroupRow, TaskRow};
+use kymo_perf::explain;
 use source::{Source, TaskTable};
 
 use super::StatArgs;
@@ -117,7 +118,8 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
     let mut child = match Command::new(program).args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
-            terminal::say(&format!("failed to execute {}: {error}", program.to_string_lossy()));
+            let advice = explain::exec_advice(&error);
+            terminal::say(&format!("failed to execute {}: {error}{advice}", program.to_string_lossy()));
             return Ok(ExitCode::from(exit::NOT_STARTED));
         }
     };
