@@ -25,6 +25,7 @@
 pub mod aggregate;
 pub mod cgroup_counters;
 pub mod kernel_stats;
+pub mod named_metrics;
 #[cfg(test)]
 mod tests;
 

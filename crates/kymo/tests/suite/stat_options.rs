@@ -76,12 +76,37 @@ fn forms() {
     metrics.says("seconds time elapsed");
 }
 
+/// Checks that metrics that are asked for by name are called as perf calls them, alone and behind
+/// the counts.
+#[test]
+fn metrics_by_name() {
+    const TEST: &str = "stat_options::metrics_by_name";
+    let Some(()) = require(TEST, &[Need::Perf]) else { return };
+    let Some(perf) = perf_of("sid") else { return skip(TEST, "perf of sid is not unpacked (make setup)") };
+    for name in ["cs_per_second", "migrations_per_second", "page_faults_per_second"] {
+        let alone = ["stat", "-x;", "--metric-only", "-M", name, "--", "true"];
+        let (ours, theirs) = (kymo().succeed(alone), perf.succeed(alone));
+        let heading = |said: &Said| said.stderr.lines().next().map(str::to_owned);
+        assert_eq!(heading(&ours), heading(&theirs));
+        let value = ours.stderr.lines().nth(1).and_then(|line| line.strip_suffix(';'));
+        value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("{}", ours.stderr));
+        let behind = ["stat", "-x,", "-M", name, "--", "true"];
+        let metric = |said: Said| {
+            let row = fields(&said).into_iter().find(|row| row[6].ends_with(name));
+            row.map(|row| (row[2].clone(), row[6].clone()))
+        };
+        let ours = metric(kymo().succeed(behind));
+        assert!(ours.is_some(), "{name}");
+        assert_eq!(ours, metric(perf.succeed(behind)));
+    }
+}
+
 /// Checks that modes of the processor are those of all events, and that what kymo does not have is refused by name.
 #[test]
 fn modes_and_refusals() {
     let said =
         stat(&["-x,", "--all-user", "-S", "--affinity", "-v", "-v", "-e", "task-clock,page-faults"]).ends(0);
     said.says("task-clock");
-    stat(&["-M", "ipc"]).ends(129).says("kymo stat: --metrics is not in kymo: it has no tables");
+    stat(&["-M", "ipc"]).ends(129).says("Cannot find metric or group `ipc'");
     stat(&["--topdown"]).ends(129).says("--topdown is not in kymo");
 }

@@ -1,5 +1,6 @@
 //! What follows from counts: CPUs utilized, rates, instructions per cycle, shares of misses.
 
+use kymo_perf::count::named_metrics::NamedMetric;
 use kymo_perf::selector::EventAttr;
 use kymo_perf::sys::Perf;
 
@@ -149,6 +150,12 @@ impl Basis {
             }
             _ => self.rate(value),
         }
+    }
+
+    /// A metric that was asked for by its name, of the count of its event.
+    pub(super) fn named(&self, named: &NamedMetric, value: f64, elapsed_ns: f64) -> Option<Metric> {
+        let value = named.value(value, self.clock_ns(), elapsed_ns)?;
+        Some(Metric { value, digits: named.digits(), suffix: "", unit: named.label() })
     }
 
     fn rate(&self, value: f64) -> Option<Metric> {

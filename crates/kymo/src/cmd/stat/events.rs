@@ -1,6 +1,7 @@
 //! Which events to count: those that were asked for, or perf's default set.
 
 use kymo_cli::parse::parse_events;
+use kymo_perf::count::named_metrics::{self, NamedMetric};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
 
@@ -32,11 +33,18 @@ pub(super) struct Event {
     pub(super) selected: Selected,
     /// The cgroup that it is counted in, if it is one.
     pub(super) cgroup: Option<String>,
+    /// What `-M` has printed behind its count.
+    pub(super) metric: Option<&'static NamedMetric>,
+}
+
+/// The clock of the CPU time that is counted.
+fn clock(args: &StatArgs) -> &'static str {
+    if args.wide() { "cpu-clock" } else { "task-clock" }
 }
 
 /// Events that only a PMU has are left out of the default set where it does not name them, as perf does.
 fn defaults(args: &StatArgs, machine: &Machine) -> Vec<String> {
-    let clock = if args.wide() { "cpu-clock" } else { "task-clock" };
+    let clock = clock(args);
     let named =
         |event: &str| machine.core_pmus().any(|pmu| pmu.events.iter().any(|known| known.name == event));
     let stalled = STALLED.iter().copied().filter(|event| named(event));
@@ -54,23 +62,49 @@ pub(super) fn select(args: &StatArgs, texts: &[String]) -> Result<Vec<Event>, St
         return Ok(Vec::new());
     }
     let machine = Machine::here();
-    let mut events = if args.events.texts.is_empty() && args.events.is_plain() {
-        parse_events(&defaults(args, &machine), &machine)?
-    } else {
-        args.events.select(texts, &machine)?
+    let plain = args.events.texts.is_empty() && args.events.is_plain();
+    let mut events = match plain {
+        true if args.metrics.is_empty() => parse_events(&defaults(args, &machine), &machine)?,
+        true => Vec::new(),
+        false => args.events.select(texts, &machine)?,
     };
+    let metrics = add_metrics(args, &machine, &mut events)?;
     if args.all_user || args.all_kernel {
         for event in &mut events {
             (event.attr.exclude_user, event.attr.exclude_kernel) = (args.all_kernel, args.all_user);
         }
     }
-    cgroups(args, events)
+    let mut events = cgroups(args, events)?;
+    // With --for-each-cgroup, the events are there once for each.
+    for (event, metric) in events.iter_mut().zip(metrics.iter().cycle()) {
+        event.metric = *metric;
+    }
+    Ok(events)
+}
+
+/// Adds the events that `-M` needs. Returns the metric of each event.
+fn add_metrics(
+    args: &StatArgs,
+    machine: &Machine,
+    events: &mut Vec<Selected>,
+) -> Result<Vec<Option<&'static NamedMetric>>, String> {
+    let metrics: Result<Vec<_>, String> = args.metrics.iter().map(|name| named_metrics::find(name)).collect();
+    let mut of_events = vec![None; events.len()];
+    for (name, metric) in named_metrics::events(&metrics?, clock(args)) {
+        for selected in parse_events(&[name.to_owned()], machine)? {
+            of_events.push(metric);
+            let leader = events.len();
+            events.push(Selected { leader, ..selected });
+        }
+    }
+    Ok(of_events)
 }
 
 fn cgroups(args: &StatArgs, events: Vec<Selected>) -> Result<Vec<Event>, String> {
     let with = |selected: &Selected, cgroup: Option<&String>| Event {
         selected: selected.clone(),
         cgroup: cgroup.cloned(),
+        metric: None,
     };
     if !args.for_each_cgroup.is_empty() {
         let mut all = Vec::new();

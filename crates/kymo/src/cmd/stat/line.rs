@@ -1,6 +1,7 @@
 //! One count, ready to be printed in any form.
 
 use kymo_perf::count::aggregate::{By, CountPlace, CountRow, name_of};
+use kymo_perf::count::named_metrics::NamedMetric;
 use kymo_perf::selector::EventAttr;
 
 use super::derived::{Basis, Metric};
@@ -92,6 +93,8 @@ pub(super) struct Counted<'a> {
     /// By what its count is multiplied to be in that unit.
     pub(super) scale: f64,
     pub(super) cgroup: Option<&'a str>,
+    /// What is printed behind the count in place of what follows from the event.
+    pub(super) metric: Option<&'static NamedMetric>,
 }
 
 /// The rows of one run by event, and its time in ns.
@@ -159,7 +162,10 @@ pub(super) fn lines<'a>(
                 Some(_) => Value::Number(raw * event.scale),
             };
             let basis = bases.iter().find(|basis| basis.0 == event.cgroup);
-            let metric = basis.and_then(|(_, basis)| basis.metric(event.attr, raw, elapsed_ns));
+            let metric = basis.and_then(|(_, basis)| match event.metric {
+                Some(named) => basis.named(named, raw, elapsed_ns),
+                None => basis.metric(event.attr, raw, elapsed_ns),
+            });
             let noise = repeated.map(|()| Series(scaled).noise());
             let line = Line {
                 time_ns,

@@ -9,9 +9,10 @@ use super::line::{Form, Line};
 /// Columns of a metric.
 const WIDTH: usize = 20;
 
-/// Whether perf shows it alone: it leaves out rates and what depends on the time only.
+/// Whether perf shows it alone: it leaves out rates and what depends on the time only, but not what
+/// `-M` names, whose units end with that name.
 fn is_shown(metric: &Metric) -> bool {
-    !["/sec", "CPUs utilized", "Hz"].iter().any(|part| metric.unit.contains(part))
+    !["/sec", "CPUs utilized", "Hz"].iter().any(|part| metric.unit.ends_with(part))
 }
 
 /// What the metric is called without its count.

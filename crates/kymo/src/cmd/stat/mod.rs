@@ -110,6 +110,9 @@ pub(crate) struct StatArgs {
     /// Print what follows from the counts (instructions per cycle, shares of misses), and no counts
     #[arg(long)]
     pub(super) metric_only: bool,
+    /// Count what these metrics need, and print them: CPUs_utilized, cs_per_second, migrations_per_second, page_faults_per_second
+    #[arg(short = 'M', long, value_name = "METRIC", value_delimiter = ',')]
+    pub(super) metrics: Vec<String>,
     /// Do not sum over CPUs
     #[arg(short = 'A', long, conflicts_with_all = ["per_thread", "per_core", "per_die", "per_socket", "per_node"])]
     pub(super) no_aggr: bool,
@@ -204,7 +207,7 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with_all = [
         "event", "filter", "exclude-perf", "tids", "all", "cpus", "cgroups", "for_each_cgroup", "repeat", "table", "summary", "timeout", "delay", "separator",
         "no_aggr", "per_thread", "pressure", "per_core", "per_die", "per_socket", "per_node", "detailed", "null", "no_inherit", "scope", "log_fd",
-        "accounting", "no_accounting", "pre", "post", "control", "metric_only", "per_cache", "per_cluster", "all_user", "all_kernel", "sync", "quiet",
+        "accounting", "no_accounting", "pre", "post", "control", "metrics", "metric_only", "per_cache", "per_cluster", "all_user", "all_kernel", "sync", "quiet",
     ])]
     pub(super) tasks: bool,
     /// Print no counts and no messages

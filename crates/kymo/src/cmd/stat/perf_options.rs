@@ -28,7 +28,6 @@ impl PerfOptionTable for StatOptions {
         PerfOption::accepted("metric-no-group", NONE, NO_METRICS),
         PerfOption::accepted("metric-no-merge", NONE, NO_METRICS),
         PerfOption::accepted("metric-no-threshold", NONE, NO_METRICS),
-        PerfOption::refused("metrics", VALUE, METRICS).short('M'),
         PerfOption::refused(
             "percore-show-thread",
             NONE,

@@ -40,6 +40,7 @@ impl Counting<'_> {
                 unit: unit(event),
                 scale: scale(event),
                 cgroup: event.cgroup.as_deref(),
+                metric: event.metric,
             }),
             &runs.iter().map(|run| (run.rows.as_slice(), run.elapsed_ns)).collect::<Vec<_>>(),
             self.args.by(),
