@@ -125,6 +125,7 @@ mod sample;
 mod source;
 mod stream;
 pub mod tracing_data;
+mod unwound_sample;
 mod words;
 mod writer;
 

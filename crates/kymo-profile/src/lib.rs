@@ -24,7 +24,8 @@
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what,
 //!   when; [`chains`]: distinct stacks.
-//! - [`build_ids`]: the files that samples are in, by build id, and recordings with more of them.
+//! - [`build_ids`]: the files that samples are in, by build id; [`inject`]: recordings with more of
+//!   them, or with call chains in the place of stacks.
 //! - [`dump`]: what a recording stores, in perf's words.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
@@ -69,6 +70,7 @@ pub mod export;
 pub mod functions;
 mod generated_code;
 pub mod hist;
+pub mod inject;
 pub mod load;
 pub mod loss;
 pub mod profile;

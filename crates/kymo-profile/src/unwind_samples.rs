@@ -60,17 +60,20 @@ impl ThreadUnwinder<'_> {
         if let Some(words) = sample.callchain {
             out.extend_from_slice(words.as_bytes());
         }
-        let Some(regs) =
-            sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.abi, r.mask, r.values.iter()))
-        else {
-            return;
-        };
-        self.frames.clear();
-        self.unwinder.unwind(self.shared.space(maps), &regs, stack, MAX_FRAMES, &mut self.frames);
+        let Some(frames) = self.frames(sample, maps, stack) else { return };
         out.extend_from_slice(&PERF_CONTEXT_USER.to_le_bytes());
-        for frame in &self.frames {
+        for frame in frames {
             out.extend_from_slice(&frame.to_le_bytes());
         }
+    }
+
+    /// The frames of the recorded stack, innermost first; `None` without registers.
+    pub(crate) fn frames(&mut self, sample: &Sample<'_>, maps: u32, stack: &[u8]) -> Option<&[u64]> {
+        let regs = sample.user_regs?;
+        let regs = UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter())?;
+        self.frames.clear();
+        self.unwinder.unwind(self.shared.space(maps), &regs, stack, MAX_FRAMES, &mut self.frames);
+        Some(&self.frames)
     }
 
     /// Puts the call chain of a sample into `out`, by its stack where it has one.

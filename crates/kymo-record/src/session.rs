@@ -15,7 +15,6 @@ use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
 use crate::plan::RecordingPlan;
 use crate::python;
 use crate::record_stats::RecordStats;
-use crate::reduce::reduced;
 use crate::run_loop::RunLoop;
 use crate::series::{FileListener, Limits};
 use crate::sink::Sink;
@@ -124,7 +123,7 @@ impl Session {
         let with_stacks = plan.copies_stacks().then(|| Arc::new(event_set(&specs)));
         if plan.reduces() {
             for spec in &mut specs {
-                spec.attr = reduced(&spec.attr).unwrap_or_else(|| std::mem::take(&mut spec.attr));
+                spec.attr = spec.attr.unwound().unwrap_or_else(|| std::mem::take(&mut spec.attr));
                 spec.attr.set(abi::ATTR_FLAG_MMAP_DATA, plan.options.wants_data_mappings());
             }
         }

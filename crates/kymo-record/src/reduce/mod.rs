@@ -3,7 +3,7 @@
 //!
 //! *It gets* the drains' messages; *it gives* the writer the same messages, in the same order for
 //! each ring, with the samples rewritten. What perf and kymo read is an ordinary recording of call
-//! chains: its events' attrs say so ([`reduced`]).
+//! chains: its events' attrs say so (`Attr::unwound`).
 //!
 //! ```text
 //!  drains --->  one inbox  ---> scan: names, forks, mappings, ends ---> Order (by moment)
@@ -62,7 +62,6 @@ mod hotspot;
 mod order;
 mod outer_frames;
 mod outer_memory;
-mod rewrite;
 mod side_reader;
 mod stack_pages;
 #[cfg(test)]
@@ -70,7 +69,6 @@ mod tests;
 mod worker;
 
 pub(crate) use files::modules_of_processes;
-pub(crate) use rewrite::reduced;
 
 use crate::account::Unwound;
 use crate::channel::{Next, Receiver, Sender};

@@ -4,7 +4,7 @@
 //! The same program never takes the same samples twice, so each is recorded once, with
 //! `--raw-stacks`. Its records are dealt to rings as the CPUs wrote them, the rings are drained at
 //! random moments, and the reducer's output is written as a recording again.
-use super::{ACCOUNT_EVERY, Reducer, reduced};
+use super::{ACCOUNT_EVERY, Reducer};
 use crate::account::Unwound;
 use crate::channel::{Next, channel};
 use crate::opening::event_set;
@@ -156,7 +156,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     // In a thread of its own: it runs before all ordinary threads, and this one soon waits for
     // such.
     let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());
-    let writer = FileWriter::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
+    let writer = FileWriter::create(File::create(path).unwrap(), &[spec(attr.unwound().unwrap())]).unwrap();
     let mut seen = 0;
     while let Next::Item(message) = written.take() {
         match message {

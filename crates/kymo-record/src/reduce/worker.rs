@@ -3,7 +3,6 @@ use super::hotspot::{JavaFrames, ProcessCode};
 use super::order::Side;
 use super::outer_frames::OuterFrames;
 use super::outer_memory::OuterMemory;
-use super::rewrite::{rewrite, room};
 use super::stack_pages::{self, StackOutcome, StackPages};
 use crate::account::Unwound;
 use crate::python::PythonStacks;
@@ -106,7 +105,7 @@ impl Worker {
             }
             to += match self.sample(ring, header, bytes, from) {
                 Some((parts, user)) => {
-                    rewrite(bytes, from, size, &parts, to, user.then_some(self.frames.as_slice()))
+                    parts.unwind(bytes, from, size, to, user.then_some(self.frames.as_slice()))
                 }
                 None => {
                     bytes.copy_within(from..from + size, to);
@@ -159,7 +158,7 @@ impl Worker {
         let kernel = sample
             .callchain
             .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
-        let most = MAX_FRAMES.saturating_sub(kernel).min(room(&parts));
+        let most = MAX_FRAMES.saturating_sub(kernel).min(parts.room());
         let ip = sample.ip.zip(layout.ip_offset());
         let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
         let is_whole = self.unwind((pid, tid, time_ns), &regs, (stack, &pages), most);

@@ -1,4 +1,4 @@
-//! `kymo inject`: a copy of a recording with build ids.
+//! `kymo inject`: a copy of a recording with build ids, or with call chains.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,11 +13,12 @@ use kymo_cli::{exit, open};
 use kymo_data::Recording;
 use kymo_files::{Folder, Fresh};
 use kymo_perf::proc;
-use kymo_profile::build_ids::{self, FileBuildIds, Injection, Which};
+use kymo_profile::build_ids::{self, FileBuildIds, Which};
+use kymo_profile::inject::{self, Injection};
 use kymo_symbols::SymbolOptions;
 use rustix::fs::Mode;
 
-/// Copy a recording, with build ids of the files that its samples are in
+/// Copy a recording, with build ids of the files that its samples are in, or with call chains
 #[derive(Debug, Args)]
 pub(crate) struct InjectArgs {
     /// The recording: a file, a directory of `perf record --threads`, or - for stdin
@@ -43,6 +44,10 @@ pub(crate) struct InjectArgs {
     /// Put build ids into the records of all mappings
     #[arg(long)]
     mmap2_buildid_all: bool,
+
+    /// Put call chains in the place of copies of stacks (--call-graph dwarf of perf, --raw-stacks)
+    #[arg(long)]
+    convert_callchain: bool,
 
     /// Accepted for scripts written for perf: `kymo report` reads dumps of JIT compilers by itself
     #[arg(short, long)]
@@ -76,6 +81,7 @@ pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
     let injection = Injection {
         table: modules(args.build_ids, args.buildid_all)?,
         mappings: modules(args.mmap2_buildids, args.mmap2_buildid_all)?,
+        unwind: args.convert_callchain,
     };
     if args.verbose {
         eprintln!("kymo: build ids of {} files", injection.table.len().max(injection.mappings.len()));
@@ -87,7 +93,7 @@ pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
                 "the copy of a recording is no text: name a file with `-o FILE`, or pipe it to another command"
             );
         }
-        build_ids::inject_pipe(&recording, &injection, io::BufWriter::new(out.lock()))?;
+        inject::inject_pipe(&recording, &injection, io::BufWriter::new(out.lock()))?;
     } else {
         write_file(&recording, &injection, &args.output)
             .with_context(|| format!("failed to write {}", args.output.display()))?;
@@ -106,7 +112,7 @@ fn kernel_build_id(recording: &Recording) -> Option<Vec<u8>> {
 fn write_file(recording: &Recording, injection: &Injection, path: &Path) -> anyhow::Result<()> {
     let (folder, name): (Folder, OsString) = Folder::of(path)?;
     let mut fresh = Fresh::create(Arc::new(folder), &name, Mode::RUSR | Mode::WUSR)?;
-    build_ids::inject(recording, injection, fresh.file())?;
+    inject::inject(recording, injection, fresh.file())?;
     fresh.replace(&name)?;
     Ok(())
 }

@@ -69,6 +69,32 @@ fn build_ids_of_files() {
     }
 }
 
+/// Checks that copies of stacks, of both tools, become the call chains that they had, and that the
+/// copy has no stacks.
+#[test]
+fn copies_of_stacks_become_call_chains() {
+    const TEST: &str = "perf_verbs::copies_of_stacks_become_call_chains";
+    let Some(newest) = newest_perf(TEST) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, copy) = (folder.path().join("perf.data"), folder.path().join("copy.data"));
+    let record = ["record", "--call-graph", "dwarf", "-F", "999", "-e", "cpu-clock", "-o", text(&data)];
+    let command = ["--", "sh", "-c", COUNT];
+    for recorder in [&newest, &kymo()] {
+        let raw: &[&str] = if recorder.name == "kymo" { &["--raw-stacks"] } else { &[] };
+        recorder.succeed([&record, raw, &command].concat());
+        kymo().succeed(["inject", "--convert-callchain", "-i", text(&data), "-o", text(&copy)]);
+        let folded =
+            |file| kymo().succeed(["report", "-q", "--no-inline", "-i", text(file), "--folded"]).stdout;
+        let expected = folded(&data);
+        assert!(expected.lines().any(|stack| stack.matches(';').count() > 3), "{expected}");
+        assert_eq!(folded(&copy), expected, "{}", recorder.name);
+        let events = newest.succeed(["evlist", "-v", "-i", text(&copy)]).stdout;
+        assert!(!events.contains("STACK_USER") && !events.contains("REGS_USER"), "{events}");
+        let samples = |file| lines(&newest, &["script", "-i", text(file), "-F", "tid,time,event"]);
+        assert_eq!(samples(&copy), samples(&data));
+    }
+}
+
 /// Checks that a recording leaves copies of the programs that were sampled in the folder that was
 /// named, and with `-N`, `-B` or without a folder none.
 #[test]

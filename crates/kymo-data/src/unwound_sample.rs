@@ -4,71 +4,78 @@
 //!  before  header | fixed fields | chain: n, kernel's part               | raw .. | registers | stack .... | weight ..
 //!  after   header | fixed fields | chain: n + 1 + frames, kernel's, USER, frames | raw .. | weight ..
 //! ```
-use kymo_data::{Attr, StackParts, abi};
+use crate::{Attr, StackParts, abi};
 
 const HEADER_BYTES: usize = 8;
 
-/// The event as its reduced samples have it; `None` if its samples stay as they are.
-pub(crate) fn reduced(attr: &Attr) -> Option<Attr> {
-    const ALL: u64 = abi::PERF_SAMPLE_CALLCHAIN | STACK;
-    const STACK: u64 = abi::PERF_SAMPLE_REGS_USER | abi::PERF_SAMPLE_STACK_USER;
-    if attr.sample_type & ALL != ALL {
-        return None;
-    }
-    let mut attr = attr.clone();
-    attr.sample_type &= !STACK;
-    (attr.sample_regs_user, attr.sample_stack_user) = (0, 0);
-    // The chains have a user's part now.
-    attr.set(abi::ATTR_FLAG_EXCLUDE_CALLCHAIN_USER, false);
-    Some(attr)
-}
-
-/// How many frames a sample has room for in the place of its registers and its stack.
-pub(super) fn room(parts: &StackParts) -> usize {
-    ((parts.stack_user.end - parts.regs_user.start) / 8).saturating_sub(1)
-}
-
-/// Writes the sample of `size` bytes that begins at `from` anew at `to`, which is not behind it,
-/// and returns its new size. `frames`: the user's frames, at most [`room`]; `None` if there is no
-/// user's part.
-pub(super) fn rewrite(
-    bytes: &mut [u8],
-    from: usize,
-    size: usize,
-    parts: &StackParts,
-    to: usize,
-    frames: Option<&[u64]>,
-) -> usize {
-    let at = |offset: usize| from + HEADER_BYTES + offset;
-    let (chain_end, dropped, end) = (at(parts.callchain.end), at(parts.regs_user.start), from + size);
-    let behind = at(parts.stack_user.end);
-    let head = chain_end - from;
-    let added = frames.map_or(0, |frames| 8 * (1 + frames.len()));
-    // Each piece moves down or into the place of what is dropped, so none covers another that is
-    // still to be moved.
-    bytes.copy_within(from..chain_end, to);
-    let between = to + head + added;
-    bytes.copy_within(chain_end..dropped, between);
-    let rest = between + (dropped - chain_end);
-    bytes.copy_within(behind..end, rest);
-    let new_size = rest + (end - behind) - to;
-    let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    if let Some(frames) = frames {
-        put(to + head, abi::PERF_CONTEXT_USER);
-        for (index, &frame) in frames.iter().enumerate() {
-            put(to + head + 8 * (1 + index), frame);
+impl Attr {
+    /// The event as its samples are once their stacks are unwound: with call chains, without
+    /// registers and stacks. `None` if they do not have all three.
+    pub fn unwound(&self) -> Option<Attr> {
+        const STACK: u64 = abi::PERF_SAMPLE_REGS_USER | abi::PERF_SAMPLE_STACK_USER;
+        const ALL: u64 = abi::PERF_SAMPLE_CALLCHAIN | STACK;
+        if self.sample_type & ALL != ALL {
+            return None;
         }
+        let mut attr = self.clone();
+        attr.sample_type &= !STACK;
+        (attr.sample_regs_user, attr.sample_stack_user) = (0, 0);
+        // The chains have a user's part now.
+        attr.set(abi::ATTR_FLAG_EXCLUDE_CALLCHAIN_USER, false);
+        Some(attr)
     }
-    let chain_words = (parts.callchain.len() + added) / 8 - 1;
-    put(to + HEADER_BYTES + parts.callchain.start, chain_words as u64);
-    bytes[to + 6..to + 8].copy_from_slice(&(new_size as u16).to_le_bytes());
-    new_size
+}
+
+impl StackParts {
+    /// How many frames the sample has room for in the place of its registers and its stack.
+    pub fn room(&self) -> usize {
+        ((self.stack_user.end - self.regs_user.start) / 8).saturating_sub(1)
+    }
+
+    /// Writes the sample of `size` bytes that begins at `from` anew at `to`, which is not behind
+    /// it, and returns its new size. `frames`: the user's frames, at most [`room`](Self::room);
+    /// `None` if there is no user's part.
+    ///
+    /// # Panics
+    /// When the parts are not those of this sample, or there are more frames than room.
+    pub fn unwind(
+        &self,
+        bytes: &mut [u8],
+        from: usize,
+        size: usize,
+        to: usize,
+        frames: Option<&[u64]>,
+    ) -> usize {
+        let at = |offset: usize| from + HEADER_BYTES + offset;
+        let (chain_end, dropped, end) = (at(self.callchain.end), at(self.regs_user.start), from + size);
+        let behind = at(self.stack_user.end);
+        let head = chain_end - from;
+        let added = frames.map_or(0, |frames| 8 * (1 + frames.len()));
+        // Each piece moves down or into the place of what is dropped, so none covers another that is
+        // still to be moved.
+        bytes.copy_within(from..chain_end, to);
+        let between = to + head + added;
+        bytes.copy_within(chain_end..dropped, between);
+        let rest = between + (dropped - chain_end);
+        bytes.copy_within(behind..end, rest);
+        let new_size = rest + (end - behind) - to;
+        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        if let Some(frames) = frames {
+            put(to + head, abi::PERF_CONTEXT_USER);
+            for (index, &frame) in frames.iter().enumerate() {
+                put(to + head + 8 * (1 + index), frame);
+            }
+        }
+        let chain_words = (self.callchain.len() + added) / 8 - 1;
+        put(to + HEADER_BYTES + self.callchain.start, chain_words as u64);
+        bytes[to + 6..to + 8].copy_from_slice(&(new_size as u16).to_le_bytes());
+        new_size
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{reduced, rewrite, room};
-    use kymo_data::{Attr, SampleLayout, abi};
+    use crate::{Attr, SampleLayout, abi};
     use proptest::prelude::*;
 
     fn attr(more: u64) -> Attr {
@@ -145,15 +152,15 @@ mod tests {
         #[test]
         fn nothing_else_changes(made in made(), user in any::<bool>()) {
             let before = attr(abi::PERF_SAMPLE_RAW | abi::PERF_SAMPLE_WEIGHT);
-            let after = reduced(&before).unwrap();
+            let after = before.unwound().unwrap();
             let record = sample(&made, user);
             let mut bytes = vec![0xaa; made.gap];
             bytes.extend(&record);
             bytes.extend([0xbb; 16]);
             let parts = SampleLayout::new(&before).stack_parts(&record[8..]).unwrap();
-            let frames = &made.frames[..made.frames.len().min(room(&parts))];
+            let frames = &made.frames[..made.frames.len().min(parts.room())];
             let frames = user.then_some(frames);
-            let size = rewrite(&mut bytes, made.gap, record.len(), &parts, 0, frames);
+            let size = parts.unwind(&mut bytes, made.gap, record.len(), 0, frames);
             prop_assert!(size <= record.len());
             prop_assert_eq!(u16::from_le_bytes(bytes[6..8].try_into().unwrap()) as usize, size);
             prop_assert_eq!(&bytes[made.gap + record.len()..], &[0xbb; 16]);
@@ -176,8 +183,8 @@ mod tests {
     fn events() {
         let mut without = attr(0);
         without.sample_type &= !abi::PERF_SAMPLE_STACK_USER;
-        assert_eq!(reduced(&without), None);
-        let after = reduced(&attr(abi::PERF_SAMPLE_CPU)).unwrap();
+        assert_eq!(without.unwound(), None);
+        let after = attr(abi::PERF_SAMPLE_CPU).unwound().unwrap();
         let left = abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_CPU;
         assert_eq!(after.sample_type, left | abi::PERF_SAMPLE_CALLCHAIN);
         assert!(!after.has(abi::ATTR_FLAG_EXCLUDE_CALLCHAIN_USER));
