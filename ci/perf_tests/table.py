@@ -19,9 +19,13 @@ class Row:
         """perf passes it and kymo does not. A skip is no pass: kymo may not lack what the test asks for."""
         return self.perf.status == "pass" and self.kymo.status != "pass"
 
+    def reason(self, reasons):
+        """Why kymo does not pass it: that of this release's test, or of the test in all releases."""
+        return reasons.get(f"{self.suite} {self.test}") or reasons.get(self.test)
+
 
 def read_reasons(path):
-    """From a test's name to the reason why kymo does not pass it: lines of `test: reason`."""
+    """From a test's name, or a release and a test, to why kymo does not pass it: lines of `[suite ]test: reason`."""
     lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
     return dict(line.split(": ", 1) for line in lines)
 
@@ -35,7 +39,7 @@ def remark(row, reasons):
     """Why kymo does not pass what perf passes."""
     if not row.falls_short():
         return ""
-    return reasons.get(row.test) or row.kymo.first_failure()[:160]
+    return row.reason(reasons) or row.kymo.first_failure()[:160]
 
 
 def counts(rows):
@@ -48,7 +52,7 @@ def counts(rows):
 def summary(rows, reasons):
     """The numbers below the table."""
     passed, both, kymo = counts(rows)
-    named = sum(row.falls_short() and row.test in reasons for row in rows)
+    named = sum(row.falls_short() and row.reason(reasons) is not None for row in rows)
     return f"{len(rows)} tests: perf passes {passed}, kymo {both} of those and {kymo} in all; {named} have a named reason"
 
 
@@ -57,10 +61,11 @@ def wrong(rows, reasons):
     ran = collections.defaultdict(list)
     for row in rows:
         ran[row.test].append(row)
+        ran[f"{row.suite} {row.test}"].append(row)
     messages = [
         f"{row.suite} {row.test}: perf passes and kymo does not: {row.kymo.first_failure()}"
         for row in rows
-        if row.falls_short() and row.test not in reasons
+        if row.falls_short() and row.reason(reasons) is None
     ]
     for test in reasons:
         if ran[test] and not any(row.falls_short() for row in ran[test]):
@@ -90,7 +95,7 @@ def page(rows, reasons, machine):
         out += ["| test | perf | kymo |", "|---|---|---|"]
         out += [f"| `{row.test}` | {row.perf.status} | {row.kymo.status} |" for row in mine]
         out.append("")
-    short = sorted({row.test for row in rows if row.falls_short()})
+    short = {row.test: row.reason(reasons) or "not known yet" for row in rows if row.falls_short()}
     out += ["## Why kymo does not pass", "", "| test | reason |", "|---|---|"]
-    out += [f"| `{test}` | {reasons.get(test, 'not known yet')} |" for test in short]
+    out += [f"| `{test}` | {reason} |" for test, reason in sorted(short.items())]
     return "\n".join(out) + "\n"
