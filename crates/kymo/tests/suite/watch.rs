@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::programs;
@@ -190,6 +192,36 @@ fn conditions_and_counts() {
     let said = watch(&["--json", "--count", "3", "counter"], &["1", "10"]);
     assert_eq!(hits(&objects(&said), 0).len(), 3, "{}", said.stdout);
     watch(&["--if", "new is 3", "counter"], &["1", "1"]).ends(129).says("compares nothing");
+}
+
+/// Checks that the last line of a watch with a condition counts hits, not threads: "2 of 10 hits met
+/// the condition".
+#[test]
+fn a_condition_counts_hits() {
+    let Some(_alone) = alone("a_condition_counts_hits") else { return };
+    let said = watch(&["--if", "new >= 3 && new < 5", "counter"], &["1", "10"]);
+    if said.stderr.contains("--if") {
+        return skip("a_condition_counts_hits", "hits cannot be filtered in the kernel here and now");
+    }
+    said.says("2 of 10 hits met the condition, by 1 thread, none lost");
+}
+
+/// Checks that a watch ends by the signal that killed the command, as `record`, `stat` and `probe`
+/// do, and with 0 where kymo itself ended it.
+#[test]
+fn a_watch_ends_as_its_command() {
+    let Some(_alone) = alone("a_watch_ends_as_its_command") else { return };
+    let program = program();
+    let of = |options: &[&str], arguments: &[&str]| {
+        let mut command = kymo().command([&["watch", "-q"], options].concat());
+        let output = command.arg("--").arg(&program).args(arguments).output().expect("kymo starts");
+        (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, words) = of(&["counter"], &["1", "1", "abort"]);
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{words}");
+    // It would write for hours where each write is reported.
+    let (status, words) = of(&["--count", "1", "counter"], &["1", "4000000000"]);
+    assert_eq!(status.code(), Some(0), "{words}");
 }
 
 /// Checks that a process is stopped at the access that was asked for, not before and not after, and goes on when it is let.

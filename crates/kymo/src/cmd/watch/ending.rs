@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use kymo_cli::exit;
 use kymo_cli::signals::Signals;
 use kymo_perf::workload::Exit;
 use rustix::process::Signal;
@@ -58,6 +59,7 @@ impl Watch<'_> {
             Some((_, Err(error))) => Err(error),
             None => Ok(()),
         };
+        let was_ended = matches!(end, End::Signal | End::Enough);
         let exit = match end {
             End::Stopped(hit) => {
                 let site = names.access(hit.pid, hit.ip, false);
@@ -80,8 +82,9 @@ impl Watch<'_> {
         )?;
         recorded?;
         Ok(match exit {
-            Some(Exit::Code(code)) => ExitCode::from(code as u8),
-            Some(Exit::Signal(signal)) => ExitCode::from(128u8.wrapping_add(signal as u8)),
+            // kymo itself ended the command: the watch did what was asked for.
+            Some(Exit::Signal(_)) if was_ended => ExitCode::SUCCESS,
+            Some(exit) => exit::as_command(exit),
             None => ExitCode::SUCCESS,
         })
     }
@@ -108,16 +111,11 @@ impl Watch<'_> {
         }
         let threads: std::collections::BTreeSet<i32> =
             self.ledger.rows().iter().flat_map(|row| row.threads.keys().copied()).collect();
-        let mut words = format!(
-            "{} hit{} by {} thread{}",
+        let mut words = summary_words(
             self.ledger.counted,
-            if self.ledger.counted == 1 { "" } else { "s" },
             threads.len(),
-            if threads.len() == 1 { "" } else { "s" }
+            Some(totals.hits).filter(|_| self.ledger.unmet > 0),
         );
-        if self.ledger.unmet > 0 {
-            words.push_str(&format!(" of {} (the others did not meet the condition)", totals.hits));
-        }
         match totals.lost {
             0 => words.push_str(", none lost"),
             lost => words.push_str(&format!(", {lost} LOST: the rings were full")),
@@ -148,6 +146,15 @@ impl Watch<'_> {
                 "accesses by other processes at the same addresses of theirs were slowed down and left out; --scope tasks leaves them alone",
             );
         }
+    }
+}
+
+/// How many hits were counted, by how many threads; of `all` where a condition left some out.
+fn summary_words(counted: u64, threads: usize, all: Option<u64>) -> String {
+    let by = format!("by {threads} thread{}", if threads == 1 { "" } else { "s" });
+    match all {
+        Some(all) => format!("{counted} of {all} hits met the condition, {by}"),
+        None => format!("{counted} hit{} {by}", if counted == 1 { "" } else { "s" }),
     }
 }
 
