@@ -7,7 +7,7 @@
 //! | 2 | the report is there, but the recording is cut off or damaged: stderr says what is missing |
 //! | 129 | the command line was not understood (as perf) |
 //! | 255 | the program to record could not be started (as perf) |
-//! | other | `record`, `stat`, `probe` and `watch` end as their command did: with its status, or by its signal |
+//! | other | `record`, `stat`, `probe`, `watch`: the command's own status, or its signal |
 //!
 //! None of them depends on stderr: where it is closed or full, what would have been said there is missing (`stderr.rs`). Where
 //! memory runs out the status is 1, at once.

@@ -30,7 +30,7 @@
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
-//! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]:
+//! - [`first_look`]: the first screen. [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]:
 //!   JSON, folded stacks, pictures, the page.
 //!
 //! # Example
@@ -67,6 +67,7 @@ pub mod chains;
 pub mod dump;
 pub mod emptied;
 pub mod export;
+pub mod first_look;
 pub mod functions;
 mod generated_code;
 pub mod hist;

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{anyhow, bail};
 use kymo_cli::event_args::EventArgs;
@@ -20,8 +21,8 @@ use kymo_probe::memory_events::{self, RecordingTarget};
 use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
 use kymo_profile::build_ids::Which;
 use kymo_record::{
-    Answer, CallGraph, ControlSpec, LastSnapshot, Limits, Output, RecordError, RecordingClock, RecordingPlan,
-    Session, SwitchRule,
+    Answer, CallGraph, ControlSpec, LastSnapshot, Limits, Output, Rate, RecordError, RecordingClock,
+    RecordingPlan, Session, SwitchRule,
 };
 
 use super::switching::limits;
@@ -33,7 +34,7 @@ mod perf_options;
 mod values;
 
 pub(crate) use args::RecordArgs;
-use end::finish;
+use end::{SampledTime, finish};
 use options::options;
 pub(crate) use perf_options::RecordOptions;
 /// Runs the verb.
@@ -65,6 +66,14 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return misused(&error),
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
+    // Whether few samples say that tasks waited.
+    let tasks_by_time = !args.all
+        && args.cpus.is_none()
+        && args.cgroups.is_empty()
+        && args.events.texts.is_empty()
+        && args.events.is_plain()
+        && args.delay.is_none()
+        && args.control.is_none();
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
     // A file of several, of which there is one.
     let switch = switch.or(args.timestamp_filename.then(SwitchRule::default));
@@ -98,6 +107,11 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     signals::survive_file_limits()?;
     let switches = limits.switch.is_some().then(signals::user_requests).transpose()?;
     let requests = plan.open.events.clone();
+    let hz = match plan.options.rate {
+        Rate::Default(hz) if tasks_by_time && !plan.keeps_newest() => Some(hz),
+        _ => None,
+    };
+    let began = Instant::now();
     let name = name_of(&output, &plan, limits);
     let rings = plan.open.targets.cpus.len();
     let descriptors = plan.descriptors();
@@ -108,6 +122,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         let session = if let Some(channel) = channel { session.control(channel) } else { session };
         words.follow(session.limit(limits), switches).run(Some(until))
     });
+    let elapsed = began.elapsed();
     let summary = match started {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
@@ -129,7 +144,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if let Some(which) = kept.filter(|_| summary.write_error.is_none()) {
         end::keep_files(&output, which, &words);
     }
-    finish(summary, (&output, &name), &words, fail_on_loss, signals.last().unwrap_or(0))
+    let sampled = hz.map(|hz| SampledTime { elapsed, hz });
+    finish(summary, (&output, &name), &words, sampled, fail_on_loss, signals.last().unwrap_or(0))
 }
 
 /// What is wrong with the arguments by themselves.

@@ -231,6 +231,23 @@ fn the_hottest_functions() {
     assert_eq!(quiet.ends(0).stderr, "");
 }
 
+/// Checks that a program that mostly waits is said to do so, with the next command, and that `-q`
+/// and a chosen event leave the sentence out.
+#[test]
+fn a_program_that_waits_is_told_so() {
+    let data = fresh_folder("record-options-waits").join("perf.data");
+    let record = |options: &[&str]| {
+        let options = [&["record", "-o", text(&data)], options, &["--", "sleep", "1"]].concat();
+        kymo().succeed(options).stderr
+    };
+    let words = record(&[]);
+    assert!(words.contains("most of the time it waited") && words.contains("sched:sched_switch"), "{words}");
+    for options in [&["-q"][..], &["-e", "cpu-clock:u"]] {
+        let words = record(options);
+        assert!(!words.contains("most of the time it waited"), "{words}");
+    }
+}
+
 /// Checks that words in the place of numbers are refused in words.
 #[test]
 fn words_for_numbers() {

@@ -194,8 +194,8 @@ fn conditions_and_counts() {
     watch(&["--if", "new is 3", "counter"], &["1", "1"]).ends(129).says("compares nothing");
 }
 
-/// Checks that the last line of a watch with a condition counts hits, not threads: "2 of 10 hits met
-/// the condition".
+/// Checks that the last line of a watch with a condition counts hits, not threads: "2 of 10 hits
+/// met the condition".
 #[test]
 fn a_condition_counts_hits() {
     let Some(_alone) = alone("a_condition_counts_hits") else { return };

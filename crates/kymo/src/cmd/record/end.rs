@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use kymo_cli::terminal::called_as;
@@ -19,7 +20,7 @@ const FIRST_LOOK_BYTES: u64 = 1 << 30;
 /// The same where no person may be waiting: what is read belongs to a script's time.
 const UNWATCHED_LOOK_BYTES: u64 = 64 << 20;
 
-/// The five hottest functions: often all that a person wanted to know.
+/// The five hottest functions and what led to them: often all that a person wanted to know.
 fn first_look(output: &Output, bytes: u64, samples: u64) {
     let Output::File(path) = output else { return };
     // Of several files none has the plain name.
@@ -30,7 +31,7 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
     if samples == 0 || bytes > most {
         return;
     }
-    match crate::cmd::report::hottest(path, 5) {
+    match crate::cmd::report::first_look_lines(path, 5) {
         Ok(lines) => {
             for line in lines {
                 eprintln!("  {line}");
@@ -43,6 +44,29 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
             eprintln!("  more: kymo report{input}");
         }
         Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
+    }
+}
+
+/// For how long tasks were sampled by time, how often, and how that is repeated for waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SampledTime {
+    pub(super) elapsed: Duration,
+    pub(super) hz: u64,
+}
+
+impl SampledTime {
+    /// Shorter recordings are of the program's start.
+    const LEAST: Duration = Duration::from_millis(500);
+
+    /// What to do where so few samples came that the tasks waited most of the time.
+    fn advice(self, samples: u64) -> Option<String> {
+        let cpu = samples as f64 / self.hz.max(1) as f64;
+        let elapsed = self.elapsed.as_secs_f64();
+        (self.elapsed >= Self::LEAST && cpu * 10.0 < elapsed).then(|| {
+            format!(
+                "it used {cpu:.2} s of CPU time in {elapsed:.2} s: most of the time it waited. See what for, as root: `kymo record -e sched:sched_switch -g` with the same command or -p, then `kymo report -G`"
+            )
+        })
     }
 }
 
@@ -65,6 +89,7 @@ pub(super) fn finish(
     summary: Summary,
     (output, name): (&Output, &str),
     words: &Words,
+    sampled: Option<SampledTime>,
     fail_on_loss: Option<Option<f64>>,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
@@ -121,6 +146,10 @@ pub(super) fn finish(
         }
         remarks.iter().for_each(|remark| words.say(remark));
         first_look(output, bytes, account.samples);
+        let all = account.samples.saturating_add(account.lost());
+        if let Some(advice) = sampled.and_then(|sampled| sampled.advice(all)) {
+            words.say(&advice);
+        }
     } else if account.lost() > 0 {
         eprintln!("kymo record: {account}");
     }
@@ -165,6 +194,18 @@ fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that advice about waits needs half a second, less than a tenth of CPU time, and counts
+    /// the time in seconds.
+    #[test]
+    fn programs_that_wait() {
+        let advice =
+            |ms, samples| SampledTime { elapsed: Duration::from_millis(ms), hz: 1000 }.advice(samples);
+        let words = advice(2000, 50).expect("a fortieth");
+        assert!(words.starts_with("it used 0.05 s of CPU time in 2.00 s"), "{words}");
+        assert_eq!(advice(2000, 200), None);
+        assert_eq!(advice(400, 1), None);
+    }
 
     /// Checks that the accepted percentage is of all samples, that it itself is accepted, and that data whose samples
     /// nobody counted is not.

@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use kymo_data::Recording;
 use kymo_files::Export;
 use kymo_profile::emptied;
-use kymo_profile::hist::{Hist, HistOptions, SortKey};
+use kymo_profile::first_look::{self, FirstLook, Share, first_look};
+use kymo_profile::hist::Hist;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
@@ -99,25 +100,24 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(exit::of_reading(&recording, &profile.loaded.summary.problems))
 }
 
-/// The hottest functions of a recording, a line each: share, function, module.
-pub(crate) fn hottest(input: &std::path::Path, count: usize) -> anyhow::Result<Vec<String>> {
+/// The first screen of a recording, a line each: hottest functions, their callers in the program,
+/// and what hides names.
+pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<Vec<String>> {
     let recording = open::recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
-    let profile =
-        Profile::open(&recording, &LoadOptions::default(), ResolveOptions::default(), &store, &|_, _, _| {})?;
-    let options = HistOptions { keys: vec![SortKey::Dso, SortKey::Symbol], ..HistOptions::default() };
-    // Of several events the one with most samples is what the recording is about.
-    let totals = &profile.loaded.totals;
-    let Some(event) = (0..totals.len()).max_by_key(|&e| totals[e].samples) else {
-        return Ok(Vec::new());
+    let (load, resolve) = (LoadOptions::default(), ResolveOptions::default());
+    let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
+    let FirstLook { hottest, callers, nameless } = first_look(&profile, count);
+    let line = |share: &Share| {
+        format!("{:6.2}%  {}  ({})", share.percent, shown(&share.function), shown(&share.module))
     };
-    let hist = Hist::new(&profile, event, &options);
-    let line = |row: &kymo_profile::hist::Row| {
-        let share = 100.0 * row.own.period as f64 / hist.total.period.max(1) as f64;
-        let name = profile.frame_name(row.function);
-        format!("{share:6.2}%  {}  ({})", shown(&name), shown(profile.module_name(row.function)))
-    };
-    Ok(hist.rows.iter().filter(|r| r.own.samples > 0).take(count).map(line).collect())
+    let mut lines: Vec<String> = hottest.iter().map(line).collect();
+    if !callers.is_empty() {
+        lines.push("called by these functions of the program:".to_owned());
+        lines.extend(callers.iter().map(line));
+    }
+    lines.extend(nameless.map(|words| shown(&words).into_owned()));
+    Ok(lines)
 }
 
 /// Returns whether the filters of rows left nothing of what was counted.
@@ -237,8 +237,9 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
             counts.unknown_ids
         );
     }
-    for note in &profile.notes {
-        say(note);
+    profile.notes.iter().for_each(|note| say(note));
+    if let Some(words) = first_look::nameless(profile) {
+        say(&shown(&words));
     }
     if args.verbose {
         let loaded = &profile.loaded;

@@ -1,0 +1,217 @@
+//! The first screen: the hottest functions, the program's own functions that led to them, and which
+//! files hide their names.
+//!
+//! The hottest functions alone mislead where a program works in the kernel, in the C library or in
+//! an interpreter. Then a second list says which functions of the program were the innermost ones.
+use crate::functions::{Function, FunctionId, Level};
+use crate::hist::{Hist, HistOptions, SortKey};
+use crate::profile::Profile;
+use crate::timeline::ModuleKind;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// What all nameless code of a module is counted under.
+const NO_SYMBOLS: &str = "[no symbols]";
+/// Libraries that nearly every program has: time in them belongs to their callers.
+const SYSTEM_LIBRARIES: [&str; 8] =
+    ["libc.so", "libc-", "libm.so", "libpthread", "libstdc++", "libgcc_s", "ld-linux", "ld-musl"];
+/// Nameless code below this percentage of all samples is not worth a sentence.
+const NAMELESS_PERCENT: f64 = 20.0;
+
+/// Where a part of the time went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// Of all periods of the event.
+    pub percent: f64,
+    /// Name of the function.
+    pub function: String,
+    /// Short name of its module.
+    pub module: String,
+}
+
+/// The first screen of a recording.
+#[derive(Debug, Default, PartialEq)]
+pub struct FirstLook {
+    /// Functions by the time in themselves.
+    pub hottest: Vec<Share>,
+    /// The program's innermost functions by the time in themselves and what they called. Empty
+    /// where most of the time is in the program's own code.
+    pub callers: Vec<Share>,
+    /// What to do about code without names.
+    pub nameless: Option<String>,
+}
+
+/// Looks at the event with most samples; both lists have up to `count` functions.
+pub fn first_look(profile: &Profile, count: usize) -> FirstLook {
+    // Of several events the one with most samples is what the recording is about.
+    let totals = &profile.loaded.totals;
+    let Some(event) = (0..totals.len()).max_by_key(|&event| totals[event].samples) else {
+        return FirstLook::default();
+    };
+    FirstLook {
+        hottest: hottest(profile, event, count),
+        callers: callers(profile, event, count),
+        nameless: nameless(profile),
+    }
+}
+
+fn hottest(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
+    let options = HistOptions { keys: vec![SortKey::Dso, SortKey::Symbol], ..HistOptions::default() };
+    let hist = Hist::new(profile, event, &options);
+    let mut nameless: FxHashMap<String, usize> = FxHashMap::default();
+    let mut shares: Vec<Share> = Vec::new();
+    for row in hist.rows.iter().filter(|row| row.own.samples > 0) {
+        let percent = percent_of(row.own.period, hist.total.period);
+        let module = profile.module_name(row.function).to_owned();
+        // A row for each address would say nothing.
+        if profile.functions.get(row.function).name.is_none() {
+            let at = *nameless.entry(module.clone()).or_insert(shares.len());
+            if let Some(share) = shares.get_mut(at) {
+                share.percent += percent;
+                continue;
+            }
+            shares.push(Share { percent, function: NO_SYMBOLS.to_owned(), module });
+        } else {
+            shares.push(Share { percent, function: profile.frame_name(row.function), module });
+        }
+    }
+    // Stable: rows of equal shares stay in the order of the table.
+    shares.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+    shares.truncate(count);
+    shares
+}
+
+fn callers(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
+    let (mut total, mut elsewhere) = (0_u64, 0_u64);
+    let mut periods: BTreeMap<FunctionId, u64> = BTreeMap::new();
+    for (key, samples) in profile.loaded.groups.iter().filter(|(key, _)| key.event as usize == event) {
+        total = total.saturating_add(samples.period);
+        let Some(own) = own_function(profile, profile.stacks.frames(key.chain)) else { continue };
+        let period = periods.entry(own).or_default();
+        *period = period.saturating_add(samples.period);
+        let leaf = profile.functions.get(profile.stacks.leaf(key.chain));
+        if leaf.module != profile.functions.get(own).module {
+            elsewhere = elsewhere.saturating_add(samples.period);
+        }
+    }
+    if elsewhere < total.div_ceil(2) {
+        return Vec::new();
+    }
+    let mut shares: Vec<Share> = periods
+        .into_iter()
+        .map(|(function, period)| Share {
+            percent: percent_of(period, total),
+            function: profile.frame_name(function),
+            module: profile.module_name(function).to_owned(),
+        })
+        .filter(|share| share.percent >= 1.0)
+        .collect();
+    shares.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+    shares.truncate(count);
+    shares
+}
+
+/// The innermost function of the program itself: in its interpreted language, else in generated
+/// code, else in a file that is no system library.
+fn own_function(profile: &Profile, frames: &[FunctionId]) -> Option<FunctionId> {
+    let named = |id: &&FunctionId| profile.functions.get(**id).name.is_some();
+    let kind = |function: &Function| function.module.map(|id| profile.loaded.timeline.modules.get(id).kind);
+    let is_script = |id: &&FunctionId| kind(profile.functions.get(**id)) == Some(ModuleKind::Script);
+    let is_generated = |id: &&FunctionId| profile.functions.get(**id).generated;
+    let is_of_program = |id: &&FunctionId| {
+        let function = profile.functions.get(**id);
+        let is_system = || {
+            let module = profile.module_name(**id);
+            SYSTEM_LIBRARIES.iter().any(|name| module.starts_with(name))
+        };
+        function.level == Level::User && kind(function) == Some(ModuleKind::File) && !is_system()
+    };
+    let named_frames = || frames.iter().filter(named);
+    (named_frames().find(is_script))
+        .or_else(|| named_frames().find(is_generated))
+        .or_else(|| named_frames().find(is_of_program))
+        .copied()
+}
+
+/// What to do where much of the time is in files without symbols.
+pub fn nameless(profile: &Profile) -> Option<String> {
+    let mut total = 0_u64;
+    let mut periods: BTreeMap<&str, u64> = BTreeMap::new();
+    for (key, samples) in &profile.loaded.groups {
+        total = total.saturating_add(samples.samples);
+        let leaf = profile.stacks.leaf(key.chain);
+        let function = profile.functions.get(leaf);
+        let is_file = function
+            .module
+            .is_some_and(|id| profile.loaded.timeline.modules.get(id).kind == ModuleKind::File);
+        if function.name.is_none() && is_file {
+            *periods.entry(profile.module_name(leaf)).or_default() += samples.samples;
+        }
+    }
+    let percent = percent_of(periods.values().sum(), total);
+    if percent < NAMELESS_PERCENT {
+        return None;
+    }
+    let mut files: Vec<(&str, u64)> = periods.into_iter().collect();
+    files.sort_by_key(|&(_, samples)| std::cmp::Reverse(samples));
+    let names: Vec<&str> = files.iter().take(3).map(|&(name, _)| name).collect();
+    Some(format!(
+        "{percent:.0} % of the samples are in functions without names, because files are stripped ({}): install their debug symbols (Debian: packages *-dbgsym), or set DEBUGINFOD_URLS; then run `kymo report` again",
+        names.join(", ")
+    ))
+}
+
+fn percent_of(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample_profile::{Kind, Spec, Stack, profile};
+
+    const FUNCTIONS: [Spec; 5] = [
+        (3, Kind::Symbol, "vfs_write", 0x3100),
+        (1, Kind::Symbol, "write", 0x1100),
+        (0, Kind::Symbol, "answer", 0x100),
+        (0, Kind::Address, "", 0x310),
+        (0, Kind::Address, "", 0x320),
+    ];
+
+    fn stack(frames: &[usize], samples: u64) -> Stack {
+        Stack { event: 0, comm: 0, leaf: frames[0], frames: frames.to_vec(), samples, period: 10 * samples }
+    }
+
+    fn names(shares: &[Share]) -> Vec<(&str, u64)> {
+        shares.iter().map(|share| (share.function.as_str(), share.percent.round() as u64)).collect()
+    }
+
+    /// Checks that time in the kernel is also shown under the innermost named function of the
+    /// program, and that system libraries and nameless frames are passed over.
+    #[test]
+    fn kernel_time_under_the_programs_function() {
+        let of = [stack(&[0, 1, 3, 2], 60), stack(&[2], 40)];
+        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), 5);
+        assert_eq!(names(&look.hottest), [("vfs_write", 60), ("answer", 40)]);
+        assert_eq!(names(&look.callers), [("answer", 100)]);
+        assert_eq!(look.callers[0].module, "app");
+        assert_eq!(look.nameless, None);
+    }
+
+    /// Checks that there is no second list where most of the time is in the program itself.
+    #[test]
+    fn one_list_where_the_program_itself_works() {
+        let of = [stack(&[0, 1, 2], 40), stack(&[2], 60)];
+        assert_eq!(first_look(&profile(&["app"], &FUNCTIONS, &of), 5).callers, []);
+    }
+
+    /// Checks that addresses of a stripped file are one row, and that a sentence names the file.
+    #[test]
+    fn a_stripped_file_is_one_row() {
+        let of = [stack(&[3, 2], 30), stack(&[4, 2], 30), stack(&[2], 40)];
+        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), 5);
+        assert_eq!(names(&look.hottest), [(NO_SYMBOLS, 60), ("answer", 40)]);
+        let words = look.nameless.expect("more than a fifth has no name");
+        assert!(words.starts_with("60 % of the samples") && words.contains("(app)"), "{words}");
+    }
+}
