@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo docs fmt lint perf-tests setup test
+.PHONY: build demo docs fmt lint newcomer perf-tests setup test
 build:
 	$(CARGO) build --release
 
@@ -15,6 +15,11 @@ test:
 perf-tests:
 	$(CARGO) build
 	python3 -m ci.perf_tests
+
+# The README's commands on ten programs that nobody here wrote: a few minutes, for nights.
+newcomer:
+	$(CARGO) build
+	python3 -m ci.newcomer
 
 docs:
 	ci/docs.sh

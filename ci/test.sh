@@ -145,6 +145,10 @@ if [[ -n ${KYMO_SOAK:-} ]]; then
         skip "ci::miri: no nightly toolchain with miri here (rustup +nightly component add miri)"
     fi
 fi
+# A newcomer's commands on programs that nobody here wrote.
+if [[ -n ${KYMO_SOAK:-} ]]; then
+    check python3 -m ci.newcomer --kymo "${CARGO_TARGET_DIR:-target}/debug/kymo"
+fi
 # It takes a CPU away for a moment: alone, and at night only.
 if [[ -n ${KYMO_SOAK:-} ]]; then
     check cargo test --package kymo --test suite --locked -- --ignored a_cpu_that_goes_away </dev/null

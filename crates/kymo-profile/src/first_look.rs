@@ -1,8 +1,8 @@
 //! The first screen: the hottest functions, the program's own functions that led to them, and which
 //! files hide their names.
 //!
-//! The hottest functions alone mislead where a program works in the kernel, in the C library or in
-//! an interpreter. Then a second list says which functions of the program were the innermost ones.
+//! The hottest functions alone mislead where a program works in the kernel, in the C library, in
+//! an interpreter or in code without names. Then a second list says which functions of the program were the innermost ones.
 use crate::functions::{Function, FunctionId, Level};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::profile::Profile;
@@ -90,7 +90,7 @@ fn callers(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
         let period = periods.entry(own).or_default();
         *period = period.saturating_add(samples.period);
         let leaf = profile.functions.get(profile.stacks.leaf(key.chain));
-        if leaf.module != profile.functions.get(own).module {
+        if leaf.name.is_none() || leaf.module != profile.functions.get(own).module {
             elsewhere = elsewhere.saturating_add(samples.period);
         }
     }

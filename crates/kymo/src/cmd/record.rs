@@ -66,14 +66,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return misused(&error),
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
-    // Whether few samples say that tasks waited.
-    let tasks_by_time = !args.all
-        && args.cpus.is_none()
-        && args.cgroups.is_empty()
-        && args.events.texts.is_empty()
-        && args.events.is_plain()
-        && args.delay.is_none()
-        && args.control.is_none();
+    let by_time = samples_tasks_by_time(&args);
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
     // A file of several, of which there is one.
     let switch = switch.or(args.timestamp_filename.then(SwitchRule::default));
@@ -107,10 +100,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     signals::survive_file_limits()?;
     let switches = limits.switch.is_some().then(signals::user_requests).transpose()?;
     let requests = plan.open.events.clone();
-    let hz = match plan.options.rate {
-        Rate::Default(hz) if tasks_by_time && !plan.keeps_newest() => Some(hz),
-        _ => None,
-    };
+    let hz = rate_of(&plan).filter(|_| by_time);
     let began = Instant::now();
     let name = name_of(&output, &plan, limits);
     let rings = plan.open.targets.cpus.len();
@@ -146,6 +136,21 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let sampled = hz.map(|hz| SampledTime { elapsed, hz });
     finish(summary, (&output, &name), &words, sampled, fail_on_loss, signals.last().unwrap_or(0))
+}
+
+/// Whether few samples mean that tasks waited: they are sampled by the default event, all the time.
+fn samples_tasks_by_time(args: &RecordArgs) -> bool {
+    let tasks_only = !args.all && args.cpus.is_none() && args.cgroups.is_empty();
+    let is_default = args.events.texts.is_empty() && args.events.is_plain();
+    tasks_only && is_default && args.delay.is_none() && args.control.is_none()
+}
+
+/// Samples per second of CPU time, unless they were chosen or only the newest are kept.
+fn rate_of(plan: &RecordingPlan) -> Option<u64> {
+    match plan.options.rate {
+        Rate::Default(hz) if !plan.keeps_newest() => Some(hz),
+        _ => None,
+    }
 }
 
 /// What is wrong with the arguments by themselves.

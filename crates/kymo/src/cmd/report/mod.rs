@@ -1,6 +1,6 @@
 //! `kymo report`: where the time went.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use kymo_files::Export;
 use kymo_profile::emptied;
 use kymo_profile::first_look::{self, FirstLook, Share, first_look};
 use kymo_profile::hist::Hist;
-use kymo_profile::load::LoadOptions;
+use kymo_profile::load::{Dims, LoadOptions};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
@@ -105,7 +105,8 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<Vec<String>> {
     let recording = open::recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
-    let (load, resolve) = (LoadOptions::default(), ResolveOptions::default());
+    let load = LoadOptions { dims: Dims { chains: true, ..Dims::default() }, ..LoadOptions::default() };
+    let resolve = ResolveOptions::default();
     let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
     let FirstLook { hottest, callers, nameless } = first_look(&profile, count);
     let line = |share: &Share| {
@@ -238,7 +239,8 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
         );
     }
     profile.notes.iter().for_each(|note| say(note));
-    if let Some(words) = first_look::nameless(profile) {
+    // Advice to a person; scripts read stderr for what is wrong with the recording.
+    if let Some(words) = first_look::nameless(profile).filter(|_| io::stderr().is_terminal()) {
         say(&shown(&words));
     }
     if args.verbose {

@@ -1,0 +1,1 @@
+"""A newcomer's hour: ten programs under kymo, with the README's commands only."""
