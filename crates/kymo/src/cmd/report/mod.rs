@@ -10,7 +10,7 @@ use kymo_files::Export;
 use kymo_profile::emptied;
 use kymo_profile::first_look::{self, FirstLook, Share, first_look};
 use kymo_profile::hist::Hist;
-use kymo_profile::load::{Dims, LoadOptions};
+use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
@@ -105,7 +105,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<Vec<String>> {
     let recording = open::recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
-    let load = LoadOptions { dims: Dims { chains: true, ..Dims::default() }, ..LoadOptions::default() };
+    let load = LoadOptions { callchains: true, ..LoadOptions::default() };
     let resolve = ResolveOptions::default();
     let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
     let FirstLook { hottest, callers, nameless } = first_look(&profile, count);
