@@ -2,7 +2,8 @@
 //! files hide their names.
 //!
 //! The hottest functions alone mislead where a program works in the kernel, in the C library, in
-//! an interpreter or in code without names. Then a second list says which functions of the program were the innermost ones.
+//! an interpreter or in code without names. Then a second list says which functions of the program
+//! were the innermost ones.
 use crate::functions::{Function, FunctionId, Level};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::profile::Profile;
@@ -114,7 +115,9 @@ fn callers(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
 /// The innermost function of the program itself: in its interpreted language, else in generated
 /// code, else in a file that is no system library.
 fn own_function(profile: &Profile, frames: &[FunctionId]) -> Option<FunctionId> {
-    let named = |id: &&FunctionId| profile.functions.get(**id).name.is_some();
+    // What the program begins with is no answer.
+    let named =
+        |id: &&FunctionId| profile.functions.get(**id).name.as_deref().is_some_and(|name| name != "_start");
     let kind = |function: &Function| function.module.map(|id| profile.loaded.timeline.modules.get(id).kind);
     let is_script = |id: &&FunctionId| kind(profile.functions.get(**id)) == Some(ModuleKind::Script);
     let is_generated = |id: &&FunctionId| profile.functions.get(**id).generated;
