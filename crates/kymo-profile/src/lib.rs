@@ -30,7 +30,8 @@
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
-//! - [`first_look`]: the first screen. [`hist`]: rows and call trees; [`text`]: tables;
+//! - [`first_look`]: the first screen.
+//! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
 //! # Example
