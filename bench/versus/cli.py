@@ -12,13 +12,14 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, idle, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, watch
+from versus import attach, breakpoint, cpython, evlist, idle, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
     "report": report,
     "overhead": overhead,
     "runtimes": runtimes,
+    "cpython": cpython,
     "stacks": stacks,
     "start": start,
     "evlist": evlist,
