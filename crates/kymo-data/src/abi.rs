@@ -168,6 +168,7 @@ pub const PERF_FORMAT_LOST: u64 = 1 << 4;
 // Bits of `Attr::flags`: the bit field of `perf_event_attr`.
 pub const ATTR_FLAG_DISABLED: u64 = 1 << 0;
 pub const ATTR_FLAG_INHERIT: u64 = 1 << 1;
+pub const ATTR_FLAG_EXCLUDE_USER: u64 = 1 << 4;
 pub const ATTR_FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 pub const ATTR_FLAG_FREQ: u64 = 1 << 10;
 pub const ATTR_FLAG_TASK: u64 = 1 << 13;
@@ -192,6 +193,7 @@ pub const PERF_TYPE_BREAKPOINT: u32 = 5;
 pub const PERF_COUNT_SW_DUMMY: u64 = 9;
 
 // Marks within a callchain: the following addresses belong to this place.
+pub const PERF_CONTEXT_KERNEL: u64 = 128u64.wrapping_neg();
 pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
 /// All marks are at least this, all addresses below it.
 pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();

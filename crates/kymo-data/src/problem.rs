@@ -30,9 +30,9 @@ impl Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "at byte {:#x}", self.position)?;
+        write!(f, "at offset {:#x}", self.position)?;
         if let Some(kind) = self.kind {
-            write!(f, ", record type {kind} ({})", record_name(kind))?;
+            write!(f, ": {} ({kind})", record_name(kind))?;
         }
         write!(f, ": {}", self.what)
     }

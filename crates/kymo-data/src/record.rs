@@ -63,7 +63,7 @@ impl std::fmt::Display for ParseError {
         let ParseError { position, kind, offset, expected } = *self;
         write!(
             f,
-            "record at byte {position:#x}, type {kind} ({}): expected {expected} at byte {offset} of its body, but the record ends before",
+            "at offset {position:#x}: {} ({kind}): it ends before {expected} at byte {offset} of its body",
             record_name(kind)
         )
     }

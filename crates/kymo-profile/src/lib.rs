@@ -75,6 +75,7 @@ pub mod hist;
 pub mod inject;
 pub mod load;
 pub mod loss;
+mod order;
 pub mod profile;
 pub mod resolve;
 #[cfg(test)]

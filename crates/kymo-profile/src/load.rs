@@ -25,6 +25,7 @@ mod instants;
 pub mod model;
 mod parallelism;
 mod reads;
+mod short;
 mod sideband;
 mod spans;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use instants::Instants;
 use parallelism::LATENCY_SCALE;
 pub use parallelism::Parallelism;
 pub(crate) use reads::ReadPeriods;
+pub use short::ShortRecords;
 pub(crate) use sideband::collect as collect_sideband;
 pub use spans::{TimeSpans, TimeSpansError};
 
@@ -146,6 +148,8 @@ pub struct RecordCounts {
     pub unknown_ids: u64,
     /// The cgroups that records tell of.
     pub cgroups: Cgroups,
+    /// Records that are too short for their type, by type.
+    pub short: ShortRecords,
 }
 
 /// Where a ring lost records: after the CPU's record before, until this moment.
@@ -189,6 +193,9 @@ pub struct Loaded {
     pub instant_stride: u64,
     /// Samples by thread: process, thread, count.
     pub threads: Vec<(i32, i32, Count)>,
+    /// Samples taken while one thread ran. All samples, unless [`LoadOptions`] need the number of
+    /// threads that ran.
+    pub single_threaded: u64,
     /// First and last time of a sample, ns.
     pub time_range: Option<(u64, u64)>,
     /// What the records tell besides.
@@ -268,6 +275,8 @@ pub(crate) fn load_beside(
         merged.absorb(worker.tally);
         worker.unwinder.iter().for_each(|unwinder| unwind.merge(unwinder.stats()));
     }
+    let mut summary = summary;
+    summary.problems.splice(0..0, counts.short.problems());
     let mut loaded = merged.finish(recording.events.list.len(), timeline, counts, summary);
     loaded.unwind = unwind;
     let merge = start.elapsed() - sideband - samples;
@@ -296,6 +305,7 @@ struct Tally {
     instants: Instants,
     time_range: Option<(u64, u64)>,
     unknown_ids: u64,
+    single_threaded: u64,
 }
 
 /// One worker.
@@ -380,6 +390,7 @@ impl<'a> Worker<'a> {
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let ip = sample.ip.unwrap_or(0);
         let tally = &mut self.tally;
+        tally.single_threaded += u64::from(parallelism == 1);
         let chain = match (&mut self.unwinder, sample.user_stack) {
             (Some(unwinder), Some(stack)) if !stack.is_empty() => {
                 self.scratch.clear();
@@ -465,6 +476,7 @@ impl Tally {
             instants: Instants::new(samples),
             time_range: None,
             unknown_ids: 0,
+            single_threaded: 0,
         }
     }
 
@@ -485,6 +497,7 @@ impl Tally {
             (a, b) => a.or(b),
         };
         self.unknown_ids += tally.unknown_ids;
+        self.single_threaded += tally.single_threaded;
     }
 
     /// All but how stacks were unwound, and how long it took.
@@ -528,6 +541,7 @@ impl Tally {
             instants,
             instant_stride,
             threads,
+            single_threaded: self.single_threaded,
             time_range: self.time_range,
             counts,
             summary,

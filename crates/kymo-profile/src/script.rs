@@ -6,6 +6,7 @@
 //! whole.
 use crate::dump::record_line;
 use crate::load::{ReadPeriods, TimeSpans, collect_sideband};
+use crate::order::in_order;
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{CommId, Module, ModuleKind, Moment, Timeline};
@@ -20,7 +21,6 @@ use std::io::{self, Write};
 mod convert;
 mod fields;
 mod filter;
-mod order;
 mod python;
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,6 @@ pub use convert::write_json;
 use fields::of_event;
 pub use fields::{Field, FieldError, FieldRule, FieldSet};
 use filter::{each_count, passes};
-use order::in_order;
 pub use python::{PythonError, PythonRun, PythonScript, run_python};
 
 /// What is printed of each sample.
@@ -155,19 +154,20 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<Printed, ScriptError> {
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (timeline, _, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
+    let (timeline, counts, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
     let unwinder = StackUnwinder::new(&timeline);
     let mut printer = Printer::new(recording, &timeline, &reads, options, store, &unwinder);
 
     check_recorded(recording, &options.fields)?;
     let wanted = |kind| kind == abi::PERF_RECORD_SAMPLE || options.records.contains(&kind);
-    let problems = in_order(recording, wanted, |record| -> Result<(), ScriptError> {
+    let mut problems = counts.short.problems();
+    problems.extend(in_order(recording, wanted, |record| -> Result<(), ScriptError> {
         match record.header.kind {
             abi::PERF_RECORD_SAMPLE => printer.print(record, out)?,
             _ => printer.record(record, out)?,
         }
         Ok(())
-    })?;
+    })?);
     Ok(Printed { samples: printer.printed, problems })
 }
 

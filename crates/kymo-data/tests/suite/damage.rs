@@ -116,7 +116,10 @@ fn errors_name_the_place() {
     let (left, summary) = read(&open_bytes(copy).expect("opens"), 2);
     assert_eq!(left.len(), records.len() / 2);
     let said = summary.problems[0].to_string();
-    assert!(said.starts_with(&format!("at byte {position:#x}, record type {kind} (")), "{said}");
+    assert!(
+        said.starts_with(&format!("at offset {position:#x}: ")) && said.contains(&format!(" ({kind}): ")),
+        "{said}"
+    );
     assert!(said.contains("size is 4, less than its own header of 8"), "{said}");
 }
 

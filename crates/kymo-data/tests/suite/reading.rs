@@ -167,7 +167,7 @@ fn unfinished_recording() {
     let (records, summary) = read(&open_bytes(file).expect("opens"), 2);
     assert_eq!(records[..], whole[..last]);
     let said = summary.problems[0].to_string();
-    assert!(said.contains("3 of its") && said.contains(&format!("at byte {position:#x}")), "{said}");
+    assert!(said.contains("3 of its") && said.contains(&format!("at offset {position:#x}")), "{said}");
 }
 
 /// Checks that an empty data section of a finished recording is no damage.

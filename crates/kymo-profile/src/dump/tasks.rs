@@ -1,8 +1,9 @@
 //! The processes and threads of a recording as a tree, with what they have mapped at its end.
+use super::DumpError;
 use crate::load::collect_sideband;
 use crate::text::shown;
 use crate::timeline::{Moment, Timeline};
-use kymo_data::{MappedFile, ReadError, Record, Recording};
+use kymo_data::{MappedFile, Record, Recording};
 use kymo_symbols::SymbolOptions;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -14,23 +15,12 @@ struct Task {
     parent: i32,
 }
 
-/// Why tasks were not printed.
-#[derive(Debug, thiserror::Error)]
-pub enum TasksError {
-    /// The recording could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The text could not be written.
-    #[error("failed to write the tasks")]
-    Write(#[from] io::Error),
-}
-
 /// Writes a line for each task, below the one that made it; with `maps` followed by a line for each
 /// mapping.
 ///
 /// # Errors
 /// When the recording cannot be read at all, or `out` cannot be written.
-pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Result<(), TasksError> {
+pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Result<(), DumpError> {
     let mut tasks: BTreeMap<i32, Task> = BTreeMap::from([(0, Task { pid: 0, parent: -1 })]);
     // What a mapping is of, by its path: the timeline knows neither inodes nor protections.
     let mut files: FxHashMap<Vec<u8>, (u64, u32)> = FxHashMap::default();

@@ -239,7 +239,10 @@ impl Machine {
     }
 
     fn apply(&mut self, recording: &Recording, record: &RawRecord<'_>, timed: bool) {
-        let Ok(parsed) = record.parse() else { return };
+        let parsed = match record.parse() {
+            Ok(parsed) => parsed,
+            Err(error) => return self.counts.short.add(error),
+        };
         match parsed {
             Record::Comm(comm) => {
                 self.find_or_new(comm.pid, comm.tid);

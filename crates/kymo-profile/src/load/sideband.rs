@@ -75,6 +75,7 @@ pub(crate) fn collect(
         all.counts.lost_at.extend(side.counts.lost_at);
         all.counts.lost_samples += side.counts.lost_samples;
         all.counts.cgroups.absorb(side.counts.cgroups);
+        all.counts.short.absorb(side.counts.short);
         all.counts.throttled += side.counts.throttled;
     }
     all.counts.lost_at.sort_unstable();
@@ -119,7 +120,10 @@ impl Side {
                 return;
             }
         }
-        let Ok(parsed) = record.parse() else { return };
+        let parsed = match record.parse() {
+            Ok(parsed) => parsed,
+            Err(error) => return self.counts.short.add(error),
+        };
         if let Some(event) = SideEvent::of(&parsed) {
             let time = if timed { events.sample_id(record).time } else { None };
             self.events.push((Moment::new(time, record.position), event));

@@ -1,8 +1,8 @@
 //! `data convert --to-json`: header and samples as JSON, with perf's keys in perf's order.
-use super::order::in_order;
 use super::{Printed, ScriptError};
 use crate::dump::civil;
 use crate::load::{TimeSpans, collect_sideband};
+use crate::order::in_order;
 use crate::resolve::{Resolver, walk_words};
 use crate::text::json;
 use crate::timeline::Moment;

@@ -32,12 +32,12 @@ const CHILDREN: View = View {
 };
 const CALLERS: View = View {
     name: "callers",
-    flags: &["--no-children", "-s", "comm,dso,sym", "-g", "graph,0.5,callee"],
+    flags: &["--no-children", "-F", "overhead,comm,dso,sym", "-g", "graph,0.5,callee"],
     widths: "0,16",
 };
 const CALLEES: View = View {
     name: "callees",
-    flags: &["--children", "-s", "comm,dso,sym", "-g", "graph,0.5,caller"],
+    flags: &["--children", "-F", "overhead_children,overhead,comm,dso,sym", "-g", "graph,0.5,caller"],
     widths: "0,0,16",
 };
 

@@ -16,8 +16,8 @@ mod tracepoint;
 
 use super::ScriptOptions;
 use super::filter::{each_count, passes};
-use super::order::in_order;
 use crate::load::collect_sideband;
+use crate::order::in_order;
 use crate::resolve::Resolver;
 use crate::unwind_samples::StackUnwinder;
 use child::{Announcement, ScriptChild};

@@ -232,6 +232,10 @@ pub(super) struct DumpArgs {
     #[arg(long)]
     pub(super) mmaps: bool,
 
+    /// Show every record: where it is, its bytes and its fields, then --stats
+    #[arg(short = 'D', long = "dump-raw-trace", conflicts_with_all = ["header", "header_only", "folded", "flamegraph", "html"])]
+    pub(super) raw: bool,
+
     /// Show more of the recording's facts: CPUs, nodes, caches
     #[arg(short = 'I', long)]
     pub(super) show_info: bool,

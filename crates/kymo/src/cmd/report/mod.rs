@@ -59,8 +59,12 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
             return Ok(exit::of_reading(&recording, &loss.problems));
         }
     }
-    let plan = plan(&args, &recording).map_err(exit::usage)?;
+    let mut plan = plan(&args, &recording).map_err(exit::usage)?;
     let store = args.symbols_from.store();
+    if args.dump.raw {
+        dump::write_raw(&mut out, &recording, &input.to_string_lossy(), &store)
+            .with_context(|| format!("failed to read {}", input.display()))?;
+    }
     let progress = ReadProgress::new(args.quiet);
     let mut profile = Profile::open(&recording, &plan.load, plan.resolve, &store, &|pass, done, all| {
         progress.at(pass, done, all)
@@ -70,11 +74,13 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     if let Some(pattern) = &args.rows.ignore_callees {
         profile.ignore_callees(pattern);
     }
+    plan.drop_repetition(&profile.loaded);
     words(&args, &recording, &profile);
 
     let mut no_row = None;
-    let is_table = !(args.stats || args.exports());
-    if args.stats {
+    let counts_records = args.stats || args.dump.raw;
+    let is_table = !(counts_records || args.exports());
+    if counts_records {
         super::header::write_stats(&mut out, &recording, &profile)?;
     } else if args.exports() {
         write_exports(&args, &mut out, &recording, &profile, input)?;

@@ -5,7 +5,7 @@ use kymo_cli::terminal;
 use kymo_data::Recording;
 use kymo_profile::export;
 use kymo_profile::hist::{HistOptions, Order, SortKey};
-use kymo_profile::load::{LoadOptions, Parallelism};
+use kymo_profile::load::{LoadOptions, Loaded, Parallelism};
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{Column, GraphOptions, TableOptions};
 use regex_lite::Regex;
@@ -19,6 +19,24 @@ pub(super) struct Plan {
     pub(super) resolve: ResolveOptions,
     pub(super) hist: HistOptions,
     pub(super) table: TableOptions,
+    /// Whether the columns of latency are shown because the recording has context switches, and no
+    /// option names them.
+    latency_by_default: bool,
+}
+
+impl Plan {
+    /// Leaves out columns of latency that no option names and that would repeat the columns beside
+    /// them: as in perf, where at most 1 % of the samples were taken while several threads ran.
+    pub(super) fn drop_repetition(&mut self, loaded: &Loaded) {
+        let samples: u64 = loaded.totals.iter().map(|count| count.samples).sum();
+        if self.latency_by_default && samples - loaded.single_threaded <= samples / 100 {
+            self.table.columns.retain(|column| !is_latency(column));
+        }
+    }
+}
+
+fn is_latency(column: &Column) -> bool {
+    matches!(column, Column::Latency | Column::ChildrenLatency)
 }
 
 pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
@@ -42,7 +60,6 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
     let parallelism = parallelism.transpose()?;
     let has_switches = Parallelism::is_recorded(recording);
     let (columns, keys) = columns(args, children, has_switches)?;
-    let is_latency = |column: &Column| matches!(column, Column::Latency | Column::ChildrenLatency);
     let latency = columns.iter().any(is_latency);
     if !has_switches && (latency || parallelism.is_some() || keys.contains(&SortKey::Parallelism)) {
         bail!(
@@ -96,12 +113,13 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
         look: terminal::look(),
         widths: args.rows.column_widths.clone(),
     };
+    let named = args.latency || args.sort.iter().chain(&args.fields).any(|word| word.contains("latency"));
     let resolve = ResolveOptions {
         inline: !args.no_inline,
         max_stack: args.max_stack,
         lines: hist.keys.contains(&SortKey::SourceLine),
     };
-    Ok(Plan { load, resolve, hist, table })
+    Ok(Plan { load, resolve, hist, table, latency_by_default: latency && !named })
 }
 
 /// What nobody misses on a screen; everything where a program may read it.

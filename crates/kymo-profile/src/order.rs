@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// When the recording cannot be read at all, and those of `each`.
-pub(super) fn in_order<E: From<ReadError>>(
+pub(crate) fn in_order<E: From<ReadError>>(
     recording: &Recording,
     wanted: impl Fn(u32) -> bool,
     mut each: impl FnMut(&RawRecord<'_>) -> Result<(), E>,
