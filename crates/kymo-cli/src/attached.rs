@@ -9,7 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub fn with_equal_signs(words: impl IntoIterator<Item = OsString>, program: &Command) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let verb = words.get(1).and_then(|word| program.find_subcommand(word)).cloned();
-    let Some(verb) = verb.filter(|verb| verb.get_arguments().any(|arg| arg.is_require_equals_set())) else {
+    let Some(mut verb) = verb.filter(|verb| verb.get_arguments().any(|arg| arg.is_require_equals_set()))
+    else {
         return words;
     };
     let mut at = 2;
@@ -25,8 +26,14 @@ pub fn with_equal_signs(words: impl IntoIterator<Item = OsString>, program: &Com
                 }
                 next
             }
-            // The command, whose words are its own.
-            _ => return words,
+            // A verb's own verb, or the command, whose words are its own.
+            _ => match verb.find_subcommand(word).cloned() {
+                Some(inner) => {
+                    verb = inner;
+                    false
+                }
+                None => return words,
+            },
         };
         at += if next { 2 } else { 1 };
     }

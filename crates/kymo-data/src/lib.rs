@@ -123,6 +123,7 @@ mod recording;
 mod registers;
 mod sample;
 mod source;
+mod stat;
 mod stream;
 pub mod tracing_data;
 mod unwound_sample;
@@ -153,5 +154,9 @@ pub use recording::{RecordReader, Recording};
 pub use registers::Registers;
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};
 pub use source::{ReadAt, WriteAt};
+pub use stat::{
+    StatAggregation, StatConfig, StatCount, StatRecord, cpu_map, event_unit, stat_config, stat_count,
+    stat_round, thread_map,
+};
 pub use words::Words;
 pub use writer::{EventSpec, FileWriter, PipeWriter, Reserved, groups};

@@ -81,6 +81,7 @@ pub mod resolve;
 #[cfg(test)]
 mod sample_profile;
 pub mod script;
+pub mod stat;
 pub mod text;
 pub mod timeline;
 mod tracepoint;

@@ -8,6 +8,7 @@ use crate::dump::record_line;
 use crate::load::{ReadPeriods, TimeSpans, collect_sideband};
 use crate::order::in_order;
 use crate::resolve::{Resolver, walk_words};
+use crate::stat::{CountRecording, is_count_recording};
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{CommId, Module, ModuleKind, Moment, Timeline};
 use crate::tracepoint::Tracepoints;
@@ -153,6 +154,10 @@ pub fn write(
     store: &SymbolStore,
     out: &mut dyn Write,
 ) -> Result<Printed, ScriptError> {
+    if is_count_recording(recording) {
+        CountRecording::read(recording)?.write_lines(recording, out)?;
+        return Ok(Printed::default());
+    }
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
     let (timeline, counts, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
     let unwinder = StackUnwinder::new(&timeline);

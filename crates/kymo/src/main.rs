@@ -41,7 +41,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Record(Box<cmd::record::RecordArgs>),
-    Stat(Box<cmd::stat::StatArgs>),
+    Stat(Box<cmd::stat::StatCommand>),
     Probe(Box<cmd::probe::ProbeArgs>),
     Report(Box<cmd::report::ReportArgs>),
     List(cmd::list::ListArgs),

@@ -158,6 +158,23 @@ pub struct CountRow {
     pub count: Count,
 }
 
+/// Rows by event; `None` if the machine does not have it.
+pub type Rows = Vec<Option<Vec<CountRow>>>;
+
+/// What was counted between two looks at the same events.
+pub fn since(now: &Rows, before: &Rows) -> Rows {
+    let earlier = |event: usize, place: &CountPlace| {
+        let rows = before.get(event)?.as_ref()?;
+        rows.iter().find(|row| row.place == *place).map(|row| row.count)
+    };
+    let fresh = |event: usize, row: &CountRow| CountRow {
+        count: row.count.since(&earlier(event, &row.place).unwrap_or_default()),
+        ..row.clone()
+    };
+    let rows = now.iter().enumerate();
+    rows.map(|(event, rows)| Some(rows.as_ref()?.iter().map(|row| fresh(event, row)).collect())).collect()
+}
+
 /// Where a cell belongs.
 fn place(cell: &Cell, by: By, topology: &Topology) -> CountPlace {
     let Location { socket, die, core, node, cluster, cache } = topology.of(cell.cpu);

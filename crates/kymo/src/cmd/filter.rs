@@ -7,6 +7,7 @@ use clap::Args;
 use kymo_data::Recording;
 use kymo_profile::emptied;
 use kymo_profile::load::{LoadOptions, TimeSpans};
+use kymo_profile::stat::is_count_recording;
 
 use kymo_cli::open;
 
@@ -71,6 +72,9 @@ impl FilterArgs {
 pub(crate) fn why_empty(recording: &Recording, options: &LoadOptions) -> String {
     if recording.data_bytes() == 0 {
         return "the recording holds no records: its recorder has just begun, or was ended before it could write any; record again".into();
+    }
+    if is_count_recording(recording) {
+        return "the recording has counts, not samples: `kymo stat report` prints them".into();
     }
     emptied::of_samples(recording, options).unwrap_or_else(|error| error.to_string())
 }

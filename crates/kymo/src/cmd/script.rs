@@ -12,6 +12,7 @@ use clap::Args;
 use kymo_data::{Recording, abi};
 use kymo_profile::load::LoadOptions;
 use kymo_profile::script::{FieldRule, PythonScript, ScriptOptions, TimeBase, TimeFormat};
+use kymo_profile::stat::is_count_recording;
 use kymo_symbols::SymbolStore;
 
 use super::filter::{self, FilterArgs};
@@ -187,7 +188,7 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     for problem in &printed.problems {
         terminal::say(&problem.to_string());
     }
-    if printed.samples == 0 {
+    if printed.samples == 0 && !is_count_recording(&recording) {
         let ScriptOptions { cpus, pids, tids, time, .. } = options;
         let load = LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() };
         terminal::say(&filter::why_empty(&recording, &load));

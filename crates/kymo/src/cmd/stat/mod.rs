@@ -20,7 +20,9 @@ mod metrics;
 mod output;
 mod perf_options;
 mod print;
+mod recording;
 mod repeat;
+mod report;
 mod run;
 mod table;
 mod tasks;
@@ -32,7 +34,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use kymo_perf::count::aggregate::By;
 use kymo_perf::explain;
 use kymo_record::ControlSpec;
@@ -46,6 +48,26 @@ use kymo_probe::memory_events::{self, RecordingTarget};
 
 use counting::End;
 pub(crate) use perf_options::StatOptions;
+use recording::CountFile;
+
+/// Count what happens while a command runs, or in what runs already.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "record|report")]
+pub(crate) struct StatCommand {
+    #[command(subcommand)]
+    verb: Option<StatVerb>,
+    #[command(flatten)]
+    args: StatArgs,
+}
+
+/// What else can be done with counts.
+#[derive(Debug, Subcommand)]
+enum StatVerb {
+    /// Count, and write the counts into a recording (-o FILE, `perf.data` without it), too
+    Record(Box<StatArgs>),
+    /// Print the counts of a recording
+    Report(report::StatReportArgs),
+}
 
 /// Count what happens while a command runs, or in what runs already.
 #[derive(Debug, Args)]
@@ -301,8 +323,24 @@ fn say(text: &str) {
     eprintln!("kymo stat: {text}");
 }
 
-/// Counts, and ends as the command did.
-pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
+/// Counts, or does what else can be done with counts.
+pub(crate) fn run(command: StatCommand) -> anyhow::Result<ExitCode> {
+    match command.verb {
+        None => count(command.args, None),
+        Some(StatVerb::Record(mut args)) => {
+            if let Some(refusal) = recording::refusal(&args) {
+                return Ok(exit::misused("stat record", refusal));
+            }
+            let path = args.output.take().unwrap_or_else(|| PathBuf::from("perf.data"));
+            let file = CountFile::new(path)?;
+            count(*args, Some(file))
+        }
+        Some(StatVerb::Report(args)) => report::run(&args),
+    }
+}
+
+/// Counts, and ends as the command did. The counts go into the file, too.
+fn count(args: StatArgs, file: Option<CountFile>) -> anyhow::Result<ExitCode> {
     if let Some(refusal) = &args.perf.refusal {
         return Ok(exit::misused("stat", refusal));
     }
@@ -332,6 +370,7 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(exit::misused("stat", error)),
     };
     let mut output = output::Output::open(&args)?;
+    output.recording = file;
     let end = run::all(&args, &events, &mut output, channel);
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);

@@ -12,6 +12,7 @@ use kymo_perf::sys;
 use kymo_cli::open;
 
 use super::line::{Form, Line};
+use super::recording::CountFile;
 use super::{StatArgs, csv, json, table};
 
 /// Where it goes.
@@ -30,6 +31,8 @@ pub(super) struct Output {
     summary: Option<String>,
     /// Columns of units: as wide as the widest.
     pub(super) unit_width: usize,
+    /// A file that gets the counts, too.
+    pub(super) recording: Option<CountFile>,
 }
 
 /// Clears a terminal, as perf does.
@@ -49,21 +52,33 @@ impl Output {
             None => Form::Table,
         };
         let mut output = Output {
-            sink: sink(args)?,
-            form,
-            by: args.by(),
             cgroups: args.in_cgroups(),
             repeated: args.repeat != 1,
-            lines_of_intervals: 0,
             metric_only: args.metric_only,
             clear: args.interval_clear,
-            summary: None,
-            unit_width: 4,
+            ..Output::new(sink(args)?, form, args.by())
         };
         if args.output.is_some() && output.form != Form::Json {
             output.text(&format!("# started on {}\n\n", sys::date(std::time::SystemTime::now())))?;
         }
         Ok(output)
+    }
+
+    /// Counts in this form, summed so, go there.
+    pub(super) fn new(sink: Box<dyn Write>, form: Form, by: By) -> Output {
+        Output {
+            sink,
+            form,
+            by,
+            cgroups: false,
+            repeated: false,
+            lines_of_intervals: 0,
+            metric_only: false,
+            clear: false,
+            summary: None,
+            unit_width: 4,
+            recording: None,
+        }
     }
 
     /// Writes something as it is.

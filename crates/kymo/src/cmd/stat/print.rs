@@ -25,7 +25,7 @@ pub(super) fn unit(event: &Event) -> &str {
 }
 
 /// By what a count is multiplied to be in that unit.
-fn scale(event: &Event) -> f64 {
+pub(super) fn scale(event: &Event) -> f64 {
     if is_clock(event) { 1e-6 } else { event.selected.unit.as_ref().map_or(1.0, |unit| unit.scale) }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kymo_cli::signals::Signals;
-use kymo_perf::count::aggregate::{CountPlace, CountRow, Topology};
+use kymo_perf::count::aggregate::{Rows, Topology, since};
 use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::machine::Machine;
 use kymo_perf::sys::{self, PriorityBoost, Real};
@@ -104,6 +104,11 @@ impl Counting<'_> {
             true => None,
             false => Some(Workload::prepare_marking(&args.command).context("failed to start the command")?),
         };
+        if let (Some(workload), Some(file)) = (&mut workload, &output.recording)
+            && file.is_on_stdout()
+        {
+            workload.send_stdout_to_stderr();
+        }
         // After the command was forked: it has nothing of this.
         let _preferred = PriorityBoost::begin();
         let mut open = self.open(workload.as_ref().map(Workload::pid))?;
@@ -157,7 +162,14 @@ impl Counting<'_> {
         {
             say(&error.to_string());
         }
-        Ok(Run { rows, elapsed_ns: elapsed.as_nanos() as u64, usage, accounts, end })
+        let elapsed_ns = elapsed.as_nanos() as u64;
+        if let Some(mut file) = output.recording.take() {
+            if args.interval.is_none() {
+                file.append(self, &rows, elapsed_ns, true)?;
+            }
+            file.finish()?;
+        }
+        Ok(Run { rows, elapsed_ns, usage, accounts, end })
     }
 
     /// Lets a run go on to its end, and does what comes meanwhile: delay, intervals, commands.
@@ -255,8 +267,11 @@ impl Counting<'_> {
         output: &mut Output,
     ) -> anyhow::Result<()> {
         let rows = open.rows(self.events.len(), self.args.by(), &self.topology)?;
-        let mut fresh = state.since(&rows);
         let time_ns = at.as_nanos() as u64;
+        if let Some(file) = &mut output.recording {
+            file.append(self, &rows, time_ns, false)?;
+        }
+        let mut fresh = since(&rows, &state.rows);
         let elapsed = time_ns.saturating_sub(state.time_ns) as f64;
         let accounts = open.accounts.read();
         let now = accounts.since(&state.accounts);
@@ -302,26 +317,11 @@ struct Progress {
 /// What was printed so far.
 #[derive(Default)]
 struct Intervals {
-    rows: Vec<Option<Vec<CountRow>>>,
+    rows: Rows,
     /// The kernel's accounts at the last one.
     accounts: KernelStats,
     time_ns: u64,
     printed: u64,
-}
-
-impl Intervals {
-    fn since(&self, now: &[Option<Vec<CountRow>>]) -> Vec<Option<Vec<CountRow>>> {
-        let before = |event: usize, place: &CountPlace| {
-            let rows = self.rows.get(event)?.as_ref()?;
-            rows.iter().find(|row| row.place == *place).map(|row| row.count)
-        };
-        let fresh = |event: usize, row: &CountRow| CountRow {
-            count: row.count.since(&before(event, &row.place).unwrap_or_default()),
-            ..row.clone()
-        };
-        let rows = now.iter().enumerate();
-        rows.map(|(event, rows)| Some(rows.as_ref()?.iter().map(|row| fresh(event, row)).collect())).collect()
-    }
 }
 
 /// Does what came over the control channel. Whether counting is to end.
