@@ -44,7 +44,7 @@ impl<'a> Attempt<'a> {
         let task = error.task.unwrap_or(if error.shortage.is_some() { 0 } else { ANY });
         Some(Self {
             event: &error.event,
-            attr: &request.attr,
+            attr: &error.attr,
             task,
             cpu: error.cpu.unwrap_or(ANY),
             task_owner: owner(task),
@@ -296,13 +296,16 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
             );
             return lower_paranoid(because(why), -1, caps);
         }
-        if attempt.attr.exclude_kernel() == 0 && paranoid > 1 {
+        // From Linux 7.2 on, call chains count as observing the kernel unless they exclude it.
+        let chains = attempt.attr.sample_type & u64::from(bindings::PERF_SAMPLE_CALLCHAIN) != 0
+            && attempt.attr.exclude_callchain_kernel() == 0;
+        if (attempt.attr.exclude_kernel() == 0 || chains) && paranoid > 1 {
             let why = format!(
                 "observing the kernel is not permitted to ordinary users (kernel.perf_event_paranoid is {paranoid}; 1 would permit it)"
             );
             let explanation = lower_paranoid(because(why), 1, caps);
             // An event of the kernel alone has nothing left in user space.
-            if attempt.attr.exclude_user() != 0 {
+            if attempt.attr.exclude_user() != 0 || attempt.attr.exclude_kernel() != 0 {
                 return explanation;
             }
             let hint = explanation.hint.clone().unwrap_or_default();

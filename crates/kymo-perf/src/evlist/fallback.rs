@@ -7,7 +7,7 @@ use super::EvlistPlan;
 use super::note::{Feature, Note, OpenError, Shortage, Stage};
 use super::shape::{EventSlot, EvlistShape};
 use crate::selector::is_modifier;
-use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
+use crate::sys::{ANY, Kernel, Perf, exclude_hidden_frames, perf_event_attr};
 use std::io;
 use std::sync::Arc;
 
@@ -119,6 +119,7 @@ impl Fallbacks {
         let shortage = (source.raw_os_error() == Some(libc::EMFILE))
             .then(|| Shortage { needed: self.shape.descriptors() as u64, limit: kernel.descriptor_limit() });
         OpenError {
+            attr: Box::new(self.shape.events[slot.event].attr),
             event: self.shape.events[slot.event].name.clone(),
             index: slot.event,
             task: (task != ANY && shortage.is_none()).then_some(task),
@@ -241,6 +242,7 @@ impl Fallbacks {
         let request = &mut Arc::make_mut(&mut self.shape).events[event];
         request.attr.set_exclude_kernel(1);
         request.attr.set_exclude_hv(1);
+        exclude_hidden_frames(&mut request.attr);
         request.name = user_only_name(&request.name);
         self.notes.push(Note::UserOnly(request.name.clone()));
         true
@@ -251,10 +253,13 @@ impl Fallbacks {
 /// at most.
 const RESERVE_FROM: usize = 128;
 
-/// `cycles` becomes `cycles:u`, `cycles:P` becomes `cycles:Pu`.
+/// `cycles` becomes `cycles:u`, `cycles:P` becomes `cycles:Pu`; `cycles:u` stays.
 pub(crate) fn user_only_name(name: &str) -> String {
-    let modifiers = name.rsplit_once(':').map_or("", |(_, modifiers)| modifiers);
+    let modifiers = name.rsplit_once([':', '/']).map_or("", |(_, modifiers)| modifiers);
     let has_modifiers = !modifiers.is_empty() && modifiers.chars().all(is_modifier);
+    if has_modifiers && modifiers.contains('u') {
+        return name.to_owned();
+    }
     if has_modifiers || name.ends_with('/') { format!("{name}u") } else { format!("{name}:u") }
 }
 

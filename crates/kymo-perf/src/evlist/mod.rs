@@ -318,6 +318,7 @@ impl Evlist {
             };
             self.in_units(set).map_err(|source| OpenError {
                 event: event.request.name.clone(),
+                attr: Box::new(event.request.attr),
                 index,
                 task: None,
                 cpu: None,

@@ -1,4 +1,5 @@
 //! Notes about changes that were needed to open a list, and the error when it failed.
+use crate::sys::perf_event_attr;
 use std::fmt;
 use std::io;
 
@@ -165,8 +166,10 @@ pub struct Shortage {
         None => String::new(),
     })]
 pub struct OpenError {
-    /// The event's name.
+    /// The event's name, as fallbacks left it.
     pub event: String,
+    /// What the kernel was given at last.
+    pub attr: Box<perf_event_attr>,
     /// Its index in the plan.
     pub index: usize,
     /// The task, unless all, or where it does not matter.

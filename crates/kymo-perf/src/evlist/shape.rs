@@ -1,6 +1,6 @@
 //! The shape of a list during its opening: shared by all workers, changed only while none runs.
 use super::{EvlistPlan, Request};
-use crate::sys::{ANY, Descriptor, EventTarget, Kernel, perf_event_attr};
+use crate::sys::{ANY, Descriptor, EventTarget, Kernel, exclude_hidden_frames, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -53,6 +53,7 @@ impl EvlistShape {
             observed_cpus: observed,
             cgroup: plan.targets.cgroup,
         };
+        shape.events.iter_mut().for_each(|request| exclude_hidden_frames(&mut request.attr));
         shape.cpus = (0..shape.events.len()).map(|event| shape.cover(event)).collect();
         shape
     }

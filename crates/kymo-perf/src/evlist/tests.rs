@@ -153,12 +153,41 @@ fn descriptor_limit() {
 #[test]
 fn user_only() {
     let kernel = Arc::new(Fake::new().unprivileged());
-    let list = open(&kernel, plan(vec![hardware("cycles"), hardware("cycles:P")], &[10], &[0])).unwrap();
+    let mut chains = hardware("cycles/period=7/");
+    chains.attr.sample_type = Perf::SAMPLE_CALLCHAIN;
+    let events = vec![hardware("cycles"), hardware("cycles:P"), chains];
+    let list = open(&kernel, plan(events, &[10], &[0])).unwrap();
     let names: Vec<_> = list.events.iter().map(|e| e.request.name.as_str()).collect();
-    assert_eq!(names, ["cycles:u", "cycles:Pu"]);
+    assert_eq!(names, ["cycles:u", "cycles:Pu", "cycles/period=7/u"]);
+    let flags: Vec<_> = list.events.iter().map(|e| e.request.attr.exclude_callchain_kernel()).collect();
+    assert_eq!(flags, [0, 0, 1]);
     let mut system = plan(vec![hardware("cycles")], &[10], &[0]);
     system.targets = Targets::system(&[0]);
     assert_eq!(open(&kernel, system).unwrap_err().source.raw_os_error(), Some(libc::EACCES));
+}
+
+/// Checks that an ordinary user's call chains of user space open under Linux 7.2, which refuses
+/// those that do not exclude the kernel's frames: whether the event was asked for so or became so.
+/// A chain of the kernel's side keeps its callers in user space.
+#[test]
+fn call_chains_of_user_space() {
+    let chains = |name: &str, user_only: bool| {
+        let mut request = software(name);
+        request.attr.sample_type = Perf::SAMPLE_CALLCHAIN;
+        request.attr.set_exclude_kernel(user_only.into());
+        request
+    };
+    let kernel = Arc::new(Fake::new().unprivileged());
+    let events = vec![chains("cpu-clock:u", true), chains("cpu-clock", false)];
+    let list = open(&kernel, plan(events, &[10], &[0])).unwrap();
+    for event in &list.events {
+        assert_eq!(event.request.name, "cpu-clock:u");
+        assert_eq!(event.request.attr.exclude_callchain_kernel(), 1);
+    }
+    let mut kernel_side = chains("cpu-clock:k", false);
+    kernel_side.attr.set_exclude_user(1);
+    let list = open(&Arc::new(Fake::new()), plan(vec![kernel_side], &[10], &[0])).unwrap();
+    assert_eq!(list.events[0].request.attr.exclude_callchain_user(), 0);
 }
 
 /// Checks that a kernel without loss counts gets attrs without them, for every event, with one

@@ -362,6 +362,10 @@ fn user_only_names() {
         ("cycles:pp", "cycles:ppu"),
         ("cpu/event=1/", "cpu/event=1/u"),
         ("sched:sched_switch", "sched:sched_switch:u"),
+        ("cpu-clock:u", "cpu-clock:u"),
+        ("cpu-clock:uP", "cpu-clock:uP"),
+        ("cpu/event=1/u", "cpu/event=1/u"),
+        ("cpu/event=1/p", "cpu/event=1/pu"),
     ];
     for (name, expected) in cases {
         assert_eq!(user_only_name(name), expected);

@@ -161,11 +161,14 @@ impl Fake {
         self.rule(|call| matches!(call.attr.type_, 0 | 3 | 4).then_some(libc::ENOENT))
     }
 
-    /// An ordinary user at `perf_event_paranoid` 2: own tasks, user space only.
+    /// An ordinary user at `perf_event_paranoid` 2: own tasks, user space only. As Linux 7.2 has
+    /// it: the kernel's part of call chains must be excluded, too.
     pub fn unprivileged(self) -> Fake {
         self.rule(|call| {
-            (call.cgroup || call.task == super::ANY || call.attr.exclude_kernel() == 0)
-                .then_some(libc::EACCES)
+            let chains = call.attr.sample_type & Perf::SAMPLE_CALLCHAIN != 0;
+            let kernel =
+                call.attr.exclude_kernel() == 0 || chains && call.attr.exclude_callchain_kernel() == 0;
+            (call.cgroup || call.task == super::ANY || kernel).then_some(libc::EACCES)
         })
     }
 

@@ -20,6 +20,7 @@ pub mod socket;
 mod thread;
 mod vfork;
 
+pub(crate) use attr::exclude_hidden_frames;
 pub use attr::{Perf, attr_bytes, attr_zeroed};
 pub use bare_thread::BareThread;
 pub use clock::{date, timestamp};
