@@ -61,8 +61,19 @@ pub struct Attr {
 
 /// Size of the oldest attr that was ever written (64 bytes).
 pub(crate) const ATTR_SIZE_VER0: u32 = 64;
-/// Size of the attr that this library writes to files: the one that perf 6.1 knows (128 bytes).
-pub(crate) const ATTR_SIZE_WRITTEN: u32 = 128;
+/// The sizes that the attr has had in Linux, ascending, up to the longest that this library writes:
+/// the one that perf 6.1 knows.
+const ATTR_SIZES: [u32; 8] = [ATTR_SIZE_VER0, 72, 80, 96, 104, 112, 120, ATTR_SIZE_MAX];
+/// The longest attr that this library writes (128 bytes, Linux 5.13).
+pub(crate) const ATTR_SIZE_MAX: u32 = 128;
+
+/// The size that the attrs of a file have: the smallest of those in Linux that leaves out zeros
+/// only. A perf that is older than a size opens no file whose attrs have it, whatever is in them.
+pub(crate) fn size_written<'a>(attrs: impl Iterator<Item = &'a Attr>) -> u32 {
+    let used = |attr: &Attr| attr.to_bytes().iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let longest = attrs.map(used).max().unwrap_or(0);
+    ATTR_SIZES.into_iter().find(|&size| size as usize >= longest).unwrap_or(ATTR_SIZE_MAX)
+}
 
 impl Attr {
     /// Reads an attr; `bytes` is as long as the attr is stored. Shorter forms of old kernels are
@@ -103,9 +114,14 @@ impl Attr {
 
     /// The 128 bytes that perf 6.1 knows, with `size` set to 128: without `config3` and `config4`.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(ATTR_SIZE_WRITTEN as usize);
+        self.to_bytes_of(ATTR_SIZE_MAX)
+    }
+
+    /// The first `size` bytes, which say so.
+    pub(crate) fn to_bytes_of(&self, size: u32) -> Vec<u8> {
+        let mut out = Vec::with_capacity(ATTR_SIZE_MAX as usize);
         out.extend_from_slice(&self.kind.to_le_bytes());
-        out.extend_from_slice(&ATTR_SIZE_WRITTEN.to_le_bytes());
+        out.extend_from_slice(&size.to_le_bytes());
         for word in [self.config, self.sample_period, self.sample_type, self.read_format, self.flags] {
             out.extend_from_slice(&word.to_le_bytes());
         }
@@ -123,6 +139,7 @@ impl Attr {
         out.extend_from_slice(&self.aux_sample_size.to_le_bytes());
         out.extend_from_slice(&self.aux_action.to_le_bytes());
         out.extend_from_slice(&self.sig_data.to_le_bytes());
+        out.truncate(size as usize);
         out
     }
 
@@ -207,5 +224,33 @@ mod tests {
         assert_eq!((short.config1, short.config2), (9, 0));
         assert!(Attr::parse(&[0; 63]).is_none());
         assert_eq!(attr.to_bytes().len(), 128);
+    }
+
+    /// Checks that attrs get the smallest size of Linux that holds all of them, so that perf 5.10
+    /// opens what needs nothing of later kernels, and that they come back from it.
+    #[test]
+    fn the_smallest_size_that_holds_all() {
+        let clock = Attr { kind: 1, sample_period: 999, ..Attr::default() };
+        let branches = Attr { branch_sample_type: 1, ..clock.clone() };
+        let stacks = Attr { sample_regs_user: 0xff, sample_stack_user: 8192, ..clock.clone() };
+        let frames = Attr { sample_max_stack: 32, ..clock.clone() };
+        let signal = Attr { sig_data: 1, ..clock.clone() };
+        let cases: [(&[&Attr], u32); 7] = [
+            (&[], 64),
+            (&[&clock], 64),
+            (&[&clock, &branches], 80),
+            (&[&stacks, &branches], 96),
+            (&[&frames, &clock], 112),
+            (&[&signal], 128),
+            (&[&Attr { config2: 1, ..clock.clone() }], 72),
+        ];
+        for (attrs, expected) in cases {
+            let size = size_written(attrs.iter().copied());
+            assert_eq!(size, expected, "{attrs:?}");
+            for &attr in attrs {
+                let back = Attr::parse(&attr.to_bytes_of(size)).expect("parses");
+                assert_eq!(back, Attr { size, ..attr.clone() });
+            }
+        }
     }
 }

@@ -192,7 +192,8 @@ pub fn finished_init() -> Vec<u8> {
     record(PERF_RECORD_FINISHED_INIT, 0, &[])
 }
 
-/// HEADER_ATTR: an event of a pipe recording.
+/// HEADER_ATTR: an event of a pipe recording. The attr has its longest form: perf up to 6.5 takes
+/// the ids from where its own form would end, which is that one for 5.13 and later.
 pub fn header_attr(attr: &Attr, ids: &[u64]) -> Vec<u8> {
     record(PERF_RECORD_HEADER_ATTR, 0, &Body(attr.to_bytes()).u64s(ids).0)
 }

@@ -3,11 +3,11 @@
 //! ```text
 //!  byte 0        8           16              24           40          56               72        104
 //!  +-------------+-----------+---------------+------------+-----------+----------------+---------+
-//!  | "PERFILE2"  | size: 104 | attr_size 144 | attrs      | data      | event_types    | feature |
+//!  | "PERFILE2"  | size: 104 | attr_size + 16| attrs      | data      | event_types    | feature |
 //!  |             |           |               | off, size  | off, size | 0, 0           | bits    |
 //!  +-------------+-----------+---------------+------------+-----------+----------------+---------+
 //!  | ids of event 0 | ids of event 1 | ...   (u64 each)                                          |
-//!  | attr 0 (128 bytes), its ids section (off, size) | attr 1 ...                                |
+//!  | attr 0 (64 to 144 bytes), its ids section (off, size) | attr 1 ...                          |
 //!  | data: records, one after the other                                                          |
 //!  | one section (off, size) per feature bit, ascending | payloads of the features               |
 //!  +---------------------------------------------------------------------------------------------+

@@ -23,7 +23,7 @@
 //! - I3: the header has feature bits only while the table after the data that it tells of is whole.
 
 use crate::abi::{PERF_RECORD_HEADER_EVENT_TYPE, SMALLEST_EVENT_TYPE_RECORD};
-use crate::attr::{ATTR_SIZE_WRITTEN, Attr};
+use crate::attr::{Attr, size_written};
 use crate::build;
 use crate::features::{EventDesc, Features, GroupDesc};
 use crate::header::{FILE_HEADER_BYTES, MAGIC, PIPE_HEADER_BYTES};
@@ -74,6 +74,8 @@ pub struct FileWriter<W: WriteAt> {
     data_offset: u64,
     attrs_offset: u64,
     attrs_size: u64,
+    /// How long each of the attrs is.
+    attr_bytes: u32,
     state: Mutex<WriteState>,
 }
 
@@ -128,8 +130,9 @@ impl<W: WriteAt> FileWriter<W> {
             bytes.extend(event.ids.iter().flat_map(|id| id.to_le_bytes()));
         }
         let attrs_offset = bytes.len() as u64;
+        let attr_bytes = size_written(events.iter().map(|event| &event.attr));
         for (event, (offset, size)) in events.iter().zip(id_sections) {
-            bytes.extend_from_slice(&event.attr.to_bytes());
+            bytes.extend_from_slice(&event.attr.to_bytes_of(attr_bytes));
             bytes.extend_from_slice(&offset.to_le_bytes());
             bytes.extend_from_slice(&size.to_le_bytes());
         }
@@ -157,7 +160,8 @@ impl<W: WriteAt> FileWriter<W> {
             state.contiguous = state.next;
             bytes.extend_from_slice(&table);
         }
-        let writer = FileWriter { out, data_offset, attrs_offset, attrs_size, state: Mutex::new(state) };
+        let writer =
+            FileWriter { out, data_offset, attrs_offset, attrs_size, attr_bytes, state: Mutex::new(state) };
         if let Some(start) = bytes.get_mut(..FILE_HEADER_BYTES as usize) {
             start.copy_from_slice(&writer.header(0, &bits));
         }
@@ -194,7 +198,7 @@ impl<W: WriteAt> FileWriter<W> {
         let fields = [
             u64::from_le_bytes(*MAGIC),
             FILE_HEADER_BYTES,
-            u64::from(ATTR_SIZE_WRITTEN) + 16,
+            u64::from(self.attr_bytes) + 16,
             self.attrs_offset,
             self.attrs_size,
             self.data_offset,

@@ -6,6 +6,15 @@ use kymo_data::{Attr, SampleId};
 use kymo_perf::proc::{self, KernelModule, KernelText, Mappings};
 use std::collections::HashSet;
 
+/// Makes sure that there is a record: perf opens no file without one. FINISHED_INIT says nothing
+/// that a reader needs, and perf before 5.19 gives up at it, so it is written only if there is no
+/// other.
+pub(crate) fn never_empty(records: &mut Vec<u8>) {
+    if records.is_empty() {
+        records.extend(build::finished_init());
+    }
+}
+
 /// The kernel's process id in records.
 const KERNEL_PID: i32 = -1;
 /// Up to so many processes one thread reads faster than several.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::abi::*;
-use crate::attr::ATTR_SIZE_WRITTEN;
+use crate::attr::ATTR_SIZE_MAX;
 use crate::build;
 
 /// perf pads strings to this, and so do we: the bytes are then the same.
@@ -90,7 +90,8 @@ impl Features {
                     return None;
                 }
                 put_u32(&mut out, self.event_desc.len() as u32);
-                put_u32(&mut out, ATTR_SIZE_WRITTEN);
+                // As perf writes it: older versions of it skip here what they do not know.
+                put_u32(&mut out, ATTR_SIZE_MAX);
                 for event in &self.event_desc {
                     out.extend_from_slice(&event.attr.to_bytes());
                     put_u32(&mut out, event.ids.len() as u32);

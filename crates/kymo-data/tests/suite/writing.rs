@@ -108,7 +108,13 @@ fn perf_sees_the_same_in_a_rewritten_file() {
 
         let again = open_bytes(std::fs::read(&path).expect("reads")).expect("opens");
         assert_eq!((&again.features, &again.problems), (&plain_features(&recording), &vec![]), "{name}");
-        assert!(again.events.list.iter().zip(&recording.events.list).all(|(a, b)| a == b), "{name}");
+        for (event, original) in again.events.list.iter().zip(&recording.events.list) {
+            // The attr has the smallest size that holds it, whatever it had before.
+            let mut event = event.clone();
+            assert!(event.attr.size <= original.attr.size, "{name}");
+            event.attr.size = original.attr.size;
+            assert_eq!(&event, original, "{name}");
+        }
         assert_eq!(data_records(&again), data_records(&recording), "{name}");
 
         let original = folder().join(name);
