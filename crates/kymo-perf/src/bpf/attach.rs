@@ -54,7 +54,11 @@ pub(super) fn load(
     };
     load(&mut []).or_else(|_| {
         let mut log = vec![0; LOG_BUFFER_BYTES];
-        load(&mut log).map_err(|cause| BpfError::Load { program: name, log: last_words(&log), cause })
+        load(&mut log).map_err(|cause| {
+            let log = last_words(&log);
+            tracing::debug!(program = name, %cause, "the verifier: {log}");
+            BpfError::Load { program: name, log, cause }
+        })
     })
 }
 

@@ -20,11 +20,11 @@ pub enum BpfError {
         cause: io::Error,
     },
     /// The kernel's verifier refused a program.
-    #[error("failed to load the BPF program `{program}`: {cause}{}", with_log(log))]
+    #[error("this kernel refuses the BPF program `{program}`: {cause}{}", load_hint(cause))]
     Load {
         /// Its name.
         program: &'static str,
-        /// The end of what the verifier said; may be empty.
+        /// The end of what the verifier said, for those who repair it; may be empty.
         log: String,
         /// The system's words.
         cause: io::Error,
@@ -62,7 +62,7 @@ pub enum BpfError {
         cause: io::Error,
     },
     /// Neither way of attaching works here.
-    #[error("{raw}; and without raw tracepoints: {tracepoint}")]
+    #[error("{raw}; and by events of tracepoints: {tracepoint}")]
     Both {
         /// Why not by raw tracepoints.
         raw: Box<BpfError>,
@@ -71,8 +71,31 @@ pub enum BpfError {
     },
 }
 
-fn with_log(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; the kernel's verifier says:\n{log}") }
+/// The verifier's words are no help to a user: what helps is a later kernel.
+fn load_hint(cause: &io::Error) -> String {
+    if cause.raw_os_error() == Some(libc::EPERM) {
+        return memory_hint(cause).to_owned();
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    match version(&release) {
+        Some((major, minor)) if (major, minor) < LATEST_NEED => {
+            format!(
+                "; Linux {major}.{minor} lacks what it needs, Linux {}.{} has it",
+                LATEST_NEED.0, LATEST_NEED.1
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// From this version on the kernel has all that any of the programs needs: `bpf_loop`, and type
+/// information that it resolves itself.
+const LATEST_NEED: (u32, u32) = (5, 17);
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn memory_hint(cause: &io::Error) -> &'static str {
@@ -81,5 +104,31 @@ fn memory_hint(cause: &io::Error) -> &'static str {
             "; before Linux 5.11 its memory must be permitted: run `ulimit -l unlimited` as root first"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that what a user reads of a program that the kernel refuses is one line without the
+    /// verifier's words, and that versions are read from any release.
+    #[test]
+    fn a_refused_program_in_one_line() {
+        let log = "0: R1=ctx(id=0,off=0,imm=0) R10=fp0\nunknown func bpf_loop#181".to_owned();
+        let cause = io::Error::from_raw_os_error(libc::EINVAL);
+        let words = BpfError::Load { program: "kymo_sample", log, cause }.to_string();
+        assert!(
+            words.contains("kymo_sample") && !words.contains("R10") && words.lines().count() == 1,
+            "{words}"
+        );
+        for (release, expected) in [
+            ("5.10.0-28-cloud-amd64", Some((5, 10))),
+            ("6.18.5", Some((6, 18))),
+            ("7.2-rc1", Some((7, 2))),
+            ("x", None),
+        ] {
+            assert_eq!(version(release), expected);
+        }
     }
 }

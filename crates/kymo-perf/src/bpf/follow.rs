@@ -165,7 +165,11 @@ impl Follower {
         let attached = attach::attach(how, maps, wanted).or_else(|error| match error {
             // Before Linux 5.12 programs cannot set a bit among others in one step.
             BpfError::Load { .. } if ever.take().is_some() => {
-                attach::attach(how, Maps { ever: None, ..maps }, wanted).map_err(|_: BpfError| error)
+                attach::attach(how, Maps { ever: None, ..maps }, wanted).map_err(|second| match second {
+                    // Something can be done about this one ([`Follower::start_with`]).
+                    BpfError::Field { .. } => second,
+                    _ => error,
+                })
             }
             error => Err(error),
         })?;

@@ -72,10 +72,9 @@
 //! the kernel's structs are asked for; `program`: the programs; `cgroup_counts`: [`CgroupCounter`],
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
 //! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
-//! and tells what the kernel's copies of stacks leave out;
-//! [`uprobe`]: probes of user functions; `map` and `followed_bitmap`: the
-//! maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this
-//! works here.
+//! and tells what the kernel's copies of stacks leave out; [`uprobe`]: probes of user functions;
+//! `map` and `followed_bitmap`: the maps; `memlock`: their room on old kernels; `attach`: where
+//! programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
 mod available;
 mod cgroup_counts;
@@ -84,6 +83,7 @@ mod follow;
 mod followed_bitmap;
 mod insn;
 mod map;
+mod memlock;
 mod program;
 mod python;
 mod sys;

@@ -12,6 +12,7 @@ pub(super) mod ring;
 pub(super) mod sized_map;
 pub(super) mod uprobe;
 
+use super::memlock;
 use crate::sys::{Perf, attr_zeroed, bindings};
 use perf_event_open_sys::ioctls;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -210,8 +211,10 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long
 /// # Safety
 /// As [`bpf`], for commands that return a new descriptor.
 unsafe fn bpf_open<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
-    let fd = unsafe { bpf(command, attr) }?;
+    let fd = memlock::with_room(|| {
+        // SAFETY: the caller's promise.
+        unsafe { bpf(command, attr) }
+    })?;
     // SAFETY: the kernel has just made this descriptor for us (close-on-exec, as all of bpf(2)).
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
