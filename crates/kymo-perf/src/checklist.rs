@@ -4,6 +4,7 @@
 //! most needed first.
 
 use crate::caps::{Capability, Caps, TracefsState, Trial};
+use crate::cgroup::CgroupError;
 use crate::explain::{Attempt, Explanation, explain_open, setcap_all_command};
 use crate::selector::EventAttr;
 use crate::sys::ANY;
@@ -66,8 +67,9 @@ impl Check {
     }
 }
 
-/// The list for these facts, most needed first.
-pub fn checklist(caps: &Caps) -> Vec<Check> {
+/// The list for these facts, most needed first. `cgroup`: tries to make a cgroup with events, where
+/// one may be made.
+pub fn checklist(caps: &Caps, cgroup: impl FnOnce() -> Result<(), CgroupError>) -> Vec<Check> {
     let clock = EventAttr { kind: bindings::PERF_TYPE_SOFTWARE, ..EventAttr::default() };
     let user = EventAttr { exclude_kernel: true, ..clock };
     let trials = &caps.trials;
@@ -88,7 +90,7 @@ pub fn checklist(caps: &Caps) -> Vec<Check> {
         kernel_symbols(caps),
         ring_memory(caps),
         descriptors(caps),
-        cgroup(caps),
+        of_cgroup(caps, cgroup),
         privileged(
             caps,
             "bpf-filter",
@@ -231,10 +233,19 @@ fn descriptors(caps: &Caps) -> Check {
     }
 }
 
-fn cgroup(caps: &Caps) -> Check {
+fn of_cgroup(caps: &Caps, try_one: impl FnOnce() -> Result<(), CgroupError>) -> Check {
     let (id, name) = ("cgroup", "a cgroup for the recorded program");
     match &caps.cgroup2 {
-        Some((path, true)) => Check::yes(id, name, path.display().to_string()),
+        Some((path, true)) => match try_one() {
+            Err(CgroupError::NoEvents { mount, .. }) => {
+                let reason =
+                    "this kernel opens no events of cgroups before controllers were switched on for them";
+                let command = format!("echo +pids | sudo tee {}/cgroup.subtree_control", mount.display());
+                Check::no(id, name, reason).command(command)
+            }
+            Err(error) => Check::no(id, name, error.to_string()),
+            Ok(()) => Check::yes(id, name, path.display().to_string()),
+        },
         Some((path, false)) => Check::no(
             id,
             name,

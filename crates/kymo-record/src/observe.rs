@@ -8,6 +8,7 @@ use crate::scope::Scope;
 use kymo_perf::bpf::{BpfError, Follow, FollowOptions, FollowedBitmap, Follower, PythonWalker};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
+use kymo_perf::sys::Kernel;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Python {
 impl Observer {
     /// Sets up what the plan's scope needs and completes the plan's targets. `Err` says why this
     /// scope cannot be had after all.
-    pub(crate) fn prepare(plan: &mut RecordingPlan) -> Result<Observer, String> {
+    pub(crate) fn prepare(kernel: &dyn Kernel, plan: &mut RecordingPlan) -> Result<Observer, String> {
         let mut observer = Observer::default();
         if let Some(event) = plan.python_event {
             match Python::new(event, plan.scope == Scope::Filtered) {
@@ -56,6 +57,7 @@ impl Observer {
         match plan.scope {
             Scope::Cgroup => {
                 let cgroup = OwnCgroup::create().map_err(|error| error.to_string())?;
+                cgroup.takes_events(kernel).map_err(|error| error.to_string())?;
                 for &task in &plan.observed.tasks {
                     cgroup.add(task).map_err(|error| error.to_string())?;
                 }
@@ -114,6 +116,15 @@ impl Observer {
         }
         follower.bound();
         Ok(())
+    }
+
+    /// Binds the events of a CPU that were opened anew. What [`Evlist::set_bpf`] attached they
+    /// have.
+    pub(crate) fn bind_cpu(&self, events: &Evlist, cpu: i32) -> io::Result<()> {
+        let Some(python) = &self.python else { return Ok(()) };
+        let mut fds = events.event_fds(python.event).into_iter();
+        let found = fds.find(|(number, _)| *number == cpu);
+        found.map_or(Ok(()), |(_, fd)| python.walker.tell(cpu.try_into().unwrap_or(0), fd))
     }
 
     /// The processes whose records are wanted; `None` if all are, or the kernel cannot tell.

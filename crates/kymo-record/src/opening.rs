@@ -35,7 +35,7 @@ pub(crate) fn open(
     plan: &mut RecordingPlan,
 ) -> Result<(Observer, Evlist, Vec<MappedRing>), RecordError> {
     loop {
-        let reason = match Observer::prepare(plan) {
+        let reason = match Observer::prepare(kernel.as_ref(), plan) {
             Ok(mut observer) => match open_events(kernel, plan) {
                 Ok(_) if plan.tasks_have_come() => continue,
                 Ok((events, rings)) => {

@@ -3,7 +3,8 @@ use crate::error::PlanError;
 use crate::options::TargetSpec;
 use kymo_data::{ControlGroup, is_in_cgroup};
 use kymo_perf::{cgroup, proc, sys};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// What kind of thing is observed.
@@ -80,7 +81,7 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
 /// A cgroup by its path, or by the name of its unit, its container or its pod.
 fn named_cgroup(name: &str) -> Result<Arc<OwnedFd>, PlanError> {
     let error = match cgroup::existing(name) {
-        Ok((_, directory)) => return Ok(directory),
+        Ok((path, directory)) => return with_events(&path, directory),
         Err(error) => error,
     };
     let paths = cgroup::all().into_iter().filter_map(|cgroup| String::from_utf8(cgroup.path).ok());
@@ -93,9 +94,18 @@ fn named_cgroup(name: &str) -> Result<Arc<OwnedFd>, PlanError> {
     }
     match &called[..] {
         [] => Err(error.into()),
-        [path] => Ok(cgroup::existing(path)?.1),
+        [path] => {
+            let (path, directory) = cgroup::existing(path)?;
+            with_events(&path, directory)
+        }
         _ => Err(PlanError::CgroupsOfName { name: name.to_owned(), paths: called }),
     }
+}
+
+/// The directory, if the kernel opens events of this cgroup.
+fn with_events(path: &Path, directory: Arc<OwnedFd>) -> Result<Arc<OwnedFd>, PlanError> {
+    cgroup::takes_events(&sys::Real, path, directory.as_fd())?;
+    Ok(directory)
 }
 
 /// Tasks, processes, and whose end to wait for.

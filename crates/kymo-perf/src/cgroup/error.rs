@@ -16,6 +16,18 @@ pub enum CgroupError {
         "this kernel does not count events by cgroup (perf_event is disabled in /proc/cgroups); record with another --scope"
     )]
     NoController,
+    /// The kernel has no place for events in this cgroup yet.
+    #[error(
+        "this kernel refuses events of the cgroup {}: it makes none for cgroups below its first one before controllers were \
+         switched on for them; `echo +pids | sudo tee {}/cgroup.subtree_control` does it once, or use another --scope",
+        .path.display(), .mount.display()
+    )]
+    NoEvents {
+        /// The cgroup.
+        path: PathBuf,
+        /// Where the hierarchy is mounted.
+        mount: PathBuf,
+    },
     /// Mounts exist, but none of them shows the cgroup that this process is in, which
     /// `/proc/self/cgroup` has as this.
     #[error(

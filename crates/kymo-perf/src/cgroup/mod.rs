@@ -27,6 +27,7 @@ mod list;
 #[cfg(test)]
 mod tests;
 
+use crate::sys::{EventTarget, Kernel, Perf, attr_zeroed, online_cpus};
 pub use error::CgroupError;
 pub(crate) use find::unescaped;
 use find::{Membership, Mount, directory_flags};
@@ -185,6 +186,14 @@ impl OwnCgroup {
         Arc::clone(&self.directory)
     }
 
+    /// Whether the kernel opens events of it, by trying.
+    ///
+    /// # Errors
+    /// As [`takes_events`].
+    pub fn takes_events(&self, kernel: &dyn Kernel) -> Result<(), CgroupError> {
+        takes_events(kernel, &self.path, self.directory.as_fd())
+    }
+
     /// Where it is in the file system, for messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -269,6 +278,40 @@ impl Drop for OwnCgroup {
             tracing::warn!("{error}");
         }
     }
+}
+
+/// Whether the kernel opens events of the cgroup with this directory, by trying. Where no program
+/// (as systemd does) has switched a controller on, cgroups lack the part that events are bound to,
+/// and every event of them is refused with ENOENT, as an event that does not exist is.
+///
+/// # Errors
+/// [`CgroupError::NoEvents`]. Other refusals are left to the events themselves.
+pub fn takes_events(kernel: &dyn Kernel, path: &Path, directory: BorrowedFd<'_>) -> Result<(), CgroupError> {
+    let mut attr = attr_zeroed();
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_DUMMY);
+    attr.set_disabled(1);
+    let cpu = online_cpus().first().map_or(0, |&cpu| cpu as i32);
+    let place = EventTarget { cgroup: Some(directory), ..EventTarget::cpu(cpu) };
+    match kernel.open(&attr, &place) {
+        Ok(event) => kernel.close(vec![event]),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            let mount = hierarchy().ok().and_then(|(_, mounts)| Some(mounts.first()?.point.clone()));
+            let mount = mount.unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
+            return Err(CgroupError::NoEvents { path: path.to_owned(), mount });
+        }
+        Err(_) => {}
+    }
+    Ok(())
+}
+
+/// Whether a command could have a cgroup with events here, by making one and removing it again.
+///
+/// # Errors
+/// Why not.
+pub fn try_one(kernel: &dyn Kernel) -> Result<(), CgroupError> {
+    let cgroup = OwnCgroup::create()?;
+    let takes = cgroup.takes_events(kernel);
+    cgroup.remove().map(drop).and(takes)
 }
 
 /// Whether cgroups could be made here, without making one: for reports of what this machine

@@ -1,5 +1,6 @@
 use super::find::{HierarchyVersion, below, membership, mounts};
-use super::{CgroupError, OwnCgroup, Parent, disabled, leave};
+use super::{CgroupError, OwnCgroup, Parent, disabled, leave, takes_events};
+use crate::sys::Fake;
 use crate::workload::{Exit, Workload};
 use kymo_testing::skip;
 use proptest::prelude::*;
@@ -52,6 +53,24 @@ impl Drop for Killed {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
+}
+
+/// Checks that a kernel which has no place for events in a cgroup is found out by trying, with what
+/// to do, and that other refusals are left to the events themselves.
+#[test]
+fn a_cgroup_without_place_for_events() {
+    let directory = fs::File::open("/").unwrap();
+    let takes = |errno: Option<i32>| {
+        let kernel = Fake::new().rule(move |call| errno.filter(|_| call.cgroup));
+        let taken = takes_events(&kernel, "/a".as_ref(), directory.as_fd());
+        assert_eq!((kernel.live(), kernel.mistakes()), (vec![], vec![]));
+        taken
+    };
+    let error = takes(Some(libc::ENOENT)).unwrap_err();
+    let words = error.to_string();
+    assert!(matches!(error, CgroupError::NoEvents { .. }), "{words}");
+    assert!(words.contains("cgroup.subtree_control") && words.contains("--scope"), "{words}");
+    assert!(takes(None).is_ok() && takes(Some(libc::EACCES)).is_ok());
 }
 
 /// Checks that a command runs in its cgroup, and that nothing of it stays.

@@ -45,7 +45,7 @@ fn root_may_everything() {
         ("sys/bus/event_source/devices/cpu/type", "4"),
         ("sys/kernel/tracing/events/sched/sched_switch/id", "1"),
     ];
-    let checks = checklist(&caps(&Fake::new(), &files));
+    let checks = checklist(&caps(&Fake::new(), &files), || Ok(()));
     let refused: Vec<&Check> = checks.iter().filter(|check| !check.ok).collect();
     assert!(refused.is_empty(), "{refused:#?}");
     assert!(checks.iter().all(|check| check.command.is_none() && check.hint.is_none()));
@@ -55,7 +55,7 @@ fn root_may_everything() {
 /// not.
 #[test]
 fn ordinary_user() {
-    let checks = checklist(&user(&Fake::new().unprivileged(), "2"));
+    let checks = checklist(&user(&Fake::new().unprivileged(), "2"), || Ok(()));
     let command = |id| find(&checks, id).command.as_deref();
     assert!(find(&checks, "own").ok && find(&checks, "watchpoints").ok);
     assert_eq!(command("kernel"), Some("sudo sysctl kernel.perf_event_paranoid=1"));
@@ -72,7 +72,7 @@ fn ordinary_user() {
 /// Checks that at level 3, where nothing opens, the first line already carries the command.
 #[test]
 fn ordinary_user_at_level_3() {
-    let checks = checklist(&user(&Fake::new().rule(|_| Some(libc::EACCES)), "3"));
+    let checks = checklist(&user(&Fake::new().rule(|_| Some(libc::EACCES)), "3"), || Ok(()));
     assert!(checks[..2].iter().all(|check| !check.ok));
     assert!(checks[0].detail.contains("kernel.perf_event_paranoid is 3"));
     assert_eq!(checks[0].command.as_deref(), Some("sudo sysctl kernel.perf_event_paranoid=2"));
@@ -81,7 +81,7 @@ fn ordinary_user_at_level_3() {
 /// Checks a machine that lacks things: no PMU, no tracefs, no cgroup v2.
 #[test]
 fn poor_machine() {
-    let checks = checklist(&caps(&Fake::new().without_pmu(), &[("proc/self/status", ROOT)]));
+    let checks = checklist(&caps(&Fake::new().without_pmu(), &[("proc/self/status", ROOT)]), || Ok(()));
     let hardware = find(&checks, "hardware");
     assert!(
         !hardware.ok && hardware.detail.contains("cpu-clock takes the place") && hardware.command.is_none()
@@ -96,7 +96,7 @@ fn poor_machine() {
 #[test]
 fn lines_are_whole() {
     for kernel in [Fake::new(), Fake::new().unprivileged(), Fake::new().rule(|_| Some(libc::ENOSYS))] {
-        let checks = checklist(&user(&kernel, "2"));
+        let checks = checklist(&user(&kernel, "2"), || Ok(()));
         let mut ids: Vec<&str> = checks.iter().map(|check| check.id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -106,4 +106,16 @@ fn lines_are_whole() {
             assert!(check.command.is_some() || check.hint.is_some(), "{check:?}");
         }
     }
+}
+
+/// Checks that a kernel which opens no events of cgroups is told apart from one that does, although
+/// groups can be made: without systemd nothing has switched a controller on.
+#[test]
+fn cgroups_without_events() {
+    let files = [("proc/self/status", ROOT), ("proc/self/mounts", "none /tmp cgroup2 rw 0 0\n")];
+    let refused = CgroupError::NoEvents { path: "/tmp/a".into(), mount: "/tmp".into() };
+    let checks = checklist(&caps(&Fake::new(), &files), || Err(refused));
+    let check = find(&checks, "cgroup");
+    assert!(!check.ok);
+    assert_eq!(check.command.as_deref(), Some("echo +pids | sudo tee /tmp/cgroup.subtree_control"));
 }

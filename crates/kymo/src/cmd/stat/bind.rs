@@ -1,5 +1,6 @@
 //! What to count, and the counters that are opened for it.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -188,6 +189,7 @@ impl Counting<'_> {
                     let (path, directory) = found.map_err(|error| {
                         anyhow::anyhow!("{error}; a cgroup is named by its path below the place where the hierarchy is mounted")
                     })?;
+                    cgroup::takes_events(self.kernel.as_ref(), &path, directory.as_fd())?;
                     named.get_or_insert(path);
                     Ok((Targets::cgroup(directory, &self.cpus), Binding::Cgroup { child: None }))
                 }
@@ -244,6 +246,7 @@ impl Counting<'_> {
 
     fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
         let cgroup = OwnCgroup::create()?;
+        cgroup.takes_events(self.kernel.as_ref())?;
         cgroup.account_pressure(self.args.pressure);
         let delayed = self.args.delay.unwrap_or(0) != 0;
         let free = self.free(&cgroup, child);
