@@ -24,6 +24,7 @@ const UNWOUND: u32 = 2;
 pub(crate) const NAMES: u32 = 3;
 const CLOCK: u32 = 4;
 const FUNCTION: u32 = 5;
+const CPU_GAP: u32 = 6;
 
 /// The body of a mark of this kind, from the magic on.
 pub(crate) fn body_of_kind<'a>(record: &RawRecord<'a>, kind: u32) -> Option<&'a [u8]> {
@@ -135,6 +136,16 @@ pub enum Mark {
     },
     /// How user stacks were walked while recording, since the mark before.
     Unwound(UnwindCounts),
+    /// A CPU was not observed, although it was there for a part of the time: it went offline and
+    /// came back, or came online and could not be observed.
+    CpuGap {
+        /// Its number.
+        cpu: u32,
+        /// When it went, or came, ns of the recording's clock; 0 if that could not be told.
+        start_ns: u64,
+        /// When it was observed again, or all was over, ns.
+        end_ns: u64,
+    },
     /// One moment in two clocks. Compilers write times of the second one.
     Clock {
         /// ns of the recording's clock.
@@ -159,6 +170,11 @@ impl Mark {
                 let known = words.len() >= UnwindCounts::WORDS;
                 known.then(|| Mark::Unwound(UnwindCounts::from_words(|at| words.get(at).unwrap_or(0))))
             }
+            CPU_GAP => Some(Mark::CpuGap {
+                cpu: u32::try_from(u64_at(body, 16)?).ok()?,
+                start_ns: u64_at(body, 24)?,
+                end_ns: u64_at(body, 32)?,
+            }),
             CLOCK => {
                 let (recording_ns, monotonic_ns) = (u64_at(body, 16)?, u64_at(body, 24)?);
                 Some(Mark::Clock { recording_ns, monotonic_ns })
@@ -170,8 +186,9 @@ impl Mark {
     /// The whole record of this mark.
     pub fn record(&self) -> Vec<u8> {
         let (kind, words) = match self {
-            Mark::Pause { start_ns, end_ns } => (PAUSE, [*start_ns, *end_ns]),
-            Mark::Clock { recording_ns, monotonic_ns } => (CLOCK, [*recording_ns, *monotonic_ns]),
+            Mark::Pause { start_ns, end_ns } => (PAUSE, vec![*start_ns, *end_ns]),
+            Mark::CpuGap { cpu, start_ns, end_ns } => (CPU_GAP, vec![u64::from(*cpu), *start_ns, *end_ns]),
+            Mark::Clock { recording_ns, monotonic_ns } => (CLOCK, vec![*recording_ns, *monotonic_ns]),
             Mark::Unwound(counts) => return counts.record().to_vec(),
         };
         let mut fields = vec![0; 4];
@@ -198,7 +215,8 @@ mod tests {
         let counts =
             UnwindCounts { ended: [1, 2, 3, 4, 5, 6, 7, 8, 9], ..UnwindCounts::from_words(|at| 1 << at) };
         let clock = Mark::Clock { recording_ns: 1 << 50, monotonic_ns: 7 };
-        for mark in [Mark::Pause { start_ns: 5, end_ns: 1 << 40 }, clock, Mark::Unwound(counts)] {
+        let gap = Mark::CpuGap { cpu: 7, start_ns: 5, end_ns: 1 << 40 };
+        for mark in [Mark::Pause { start_ns: 5, end_ns: 1 << 40 }, clock, gap, Mark::Unwound(counts)] {
             let bytes = mark.record();
             assert_eq!(parse(&bytes), Some(mark));
             for at in [0, 8, 16] {
@@ -207,7 +225,11 @@ mod tests {
                 assert_eq!(parse(&other), None, "byte {at}");
             }
             // Without the words that the kind needs; a pause ends with zeros that it does not.
-            let needed = if matches!(mark, Mark::Unwound(_)) { bytes.len() } else { 40 };
+            let needed = match mark {
+                Mark::Unwound(_) => bytes.len(),
+                Mark::CpuGap { .. } => 48,
+                _ => 40,
+            };
             for len in (8..bytes.len()).step_by(8) {
                 let mut cut = bytes[..len].to_vec();
                 cut[6..8].copy_from_slice(&(len as u16).to_le_bytes());
@@ -222,7 +244,8 @@ mod tests {
     fn perf_7_does_not_warn_of_marks() {
         let counts = UnwindCounts::default();
         let clock = Mark::Clock { recording_ns: 1, monotonic_ns: 2 };
-        for mark in [Mark::Pause { start_ns: 1, end_ns: 2 }, clock, Mark::Unwound(counts)] {
+        let gap = Mark::CpuGap { cpu: 1, start_ns: 1, end_ns: 2 };
+        for mark in [Mark::Pause { start_ns: 1, end_ns: 2 }, clock, gap, Mark::Unwound(counts)] {
             assert!(mark.record().len() >= SMALLEST_EVENT_TYPE_RECORD, "{mark:?}");
         }
     }

@@ -73,6 +73,7 @@ pub mod event_clock;
 mod event_filter;
 pub mod evlist;
 pub mod explain;
+pub mod hotplug;
 pub mod hotspot;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;

@@ -31,6 +31,9 @@ pub struct LossAccount {
     /// How often the kernel throttled an event because samples came too fast. The samples in
     /// between do not exist.
     pub throttled: u64,
+    /// How often a CPU was there without being observed: it went offline and came back, or came
+    /// online late. How many samples that cost is not known.
+    pub cpu_gaps: u64,
     /// What the observed programs themselves say of the events that they write.
     pub claimed: Claimed,
 }
@@ -91,6 +94,7 @@ impl fmt::Display for LossAccount {
             (self.corrupt_bytes, "bytes in damaged rings"),
             (self.unwritten_bytes, "bytes not written"),
             (self.throttled, "times throttled"),
+            (self.cpu_gaps, "times a CPU was not observed"),
         ];
         let mut separator = ": ";
         for (count, cause) in causes.into_iter().filter(|&(count, _)| count > 0) {
@@ -213,6 +217,9 @@ mod tests {
             "lost 10 samples of 100 (10.00 %): 7 ring full, 3 writer too slow, 2 times throttled"
         );
         assert!(!lossy.is_clean());
+        let gap = LossAccount { samples: 10, cpu_gaps: 1, ..LossAccount::default() };
+        assert_eq!(gap.to_string(), "lost 0 samples: 1 times a CPU was not observed");
+        assert!(!gap.is_clean());
     }
 
     /// Checks that losses which an observed program claims are named as its word, and do not make

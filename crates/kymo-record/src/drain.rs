@@ -102,7 +102,9 @@ pub(crate) fn run(
     let polled = Vec::with_capacity(OWN_FDS + states.len());
     let blind = states.iter().any(|state| state.fds.is_empty());
     let naps = if blind { (BLIND_NAP, BLIND_LONG_NAP) } else { (NAP, LONG_NAP) };
-    let mut drain = Drain { states, shared, request, out, spare: None, naps, nap: naps.0, polled };
+    let returned = shared.returned_cpus.load(Ordering::Acquire);
+    let mut drain =
+        Drain { cpu, returned, states, shared, request, out, spare: None, naps, nap: naps.0, polled };
     drain.poll_all();
     ready();
     drain.run();
@@ -118,6 +120,9 @@ enum ScanResult {
 }
 
 struct Drain<'a> {
+    cpu: Option<u32>,
+    /// How many CPUs had come back when that was looked after last.
+    returned: u64,
     states: Vec<RingState<'a>>,
     shared: &'a DrainShared,
     request: &'a DrainRequest,
@@ -141,6 +146,7 @@ impl<'a> Drain<'a> {
                 // one.
                 self.states.iter_mut().for_each(|state| state.asked = true);
             }
+            self.follow_cpus();
             let (some, much) = self.scan_all(stopping);
             if some {
                 // Relaxed: a statistic.
@@ -158,6 +164,23 @@ impl<'a> Drain<'a> {
         if let Some(buffer) = self.spare.take() {
             self.shared.pool.give(buffer);
         }
+    }
+
+    /// After a CPU has come back: the kernel has moved the threads of that CPU to others, and the
+    /// descriptors of its rings are those of new events.
+    fn follow_cpus(&mut self) {
+        // Acquire: pairs with the Release of whoever has opened the events.
+        let returned = self.shared.returned_cpus.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.returned, returned) == returned {
+            return;
+        }
+        if let Some(cpu) = self.cpu
+            && let Err(error) = sys::pin_to(cpu)
+        {
+            tracing::debug!(cpu, %error, "drain is not pinned");
+        }
+        self.states.iter_mut().for_each(|state| state.alive = 0);
+        self.poll_all();
     }
 
     /// Looks at each ring; whether there was something, and whether there may be more by now.
@@ -250,6 +273,9 @@ impl<'a> Drain<'a> {
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         // In the copy, which the program cannot change any more.
         let copy = &mut buffer[..copied];
+        if state.user_ring.is_none() {
+            self.shared.aliases.translate(copy);
+        }
         let kept = state.user_ring.as_mut().map_or(copied, |user_ring| user_ring.retain_own(copy));
         if emptied && let Some(user_ring) = &mut state.user_ring {
             user_ring.emptied(counted);
@@ -379,6 +405,8 @@ mod tests {
         };
         let naps = (BLIND_NAP, BLIND_LONG_NAP);
         let mut drain = Drain {
+            cpu: None,
+            returned: 0,
             states: vec![state],
             shared: &shared,
             request: &request,

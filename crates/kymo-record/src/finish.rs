@@ -118,6 +118,7 @@ impl Finish<'_> {
             unwritten: written.unwritten_samples + finished.lost_samples,
             unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
             throttled: written.stats.throttled,
+            cpu_gaps: 0,
             claimed: Claimed {
                 lost: user_lost,
                 corrupt_bytes: shared.claimed_corrupt_bytes.load(Ordering::Relaxed),

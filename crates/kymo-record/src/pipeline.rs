@@ -9,10 +9,12 @@
 //! threads, waits for the end of the recording, and joins them.
 use crate::channel::{Receiver, Sender, channel};
 use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
+use crate::cpus::CpuRecorder;
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
 use crate::existing::{Existing, KernelThread, Listed};
 use crate::flight::{FlightContext, FlightThread, SnapshotReader};
+use crate::id_aliases::IdAliases;
 use crate::opening::{Opened, add_user_rings, sources};
 use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{self, SharedNaming};
@@ -31,6 +33,7 @@ use crate::user_rings::DrainedUserRings;
 use crate::writer::{WriterState, WriterThread};
 use crate::{account::Unwound, synth};
 use kymo_data::{Compressor, Features};
+use kymo_perf::hotplug::CpuGap;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,6 +73,7 @@ pub(crate) struct Pipeline<'a> {
     /// What the recorder receives.
     messages: Receiver<Message>,
     throttle: Option<Throttle<'a>>,
+    cpus: Option<CpuRecorder<'a>>,
     /// Collects names of generated code, and sends them.
     code_names: Option<(Arc<CodeWatch>, Sender<Message>)>,
     existing: Existing<'a>,
@@ -85,6 +89,7 @@ pub(crate) struct Outcome {
     pub(crate) written: Option<WriterState>,
     pub(crate) unwound: Option<Unwound>,
     pub(crate) pauses: Pauses,
+    pub(crate) cpu_gaps: Vec<CpuGap>,
     pub(crate) listed: Listed,
     pub(crate) code: CodeReport,
     /// How many of each program's events were lost as the program reports it, and its remark.
@@ -118,8 +123,9 @@ impl<'a> Base<'a> {
         let budget = &opened.budget;
         let pool = BufferPool::new(budget.buffers, budget.buffer_bytes, budget.ready, drains)
             .map_err(notifier_error)?;
-        let shared = DrainShared::new(pool, opened.plan.options.overload, opened.with_stacks.clone())
+        let mut shared = DrainShared::new(pool, opened.plan.options.overload, opened.with_stacks.clone())
             .map_err(notifier_error)?;
+        shared.aliases = IdAliases::new(opened.specs.first().map_or(0, |spec| spec.attr.sample_type));
         let drain_requests = (0..drains).map(|_| DrainRequest::new()).collect::<io::Result<Vec<_>>>();
         let drain_requests = drain_requests.map_err(notifier_error)?;
         Ok(Base { opened, user_rings, shared, drain_requests, failed_fd })
@@ -145,10 +151,12 @@ impl<'a> Pipeline<'a> {
         let plan = &opened.plan;
         let mut groups = sources(&opened.events, &opened.rings);
         add_user_rings(&mut groups, base.user_rings, opened.rings.len());
-        // One queue for each drain, one for the list of what existed, two for notes. Each ring has
-        // a few places for messages that it is empty.
+        // One queue for each drain, one for the list of what existed, three for notes. Each ring
+        // has a few places for messages that it is empty.
         let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len());
-        let (mut senders, messages) = channel(places.chain([1, NOTES, NOTES])).map_err(notifier_error)?;
+        let (mut senders, messages) =
+            channel(places.chain([1, NOTES, NOTES, NOTES])).map_err(notifier_error)?;
+        let cpus = senders.pop().and_then(|sender| CpuRecorder::new(opened, sender));
         // Snapshots have no place for names.
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
         let code_names = code_names.map(|sender| (Arc::new(CodeWatch::default()), sender));
@@ -185,6 +193,7 @@ impl<'a> Pipeline<'a> {
             recorder,
             messages,
             throttle,
+            cpus,
             code_names,
             existing,
             existing_sender,
@@ -194,7 +203,7 @@ impl<'a> Pipeline<'a> {
 
     /// Starts the threads, runs the loop until the recording ends, and joins the threads.
     pub(crate) fn run(self, mut run_loop: RunLoop<'_>, until: Option<BorrowedFd<'_>>) -> Outcome {
-        let Pipeline { base, drains, reducer, recorder, messages, throttle, existing, .. } = self;
+        let Pipeline { base, drains, reducer, recorder, messages, throttle, cpus, existing, .. } = self;
         let Opened { plan, events, .. } = base.opened;
         let (existing_sender, code_names) = (self.existing_sender, self.code_names);
         let watch = code_names.as_ref().map(|(watch, _)| Arc::clone(watch));
@@ -214,6 +223,7 @@ impl<'a> Pipeline<'a> {
                 finder.and_then(|finder| threads.start(move || finder.run(&base.shared.stop_notifier)));
             let throttle = (throttle.zip(request))
                 .and_then(|(throttle, request)| threads.start(move || throttle.run(request, &base.shared)));
+            let cpus = cpus.and_then(|cpus| threads.start(move || cpus.run(&base.shared)));
             let clock = plan.options.clock.map(RecordingClock::id);
             let code_names = code_names.and_then(|(watch, sender)| {
                 threads.start(move || code_names::forward(&watch, clock, plan.options.asks_jvms, sender))
@@ -253,6 +263,7 @@ impl<'a> Pipeline<'a> {
                 code,
                 listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
                 unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
+                cpu_gaps: cpus.and_then(|cpus| cpus.join().ok()).unwrap_or_default(),
                 pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
                 written: recorder.and_then(|recorder| recorder.join().ok()),
                 user_lost,

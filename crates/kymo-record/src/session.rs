@@ -21,6 +21,7 @@ use crate::sink::Sink;
 use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
 use kymo_data::{Compressor, EventSpec, Features, abi};
 use kymo_perf::evlist::{Evlist, MappedRing, Note};
+use kymo_perf::hotplug::CpuGap;
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::Workload;
@@ -231,7 +232,7 @@ impl Session {
             requests,
             switch_request: pipeline.switch_request.clone(),
         };
-        let Outcome { ended, written, unwound, pauses, listed, code, user_lost, of_python } =
+        let Outcome { ended, written, unwound, pauses, cpu_gaps, listed, code, user_lost, of_python } =
             pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
@@ -260,7 +261,9 @@ impl Session {
             build_ids: plan.options.build_ids,
             flight: plan.keeps_newest(),
         };
-        let summary = finish.run(written, &base.shared, &user_lost);
+        let mut summary = finish.run(written, &base.shared, &user_lost);
+        summary.account.cpu_gaps = cpu_gaps.len() as u64;
+        remarks.extend(cpu_gaps.iter().map(CpuGap::to_string));
         if nameless && summary.bytes == 0 {
             remarks.push(
                 "there is no file, because no snapshot was asked for: SIGUSR2 asks for one, --snapshot=e makes one at the end"

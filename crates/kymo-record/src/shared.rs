@@ -1,5 +1,6 @@
 //! What drains share with the other threads of the recorder: messages, buffers, requests.
 use crate::channel::Notifier;
+use crate::id_aliases::IdAliases;
 use crate::options::Overload;
 use crate::pool::BufferPool;
 use crate::ring_scan::{LogicalClock, ScanInterval};
@@ -105,6 +106,10 @@ pub(crate) struct DrainShared {
     /// The same in rings that observed programs write, with records there that are none of their
     /// events.
     pub(crate) claimed_corrupt_bytes: AtomicU64,
+    /// The ids of events that were opened anew.
+    pub(crate) aliases: IdAliases,
+    /// How often a CPU came back: its drain then polls the new events, and moves there again.
+    pub(crate) returned_cpus: AtomicU64,
     /// How often a drain woke up and found records.
     pub(crate) wakeups: AtomicU64,
 }
@@ -132,6 +137,8 @@ impl DrainShared {
             stack_trim: with_stacks.map(StackTrim::new),
             corrupt_bytes: AtomicU64::new(0),
             claimed_corrupt_bytes: AtomicU64::new(0),
+            aliases: IdAliases::default(),
+            returned_cpus: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         })
     }

@@ -12,6 +12,7 @@
 //!                                is it the child, and its exec? then BEGUN, BASE = its switches, AT_EXEC = its times
 //!  sched_process_exit -> exit:   in our cgroup?                 then SWITCHES += its switches, EXITS += 1
 //!  page-faults on CPU -> hit:    in our cgroup, and BEGUN?      then HITS[event] += 1     (no sample is written)
+//!  a tracepoint ------> hit:    the same
 //! ```
 //! Words are per CPU and in lines of their own, except for those of the child; we read them without
 //! a system call.
@@ -28,7 +29,7 @@ use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R3, R6, R7, R8};
 use super::program::Program;
 use super::sys::{self, MapFd, ProgramKind, SharedWords};
 use super::types::{Member, TaskTypes};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -82,8 +83,8 @@ pub struct CgroupCounts {
 pub struct CgroupCounter {
     // First, so that they are detached before the memory goes.
     _links: Vec<OwnedFd>,
-    /// One for each event.
-    programs: Vec<OwnedFd>,
+    /// One for each number of hits that are an event's.
+    programs: Vec<Option<OwnedFd>>,
     words: SharedWords,
     cpus: u32,
 }
@@ -100,12 +101,13 @@ impl CgroupCounter {
     pub(crate) const EVENTS: usize = (LINE - HITS) as usize;
 
     /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child`
-    /// on, which was made by [`crate::workload::Workload::prepare_marking`]; `events` is the number
-    /// of events that will get a program.
+    /// on, which was made by [`crate::workload::Workload::prepare_marking`]. Each of `hits` is a
+    /// tracepoint, whose hits are counted from now on, or `None` for an event that will get the
+    /// program of this number.
     ///
     /// # Errors
     /// [`BpfError`]: why it is not possible here. Cgroups must be those of the unified hierarchy, seen from its top.
-    pub fn start(path: &Path, child: i32, events: usize) -> Result<CgroupCounter, BpfError> {
+    pub fn start(path: &Path, child: i32, hits: &[Option<CString>]) -> Result<CgroupCounter, BpfError> {
         ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
         let whose = find(path).map_err(unseen)?;
@@ -121,23 +123,27 @@ impl CgroupCounter {
         ];
         for (name, point, program) in points {
             let loaded = load(ProgramKind::RawTracepoint, name, &program, Some(&types))?;
-            let link = sys::open_raw_tracepoint(point, loaded.as_fd());
-            links.push(link.map_err(|cause| BpfError::Attach {
-                program: name,
-                point: point.to_string_lossy().into_owned(),
-                cause,
-            })?);
+            links.push(link(name, point, &loaded)?);
         }
-        let programs = (0..events.min(CgroupCounter::EVENTS) as u32)
-            .map(|event| load(ProgramKind::PerfEvent, "kymo_tally_hit", &hit(&map, whose, event), None));
-        let programs = programs.collect::<Result<_, _>>()?;
+        let mut programs = Vec::new();
+        for (number, point) in (0..).zip(hits.iter().take(CgroupCounter::EVENTS)) {
+            const NAME: &str = "kymo_tally_hit";
+            let program = hit(&map, whose, number);
+            programs.push(match point {
+                Some(point) => {
+                    links.push(link(NAME, point, &load(ProgramKind::RawTracepoint, NAME, &program, None)?)?);
+                    None
+                }
+                None => Some(load(ProgramKind::PerfEvent, NAME, &program, None)?),
+            });
+        }
         Ok(CgroupCounter { _links: links, programs, words, cpus })
     }
 
     /// The program of an event: give it to events on every CPU that sample each hit
     /// ([`crate::sys::Kernel::set_bpf`]); they write no sample.
     pub(crate) fn program(&self, event: usize) -> Option<BorrowedFd<'_>> {
-        self.programs.get(event).map(AsFd::as_fd)
+        self.programs.get(event)?.as_ref().map(AsFd::as_fd)
     }
 
     /// All events have their programs and keep them.
@@ -162,6 +168,14 @@ impl CgroupCounter {
             hits: (HITS..LINE).map(sum).collect(),
         }
     }
+}
+
+fn link(program: &'static str, point: &CStr, loaded: &OwnedFd) -> Result<OwnedFd, BpfError> {
+    sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+        program,
+        point: point.to_string_lossy().into_owned(),
+        cause,
+    })
 }
 
 /// The times of a task, as a program finds them, in the order of their words.

@@ -31,7 +31,7 @@ mod tests;
 
 pub use kymo_core::context::Count;
 
-use crate::evlist::{self, Evlist, Note, OpenEngine, OpenError, Read, Request, Targets};
+use crate::evlist::{self, Evlist, Note, OpenEngine, OpenError, Read, ReopenError, Request, Targets};
 use crate::sys::{ANY, EventTarget, Kernel, Perf};
 use std::io;
 use std::sync::Arc;
@@ -183,6 +183,20 @@ impl EventCounters {
     /// The first refusal, after all were tried.
     pub fn switch(&self, name: &str, on: bool) -> io::Result<usize> {
         self.list.as_ref().map_or(Ok(0), |list| list.switch(name, on))
+    }
+
+    /// Whether the events are those of CPUs, so that they end with a CPU that goes offline.
+    pub fn belongs_to_cpus(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.tasks == [ANY])
+    }
+
+    /// Goes on counting on a CPU that went offline and came back. Whether that had ended the
+    /// counting there.
+    ///
+    /// # Errors
+    /// [`ReopenError`]: nothing more is counted on that CPU.
+    pub fn reopen(&self, cpu: i32) -> Result<bool, ReopenError> {
+        self.list.as_ref().map_or(Ok(false), |list| list.reopen(cpu, &mut |_| {}))
     }
 
     /// Reads everything.

@@ -1,11 +1,12 @@
 //! Counting on a kernel that follows a script, and sums on machines that are made of files.
 use super::aggregate::{By, CountPlace, Topology, rows};
-use super::cgroup_counters::which;
+use super::cgroup_counters::{which, which_at};
 use super::kernel_stats::{KernelStats, Pressure};
 use super::{Binding, Cell, Count, EventCounters};
 use crate::evlist::{Request, Targets};
 use crate::machine::Machine;
 use crate::sys::{ANY, Fake, Kernel, Perf, attr_zeroed, perf_event_attr};
+use crate::tracefs::{Tracefs, TracepointFilter};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -276,7 +277,32 @@ fn what_costs_nothing() {
         member(software(4), 6),
         software(4),
     ];
-    assert_eq!(which(&events), [true, true, false, true, false, false, false, false, true]);
+    assert_eq!(which(&events), [true, true, false, true, false, true, false, false, true]);
+    // Tracepoints are counted by a program at each hit, unless they have a filter or are no
+    // tracepoints of the kernel's own.
+    let folder = tempfile::tempdir().unwrap();
+    for (name, id) in [("sched/sched_switch", "314\n"), ("syscalls/sys_enter_read", "700\n")] {
+        write(&folder.path().join("events").join(name).join("id"), id);
+    }
+    let tracefs = Tracefs::at(folder.path().to_owned());
+    let tracepoint = |name: &str, id: u64| {
+        let mut event = Request::new(name, software(id).attr);
+        event.attr.type_ = Perf::TRACEPOINT;
+        event
+    };
+    let mut filtered = tracepoint("sched:sched_switch", 314);
+    let filter =
+        TracepointFilter { text: String::new(), tracepoint: tracefs.find("sched", "sched_switch").unwrap() };
+    filtered.filter = Some(filter);
+    let tracepoints = [
+        tracepoint("sched:sched_switch", 314),
+        tracepoint("another name", 314),
+        tracepoint("sched:sched_switch", 315),
+        user_only(tracepoint("sched:sched_switch", 314)),
+        tracepoint("syscalls:sys_enter_read", 700),
+        filtered,
+    ];
+    assert_eq!(which_at(&tracepoints, &tracefs), [true, false, false, false, false, false]);
     let many = which(&vec![software(2); 10]);
     assert_eq!(many.iter().filter(|&&can| can).count(), crate::bpf::CgroupCounter::EVENTS);
 }

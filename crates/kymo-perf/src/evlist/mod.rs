@@ -33,6 +33,7 @@ mod fallback;
 mod note;
 mod parallel;
 mod read;
+mod reopen;
 mod rings;
 mod serial;
 mod shape;
@@ -44,6 +45,7 @@ mod workers;
 pub(crate) use fallback::user_only_name;
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub(crate) use read::Read;
+pub use reopen::{IdAlias, ReopenError};
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr, with_priority};
@@ -156,7 +158,7 @@ pub enum OpenEngine {
     Serial,
     /// Threads that live as long as the list.
     Parallel {
-        /// How many; `None`: as many as there are CPUs that this process may use, or less where
+        /// How many; `None`: as many as there are CPUs that this process may use, or fewer where
         /// there is less to do.
         workers: Option<usize>,
     },
@@ -189,6 +191,10 @@ pub struct Evlist {
     pool: Option<WorkerPool>,
     /// Whether each worker can switch all its events in one call.
     own: bool,
+    /// What events of a CPU that comes back get again, and what those before them counted.
+    after_opening: Mutex<reopen::AfterOpening>,
+    /// Held while events are enabled, disabled or replaced.
+    switching: Mutex<()>,
 }
 
 /// Opens everything in the plan.
@@ -219,6 +225,8 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Re
         own: own && single && !shape.events.iter().any(|request| request.immediate || request.is_uprobe()),
         shape,
         pool,
+        after_opening: Mutex::default(),
+        switching: Mutex::default(),
     };
     list.set_filters()?;
     Ok(list)
@@ -228,6 +236,14 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Re
 /// `evlist_speed` on two CPUs, the fewest that can help: bench/runs/2026-11-21-evlist-speed.txt,
 /// docs/internals/design/0002-event-lists.md.
 const PARALLEL_FROM: usize = 128;
+
+/// So many descriptors each worker must have, or there are fewer workers. In the run above a
+/// descriptor of a CPU-wide list takes 13 us from opening to closing, and each of two workers costs
+/// 0.15 ms in all (the least values; three times as much on a machine that is busy). So a worker
+/// has at least five times as much to do as it costs, or is not started. Without that, 16 and 61
+/// virtual CPUs that two real ones carried had as many workers, which waited for each other: a list
+/// of 20 events on each took 2.5 times as long as perf's single thread.
+const LEAST_PER_WORKER: usize = PARALLEL_FROM / 2;
 
 /// From how many short calls on it is worth to wake the workers for them: waking costs as much as
 /// 300.
@@ -250,7 +266,7 @@ fn workers(engine: OpenEngine, kernel: &dyn Kernel, shape: &EvlistShape) -> usiz
             if most < 2 || !divisible || shape.descriptors() < PARALLEL_FROM {
                 return 0;
             }
-            let count = here().min(most);
+            let count = here().min(most).min(shape.descriptors() / LEAST_PER_WORKER);
             let cpu = rustix::thread::sched_getcpu() as u32;
             let pays = shape.tasks == [ANY] || parallel::pays(kernel, shape, count, cpu);
             if count > 1 && pays { count } else { 0 }
@@ -341,7 +357,8 @@ impl Evlist {
         mut which: impl FnMut(&OpenEvent) -> bool,
     ) -> io::Result<()> {
         let chosen: Vec<usize> = (0..self.events.len()).filter(|&event| which(&self.events[event])).collect();
-        let program = program.try_clone_to_owned()?;
+        let program = Arc::new(program.try_clone_to_owned()?);
+        self.after_opening().programs.push((Arc::clone(&program), chosen.clone()));
         self.in_units(move |share| {
             let mut fds = chosen.iter().flat_map(|&event| share.unit.event(share.shape, event));
             fds.try_for_each(|(_, fd)| share.kernel.set_bpf(fd, program.as_fd()))
@@ -381,15 +398,20 @@ impl Evlist {
     }
 
     fn turn(&self, on: bool, immediate: bool) -> io::Result<()> {
-        if self.own {
-            return self.in_units(move |share| with_priority(|| share.kernel.switch_own(on)));
-        }
         let leads =
             |&event: &usize| self.shape.leads(event) && self.events[event].request.immediate == immediate;
-        self.switch_all((0..self.events.len()).filter(leads).collect(), on)
+        let leaders: Vec<usize> = (0..self.events.len()).filter(leads).collect();
+        if self.own {
+            let _switching = self.switching.lock().unwrap_or_else(PoisonError::into_inner);
+            self.after_opening().switched(&leaders, on);
+            return self.in_units(move |share| with_priority(|| share.kernel.switch_own(on)));
+        }
+        self.switch_all(leaders, on)
     }
 
     fn switch_all(&self, events: Vec<usize>, on: bool) -> io::Result<()> {
+        let _switching = self.switching.lock().unwrap_or_else(PoisonError::into_inner);
+        self.after_opening().switched(&events, on);
         self.in_units(move |share| {
             let fds = events.iter().flat_map(|&event| share.unit.event(share.shape, event));
             with_priority(|| first(fds.map(|(_, fd)| share.kernel.switch(fd, on))))
@@ -488,7 +510,7 @@ impl Evlist {
     /// Reads how many samples each descriptor lost; only those that lost any. Empty on kernels
     /// before 6.0, which do not count.
     pub fn lost(&self) -> Vec<Lost> {
-        let mut found = Vec::new();
+        let mut found = self.after_opening().lost.clone();
         for (index, event) in self.events.iter().enumerate() {
             let format = event.request.attr.read_format;
             if format & Perf::FORMAT_LOST == 0 {
@@ -507,6 +529,7 @@ impl Evlist {
                 } else {
                     (values.first().copied().unwrap_or(0), values.get(1).copied().unwrap_or(0))
                 };
+                let id = self.after_opening().first_id(id);
                 if lost > 0 {
                     found.push(Lost {
                         event: index,

@@ -34,13 +34,25 @@ impl Evlist {
         self.for_units(move |share| {
             let mut own = Vec::with_capacity(share.unit.len());
             let mut words = vec![0; 3 + 3 * share.shape.events.len()];
+            // Leaders whose groups are no more.
+            let mut ended: Vec<(usize, i32)> = Vec::new();
             for event in 0..share.shape.events.len() {
                 for (slot, fd) in share.unit.event(share.shape, event) {
-                    if share.in_group_read(slot) {
+                    let cpu = share.shape.cpus[event][slot.row];
+                    let leader = share.shape.events[event].leader.unwrap_or(event);
+                    if share.in_group_read(slot) && !ended.contains(&(leader, cpu)) {
                         continue;
                     }
                     let length = share.kernel.read(fd, &mut words)?;
-                    share.take(slot, &words[..length.min(words.len())], &mut own)?;
+                    let words = &words[..length.min(words.len())];
+                    let members = share.members(slot);
+                    // The kernel dissolves the groups of a CPU that goes offline.
+                    if !members.is_empty() && words.first() == Some(&1) {
+                        ended.push((event, cpu));
+                        share.take(slot, Vec::new(), words, &mut own)?;
+                    } else {
+                        share.take(slot, members, words, &mut own)?;
+                    }
                 }
             }
             found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut own);
@@ -48,6 +60,7 @@ impl Evlist {
         })?;
         let mut all = std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner));
         all.sort_unstable_by_key(|&(slot, _)| slot);
+        self.after_opening().add_counts(&mut all);
         Ok(all.into_iter().map(|(_, read)| read).collect())
     }
 }
@@ -59,23 +72,35 @@ impl UnitContext<'_> {
         leader.is_some_and(|leader| self.shape.events[leader].attr.read_format & Perf::FORMAT_GROUP != 0)
     }
 
+    /// The slots that a read of this one brings with it, in the order in which they joined.
+    fn members(&self, slot: EventSlot) -> Vec<EventSlot> {
+        let group = self.shape.events[slot.event].attr.read_format & Perf::FORMAT_GROUP != 0;
+        let cpu = self.shape.cpus[slot.event][slot.row];
+        (slot.event + 1..self.shape.events.len())
+            .filter(|&event| group && self.shape.events[event].leader == Some(slot.event))
+            .filter_map(|event| {
+                let row = self.shape.cpus[event].binary_search(&cpu).ok()?;
+                Some(EventSlot { event, row, column: slot.column })
+            })
+            .collect()
+    }
+
     /// Takes the answer to one read apart.
-    fn take(&self, slot: EventSlot, words: &[u64], out: &mut Vec<(EventSlot, Read)>) -> io::Result<()> {
+    fn take(
+        &self,
+        slot: EventSlot,
+        members: Vec<EventSlot>,
+        words: &[u64],
+        out: &mut Vec<(EventSlot, Read)>,
+    ) -> io::Result<()> {
         let format = self.shape.events[slot.event].attr.read_format;
         let has = |bit| usize::from(format & bit != 0);
         let (enabled, running) = (has(Perf::FORMAT_TOTAL_TIME_ENABLED), has(Perf::FORMAT_TOTAL_TIME_RUNNING));
         let group = has(Perf::FORMAT_GROUP) == 1;
         let each = 1 + has(Perf::FORMAT_ID) + has(Perf::FORMAT_LOST);
         let strange = || io::Error::from_raw_os_error(libc::EIO);
-        // The members of a group in the order in which they joined.
-        let cpu = self.shape.cpus[slot.event][slot.row];
-        let members = (slot.event + 1..self.shape.events.len())
-            .filter(|&event| group && self.shape.events[event].leader == Some(slot.event))
-            .filter_map(|event| {
-                let row = self.shape.cpus[event].binary_search(&cpu).ok()?;
-                Some(EventSlot { event, row, column: slot.column })
-            });
         let slots: Vec<EventSlot> = std::iter::once(slot).chain(members).collect();
+        let cpu = self.shape.cpus[slot.event][slot.row];
         let task = self.shape.tasks[slot.column];
         let mut push = |slot: EventSlot, value, enabled_ns, running_ns| {
             out.push((slot, Read { event: slot.event, cpu, task, value, enabled_ns, running_ns }));

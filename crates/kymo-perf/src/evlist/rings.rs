@@ -75,9 +75,13 @@ impl Evlist {
                 }
                 Ok(rings) if now < pages => {
                     self.notes.push(Note::SmallerRings { asked_pages: pages, pages: now });
+                    self.after_opening().has_rings = true;
                     return Ok(rings);
                 }
-                result => return result,
+                result => {
+                    self.after_opening().has_rings = result.is_ok();
+                    return result;
+                }
             }
         }
     }
@@ -214,7 +218,7 @@ fn ring_of(shape: &EvlistShape, slot: EventSlot, per_task: bool) -> (i32, i32, b
 }
 
 /// What the ring keeps that a slot writes into.
-fn keeps(shape: &EvlistShape, slot: EventSlot) -> Keeps {
+pub(super) fn keeps(shape: &EvlistShape, slot: EventSlot) -> Keeps {
     if shape.events[slot.event].attr.write_backward() == 1 { Keeps::Newest } else { Keeps::Oldest }
 }
 

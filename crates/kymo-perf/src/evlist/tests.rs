@@ -1,6 +1,7 @@
 //! Lists against scripted kernels, and one against this one.
 mod faults;
 mod real;
+mod reopen;
 
 use super::{EventSlot, EvlistPlan, Feature, Note, OpenEngine, OpenError, Request, SIDE_RING_PAGES, Targets};
 use crate::ring::Keeps;

@@ -18,8 +18,8 @@ pub fn attr_zeroed() -> perf_event_attr {
 /// Keeps the kernel's frames out of the call chains of an event that samples user space only.
 ///
 /// Such chains have none, but Linux 7.2 refuses the event to ordinary users unless the attr says
-/// so. Every kernel since 3.7 knows the flag. There is nothing to do for events of the kernel alone:
-/// their chains go on in user space, which is the caller's own.
+/// so. Every kernel since 3.7 knows the flag. There is nothing to do for events of the kernel
+/// alone: their chains go on in user space, which is the caller's own.
 pub(crate) fn exclude_hidden_frames(attr: &mut perf_event_attr) {
     if attr.exclude_kernel() == 1 && attr.sample_type & Perf::SAMPLE_CALLCHAIN != 0 {
         attr.set_exclude_callchain_kernel(1);

@@ -201,6 +201,12 @@ impl Fake {
         self.state().live.keys().copied().collect()
     }
 
+    /// Takes the groups of a CPU apart, as the kernel does with a CPU that goes offline.
+    pub fn dissolve_groups(&self, cpu: i32) {
+        let mut state = self.state();
+        state.opened.iter_mut().filter(|event| event.cpu == cpu).for_each(|event| event.group = None);
+    }
+
     /// The redirections: (event, output).
     pub fn redirected(&self) -> Vec<(i32, i32)> {
         self.state().redirected.clone()
@@ -340,6 +346,25 @@ impl Kernel for Fake {
                 drop(unsafe { OwnedFd::from_raw_fd(number) });
             }
         }
+    }
+
+    fn replace(&self, old: &Descriptor, new: Descriptor) -> io::Result<()> {
+        let mut state = self.state();
+        state.check("replacing", old)?;
+        state.check("replacing by", &new)?;
+        let (old, number) = (old.number(), new.number());
+        let index = state.live[&number];
+        state.opened[index].fd = old;
+        // Members joined the leader by the number that it had then.
+        state.opened.iter_mut().skip(index).filter(|event| event.group == Some(number)).for_each(|event| {
+            event.group = Some(old);
+        });
+        let on = state.on[&number];
+        state.live.insert(old, index);
+        state.on.insert(old, on);
+        drop(state);
+        self.close(vec![new]);
+        Ok(())
     }
 
     fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {

@@ -59,6 +59,13 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// Closes events, in ascending order of their numbers.
     fn close(&self, events: Vec<Descriptor>);
 
+    /// Lets the number of `old` stand for `new`, and closes the event that it stood for. A ring
+    /// that is mapped of that event stays, with the events that write into it.
+    ///
+    /// # Errors
+    /// What `dup3(2)` says; `new` is closed then, too.
+    fn replace(&self, old: &Descriptor, new: Descriptor) -> io::Result<()>;
+
     /// Enables or disables the event (a leader enables its group).
     ///
     /// # Errors

@@ -70,6 +70,14 @@ impl Kernel for Real {
         }
     }
 
+    fn replace(&self, old: &Descriptor, new: Descriptor) -> io::Result<()> {
+        // SAFETY: both numbers are open and ours (module comment), and the Descriptor of the
+        // replaced one goes on to own what its number stands for.
+        let result = check(unsafe { libc::dup3(new.number(), old.number(), libc::O_CLOEXEC) });
+        self.close(vec![new]);
+        result
+    }
+
     fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {
         let switch = if on { ioctls::ENABLE } else { ioctls::DISABLE };
         // SAFETY: no pointer argument.

@@ -157,6 +157,11 @@ impl Kernel for Simulated {
         }
     }
 
+    fn replace(&self, _old: &Descriptor, new: Descriptor) -> io::Result<()> {
+        self.close(vec![new]);
+        Ok(())
+    }
+
     fn switch(&self, event: &Descriptor, _on: bool) -> io::Result<()> {
         let home = self.homes[event.number() as usize].load(Ordering::Relaxed);
         self.charge(self.costs.switch_ns + self.remote(home, self.costs.remote_ns));

@@ -4,9 +4,10 @@ use super::options::{Scope, WatchOptions};
 use super::schedule::Schedule;
 use crate::bpf::{BpfError, Follow, FollowedBitmap, Follower, WatchCounts, WatchProgram};
 use crate::evlist::{
-    self, Evlist, EvlistPlan, MappedRing, OpenEngine, OpenError, Request, RingError, Targets,
+    self, Evlist, EvlistPlan, MappedRing, OpenEngine, OpenError, ReopenError, Request, RingError, Targets,
 };
-use crate::sys::{self, Kernel};
+use crate::hotplug::{CpuFollower, CpuGap};
+use crate::sys::{self, ANY, Kernel};
 use kymo_core::ring::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -91,6 +92,11 @@ pub struct Watcher {
     /// Why it is not filtered, where that was not asked for.
     fallback: Option<String>,
     cpus: Vec<u32>,
+    follower: Option<CpuFollower>,
+    /// Whether registers take turns.
+    has_turns: bool,
+    /// Times in which accesses on a CPU were not seen, in ns since the first breakpoint was armed.
+    gaps: Vec<CpuGap>,
     turn: Option<Turn>,
     armed_ns: Vec<u64>,
     begun: Option<Instant>,
@@ -147,6 +153,9 @@ impl Watcher {
             options,
             scope,
             fallback,
+            follower: Some(CpuFollower::begin(&cpus, false)),
+            has_turns: false,
+            gaps: Vec::new(),
             cpus,
             turn: None,
             armed_ns: Vec::new(),
@@ -192,9 +201,13 @@ impl Watcher {
     ) -> Result<(), WatchError> {
         self.disarm(schedule, take);
         self.armed_ns.resize(schedule.registers.len(), 0);
+        self.has_turns = schedule.turns.len() > 1;
         let turn = schedule.turns.get(number).map_or(&[][..], Vec::as_slice);
         let request = |&at: &usize| attrs::request(&self.options, self.scope, &schedule.registers[at]);
-        let targets = targets(self.scope, &self.options.pids, &self.cpus);
+        // On a CPU that is offline nothing can be opened; it gets its events with the next turn.
+        let online = sys::online_cpus();
+        let cpus: Vec<u32> = self.cpus.iter().copied().filter(|cpu| online.contains(cpu)).collect();
+        let targets = targets(self.scope, &self.options.pids, &cpus);
         let plan = EvlistPlan { events: turn.iter().map(request).collect(), targets };
         let mut events = open_list(&self.kernel, plan)?;
         let rings = match &self.filter {
@@ -232,6 +245,46 @@ impl Watcher {
             drain(ring, &mut self.scratch, &mut |bytes| take(base + index, bytes));
         }
         self.lost_before += turn.events.lost().iter().map(|lost| lost.lost).sum::<u64>();
+    }
+
+    /// Takes up CPUs that have come back, and notes what may be missing of them. To be called
+    /// often.
+    pub fn follow_cpus(&mut self) {
+        let Some(mut follower) = self.follower.take() else { return };
+        let begun = self.begun;
+        let mut now_ns = || begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64);
+        let gaps = follower.follow(&mut now_ns, &mut |cpu| self.reopen(cpu));
+        self.gaps.extend(gaps);
+        self.follower = Some(follower);
+    }
+
+    /// Opens everything on a CPU anew.
+    fn reopen(&self, cpu: u32) -> Result<bool, String> {
+        let number = i32::try_from(cpu).unwrap_or(ANY);
+        if !self.frame.reopen(number, &mut |_| {}).map_err(|error| error.to_string())? {
+            return Ok(false);
+        }
+        if let Some((_, witness)) = &self.filter
+            && let Some(&event) = self.frame.poll_fds(number).get(1)
+        {
+            witness.tell(cpu, event).map_err(|error| error.to_string())?;
+        }
+        match self.turn.as_ref().map(|turn| turn.events.reopen(number, &mut |_| {})) {
+            // It was offline when this turn was armed, and gets the next one.
+            Some(Err(ReopenError::NotThere)) if self.has_turns => Ok(true),
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(_)) | None => Ok(true),
+        }
+    }
+
+    /// Times in which accesses on a CPU were not seen, up to now.
+    pub fn cpu_gaps(&mut self) -> Vec<CpuGap> {
+        self.follow_cpus();
+        let begun = self.begun;
+        let mut now_ns = || begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64);
+        let lasting = self.follower.take().map(|follower| follower.finish(&mut now_ns)).unwrap_or_default();
+        self.gaps.extend(lasting);
+        self.gaps.clone()
     }
 
     /// How long each register of the schedule was armed, as of now.

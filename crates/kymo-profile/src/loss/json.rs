@@ -87,6 +87,8 @@ pub fn write_json(loss: &LossTimeline, source: &str, out: &mut dyn Write) -> io:
     keys.put("estimated", &loss.estimated)?;
     keys.put("throttles", &loss.throttles())?;
     keys.put("paused_ns", &loss.paused_ns())?;
+    keys.put("cpu_gaps", &loss.cpu_gaps.len())?;
+    keys.put("cpu_gaps_ns", &loss.cpu_gaps_ns())?;
     keys.put("bin_ns", &loss.bin_ns)?;
     keys.put("bins_start_ns", &loss.start_of(0))?;
     keys.put("unwound", &loss.unwound.as_ref().map(UnwoundItem::new))?;
@@ -115,7 +117,8 @@ pub fn write_json(loss: &LossTimeline, source: &str, out: &mut dyn Write) -> io:
     let lost = loss.lost.iter().map(|(ring, s)| item("loss", Some(ring.to_string()), s));
     let throttled = loss.throttled.iter().map(|(ring, s)| item("throttle", Some(ring.to_string()), s));
     let pauses = loss.pauses.iter().map(|s| item("pause", None, s));
-    keys.list("intervals", lost.chain(throttled).chain(pauses))?;
+    let gaps = loss.cpu_gaps.iter().map(|(ring, s)| item("cpu-gap", Some(ring.to_string()), s));
+    keys.list("intervals", lost.chain(throttled).chain(pauses).chain(gaps))?;
     keys.out.write_all(b"\n}\n")
 }
 

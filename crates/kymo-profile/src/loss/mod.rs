@@ -151,6 +151,9 @@ pub struct LossTimeline {
     pub throttled: Vec<(Ring, Stretch)>,
     /// Intervals in which the recorder held the target, in order and disjoint.
     pub pauses: Vec<Stretch>,
+    /// Intervals in which a CPU was not observed although it was there for a part of them, in
+    /// order. What ran there may be missing; how many samples that were is not known.
+    pub cpu_gaps: Vec<(Ring, Stretch)>,
     /// What walking user stacks while recording came to; `None`: the recorder did not, or has not said.
     pub unwound: Option<kymo_data::UnwindCounts>,
     /// Samples lost whose ring is not told (LOST_SAMPLES).
@@ -212,6 +215,11 @@ impl LossTimeline {
         self.pauses.iter().map(Stretch::len_ns).sum()
     }
 
+    /// Time in which a CPU was not observed, ns, over all CPUs.
+    pub fn cpu_gaps_ns(&self) -> u64 {
+        self.cpu_gaps.iter().map(|(_, stretch)| stretch.len_ns()).fold(0, u64::saturating_add)
+    }
+
     /// Share of records that were lost, 0 to 1.
     pub fn lost_share(&self) -> f64 {
         share(self.lost(), self.lost().saturating_add(self.samples()))
@@ -233,9 +241,9 @@ impl LossTimeline {
         share(self.any_lost_ns, self.elapsed_ns())
     }
 
-    /// Whether the recording tells of no loss and no throttling.
+    /// Whether the recording tells of no loss, no throttling and no CPU that was not observed.
     pub fn is_clean(&self) -> bool {
-        self.lost() == 0 && self.throttles() == 0
+        self.lost() == 0 && self.throttles() == 0 && self.cpu_gaps.is_empty()
     }
 }
 

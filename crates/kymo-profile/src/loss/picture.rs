@@ -10,7 +10,7 @@
 //! Height is bytes per time, grey is lost time: the darker, the more of the column's time. All text from the recording
 //! is escaped. The same account gives the same bytes, and nothing is loaded from anywhere.
 use super::text::percent;
-use super::{LossTimeline, Stretch};
+use super::{LossTimeline, Ring, Stretch};
 use crate::export::recorder;
 use crate::text::shown;
 use kymo_data::Recording;
@@ -267,6 +267,7 @@ impl Picture {
                 let all = at == self.lanes.len() - 1 && loss.rings.len() > 1;
                 self.lane(&mut s, lane, all);
             }
+            self.cpu_gaps(&mut s, &loss.cpu_gaps);
             self.pauses(&mut s, &loss.pauses);
         } else {
             let _ = writeln!(
@@ -378,6 +379,21 @@ impl Picture {
         }
     }
 
+    /// Draws when a CPU was not observed, in its lane.
+    fn cpu_gaps(&self, s: &mut String, gaps: &[(Ring, Stretch)]) {
+        for (ring, gap) in gaps.iter().take(MOST_STRETCHES) {
+            let name = ring.to_string();
+            let Some(lane) = self.lanes.iter().find(|lane| lane.name == name) else { continue };
+            let x = self.x(gap.start_ns);
+            let width = (self.x(gap.end_ns) - x).max(1.0);
+            let _ = writeln!(
+                s,
+                "<rect class=\"gap\" x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"{:.1}\"/>",
+                lane.y, lane.height
+            );
+        }
+    }
+
     fn legend(&self, s: &mut String, loss: &LossTimeline, y: f64) {
         let per_second = self.tallest_bytes as f64 / (self.column_ns.max(1) as f64 / 1e9);
         let mut items =
@@ -391,6 +407,9 @@ impl Picture {
         }
         if !loss.pauses.is_empty() {
             items.push(("pause", "paused by the recorder".to_string()));
+        }
+        if !loss.cpu_gaps.is_empty() {
+            items.push(("gap", "CPU not observed".to_string()));
         }
         let mut x = LEFT;
         for (class, words) in items {
@@ -411,6 +430,10 @@ impl Picture {
 
 fn headline(loss: &LossTimeline) -> String {
     match loss.lost() {
+        0 if !loss.cpu_gaps.is_empty() => format!(
+            "Lost no record, but not every CPU was observed all the time: {} samples were kept",
+            grouped(loss.samples())
+        ),
         0 => format!("Lost nothing: all {} samples were kept", grouped(loss.samples())),
         lost => format!(
             "Lost {} of the records: {} of {}",
@@ -445,6 +468,10 @@ fn second_line(loss: &LossTimeline) -> String {
     }
     if !loss.pauses.is_empty() {
         let _ = write!(line, " · paused {:.3} s", loss.paused_ns() as f64 / 1e9);
+    }
+    if !loss.cpu_gaps.is_empty() {
+        let seconds = loss.cpu_gaps_ns() as f64 / 1e9;
+        let _ = write!(line, " · CPUs not observed {} times, {seconds:.3} s", loss.cpu_gaps.len());
     }
     line
 }
@@ -534,6 +561,7 @@ text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 .end{text-anchor:end}.mid{text-anchor:middle}
 .bg{fill:#fff}.ink{fill:#1a1d23}.dim{fill:#5d6573}.lane{fill:#f1f3f6}.grid{stroke:#d5d9e0;fill:none}
 .data{fill:#0072b2}.all{fill:#3b4250}.lost{fill:#9a9fa8}.throttled{fill:#d55e00}.hatch{fill:#1a1d23}.pause{fill:url(#hatch)}
+.gap{fill:url(#hatch);stroke:#d55e00}
 @media(prefers-color-scheme:dark){
 .bg{fill:#14161b}.ink{fill:#e7e9ee}.dim{fill:#99a1b0}.lane{fill:#1f232b}.grid{stroke:#363c47}
 .data{fill:#56b4e9}.all{fill:#c9d1de}.lost{fill:#757c89}.throttled{fill:#f0872f}.hatch{fill:#e7e9ee}}

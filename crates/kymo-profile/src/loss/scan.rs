@@ -212,6 +212,7 @@ struct Tally {
     pieces: Vec<Piece>,
     switches: Capped<Switch>,
     pauses: Capped<Stretch>,
+    cpu_gaps: Capped<(Ring, Stretch)>,
     unwound: Option<UnwindCounts>,
     unplaced_lost_samples: u64,
     unknown_ids: u64,
@@ -268,6 +269,9 @@ impl Tally {
             abi::PERF_RECORD_HEADER_EVENT_TYPE => match Mark::parse(record) {
                 Some(Mark::Pause { start_ns, end_ns }) => {
                     self.pauses.push(Stretch { start_ns, end_ns });
+                }
+                Some(Mark::CpuGap { cpu, start_ns, end_ns }) if cpu < MOST_CPUS => {
+                    self.cpu_gaps.push((Ring::Cpu(cpu), Stretch { start_ns, end_ns }));
                 }
                 Some(Mark::Unwound(counts)) => self.unwound.get_or_insert_default().add(&counts),
                 _ => {}
@@ -417,6 +421,7 @@ impl Tally {
         self.pieces.append(&mut other.pieces);
         self.switches.absorb(other.switches);
         self.pauses.absorb(other.pauses);
+        self.cpu_gaps.absorb(other.cpu_gaps);
         if let Some(counts) = other.unwound {
             self.unwound.get_or_insert_default().add(&counts);
         }
@@ -485,12 +490,15 @@ impl Tally {
             lost.entry(ring).or_default().push(stretch);
         }
         self.rings.sort_unstable_by_key(|(ring, _)| *ring);
+        let mut cpu_gaps = std::mem::take(&mut self.cpu_gaps.list);
+        cpu_gaps.sort_unstable_by_key(|(ring, stretch)| (stretch.start_ns, stretch.end_ns, *ring));
         let mut timeline = LossTimeline {
             span: self.span,
             bin_ns: width,
             first_bin,
             estimated,
             pauses: union(clipped(self.pauses.list, span)),
+            cpu_gaps,
             unwound: self.unwound,
             unplaced_lost_samples: self.unplaced_lost_samples,
             unknown_ids: self.unknown_ids,

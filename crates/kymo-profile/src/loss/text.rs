@@ -113,10 +113,26 @@ pub fn facts(loss: &LossTimeline) -> Vec<(&'static str, String)> {
             format!("{} times, {:.3} ms in all", loss.pauses.len(), loss.paused_ns() as f64 / 1e6),
         ));
     }
+    if !loss.cpu_gaps.is_empty() {
+        facts.push(("CPUs", cpu_gaps(loss)));
+    }
     if let Some(unwound) = &loss.unwound {
         facts.extend(unwinding(unwound));
     }
     facts
+}
+
+/// Which CPUs were not observed, and for how long. The first few by name.
+fn cpu_gaps(loss: &LossTimeline) -> String {
+    const MOST: usize = 8;
+    let gaps = loss.cpu_gaps.iter().take(MOST);
+    let gaps: Vec<String> =
+        gaps.map(|(ring, gap)| format!("{ring} for {:.3} ms", gap.len_ns() as f64 / 1e6)).collect();
+    let more = match loss.cpu_gaps.len() {
+        all if all > MOST => format!(" and {} more", all - MOST),
+        _ => String::new(),
+    };
+    format!("not observed, because they went offline or came late: {}{more}", gaps.join(", "))
 }
 
 /// How user stacks were walked while recording, and why some walks ended early.
@@ -181,6 +197,21 @@ mod tests {
         assert_eq!(all[2], ("cut short", cut_short.to_string()));
         let names: Vec<&str> = all.iter().map(|fact| fact.0).collect();
         assert_eq!(names, ["lost", "unwound", "cut short", "without stack", "unwound early"]);
+    }
+
+    /// Checks what is said of CPUs that went offline and came back.
+    #[test]
+    fn cpus_that_went_offline() {
+        use crate::loss::{Ring, Stretch};
+        let mut loss = LossTimeline::default();
+        assert!(loss.is_clean());
+        loss.cpu_gaps =
+            (0..9).map(|cpu| (Ring::Cpu(cpu), Stretch { start_ns: 5, end_ns: 1_500_005 })).collect();
+        assert!(!loss.is_clean());
+        let all = facts(&loss);
+        let words = &all.iter().find(|fact| fact.0 == "CPUs").expect("it is said").1;
+        let start = "not observed, because they went offline or came late: CPU 0 for 1.500 ms, CPU 1 for";
+        assert!(words.starts_with(start) && words.ends_with("CPU 7 for 1.500 ms and 1 more"), "{words}");
     }
 
     /// Checks that a little loss does not look like none, and a little kept not like nothing.

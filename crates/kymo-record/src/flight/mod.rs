@@ -139,6 +139,13 @@ impl<'a> FlightThread<'a> {
         }
     }
 
+    /// What the rings hold, with the ids that the file knows.
+    fn snapshots(&self) -> Vec<RingSnapshot> {
+        let mut snapshots = self.reader.take();
+        snapshots.iter_mut().for_each(|snapshot| self.shared.aliases.translate(&mut snapshot.records));
+        snapshots
+    }
+
     /// Takes snapshots until all drains have ended.
     pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> WriterState {
         if let Err(error) = setpriority_process(None, FLIGHT_NICE) {
@@ -155,7 +162,7 @@ impl<'a> FlightThread<'a> {
                 WriterTask::End => break,
             }
             if self.lookback.is_long() {
-                let snapshots = self.reader.take();
+                let snapshots = self.snapshots();
                 self.missed.within(&snapshots, &self.clock);
                 self.missed.taken(&snapshots, self.reader.lost(), &self.clock);
                 let oldest_ns = Merge::oldest_ns(&snapshots, &self.clock);
@@ -165,7 +172,7 @@ impl<'a> FlightThread<'a> {
             // there is no place for it.
             if wanted && self.complete && self.state.error.is_none() {
                 wanted = false;
-                let snapshots = self.reader.take();
+                let snapshots = self.snapshots();
                 self.catch_up(&mut messages);
                 if let Err(error) = self.write(snapshots).and_then(|()| self.next_file()) {
                     self.state.fail(error, self.failed_fd);
@@ -173,7 +180,7 @@ impl<'a> FlightThread<'a> {
             }
         }
         if self.at_end && self.state.error.is_none() {
-            let snapshots = self.reader.take();
+            let snapshots = self.snapshots();
             if let Err(error) = self.write(snapshots) {
                 self.state.fail(error, self.failed_fd);
             }

@@ -62,6 +62,9 @@ impl Kernel for Shared {
     fn close(&self, events: Vec<Descriptor>) {
         self.0.fake.close(events);
     }
+    fn replace(&self, old: &Descriptor, new: Descriptor) -> io::Result<()> {
+        self.0.fake.replace(old, new)
+    }
     fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {
         self.0.fake.switch(event, on)
     }

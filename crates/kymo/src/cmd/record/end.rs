@@ -150,7 +150,7 @@ pub(super) fn finish(
         if let Some(advice) = sampled.and_then(|sampled| sampled.advice(all)) {
             words.say(&advice);
         }
-    } else if account.lost() > 0 {
+    } else if account.lost() > 0 || account.cpu_gaps > 0 {
         eprintln!("kymo record: {account}");
     }
     if let Some(error) = write_error {
@@ -189,6 +189,7 @@ fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
     account.lost() as f64 * 100.0 > percent * all as f64
         || account.damaged_bytes() > 0
         || account.unwritten_bytes > 0
+        || account.cpu_gaps > 0
 }
 
 #[cfg(test)]
@@ -224,6 +225,7 @@ mod tests {
             (account(99, 1, 0), 0.0, true),
             (account(0, 5, 0), 100.0, false),
             (account(99, 0, 8), 100.0, true),
+            (LossAccount { cpu_gaps: 1, ..account(99, 0, 0) }, 100.0, true),
         ];
         for (account, percent, too_much) in cases {
             assert_eq!(lost_more_than(&account, percent), too_much, "{account} with {percent} accepted");

@@ -106,6 +106,29 @@ impl Open {
         }
     }
 
+    /// Whether events are counted on CPUs, so that they end with a CPU that goes offline.
+    pub(super) fn belongs_to_cpus(&self) -> bool {
+        let counted_at_hits = self
+            .free
+            .as_ref()
+            .and_then(|free| free.accounted.as_ref())
+            .is_some_and(|free| free.descriptors() > 0);
+        counted_at_hits || self.parts.iter().any(|part| part.counters.belongs_to_cpus())
+    }
+
+    /// Goes on counting on a CPU that went offline and came back. Whether that had ended anything.
+    pub(super) fn reopen(&self, cpu: u32) -> Result<bool, String> {
+        let number = i32::try_from(cpu).map_err(|error| error.to_string())?;
+        let accounted = self.free.as_ref().and_then(|free| free.accounted.as_ref());
+        let accounted = accounted.map(|accounted| accounted.reopen(number));
+        let parts = self.parts.iter().map(|part| part.counters.reopen(number));
+        let results: Vec<_> = accounted.into_iter().chain(parts).collect();
+        results
+            .into_iter()
+            .try_fold(false, |any, one| one.map(|one| any || one))
+            .map_err(|error| error.to_string())
+    }
+
     pub(super) fn disable(&self) -> anyhow::Result<()> {
         self.parts.iter().try_for_each(|part| part.counters.disable()).context("failed to disable the events")
     }

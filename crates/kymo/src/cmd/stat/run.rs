@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use kymo_cli::signals::Signals;
 use kymo_perf::count::aggregate::{Rows, Topology, since};
 use kymo_perf::count::kernel_stats::KernelStats;
+use kymo_perf::hotplug::{CpuFollower, CpuGap, CpuWatch};
 use kymo_perf::machine::Machine;
 use kymo_perf::sys::{self, PriorityBoost, Real};
 use kymo_perf::workload::{Usage, Workload};
@@ -140,10 +141,16 @@ impl Counting<'_> {
             say("Events disabled");
         }
         let pending = u64::try_from(delay).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
-        let mut progress =
-            Progress { begin, pending, intervals: Intervals { accounts: before, ..Intervals::default() } };
+        let mut progress = Progress {
+            begin,
+            pending,
+            intervals: Intervals { accounts: before, ..Intervals::default() },
+            cpus: open.belongs_to_cpus().then(|| CpuFollower::begin(&self.cpus, args.cpus.is_some())),
+            gaps: Vec::new(),
+        };
         let end = self.until_end(&mut open, &mut workload, &mut progress, channel, output)?;
         let elapsed = progress.begin.elapsed();
+        progress.end_cpus(&open);
         open.disable()?;
         let elapsed = if ends_by_itself { elapsed } else { progress.begin.elapsed() };
         if let Some(accounted) = open.free.as_ref().and_then(|free| free.accounted.as_ref()) {
@@ -190,7 +197,8 @@ impl Counting<'_> {
             let enable = progress.pending.map(|delay| started + delay);
             let soonest = [enable, next, timeout].into_iter().flatten().min();
             let at_most = soonest.map(|at| at.saturating_duration_since(Instant::now()));
-            self.wait(workload.as_ref(), &watched, channel.as_deref(), at_most)?;
+            self.wait(workload.as_ref(), &watched, channel.as_deref(), progress.cpus.as_ref(), at_most)?;
+            progress.follow_cpus(open);
             let now = Instant::now();
             let mut ended_by = None;
             if let Some(channel) = channel.as_deref_mut()
@@ -237,6 +245,7 @@ impl Counting<'_> {
         workload: Option<&Workload>,
         watched: &Watched,
         channel: Option<&ControlChannel>,
+        cpus: Option<&CpuFollower>,
         at_most: Option<Duration>,
     ) -> anyhow::Result<()> {
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
@@ -245,9 +254,11 @@ impl Counting<'_> {
             fds.extend(watched.alive());
         }
         fds.extend(channel.and_then(ControlChannel::poll_fd));
+        fds.extend(cpus.and_then(CpuFollower::fd));
         let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         // Threads cannot be polled on all kernels: they are looked after now and then.
         let often = (workload.is_none() && watched.needs_looks()).then_some(Duration::from_millis(100));
+        let often = often.into_iter().chain(cpus.map(|_| CpuWatch::INTERVAL));
         let at_most = at_most.into_iter().chain(often).min();
         let at_most = at_most.map(Timespec::try_from).transpose().context("failed to wait")?;
         match poll(&mut polled, at_most.as_ref()) {
@@ -312,6 +323,29 @@ struct Progress {
     /// So long after the start the events are to be enabled.
     pending: Option<Duration>,
     intervals: Intervals,
+    /// Where the events are those of CPUs.
+    cpus: Option<CpuFollower>,
+    /// Times in which a CPU was not counted.
+    gaps: Vec<CpuGap>,
+}
+
+impl Progress {
+    /// Goes on counting on CPUs that have come back.
+    fn follow_cpus(&mut self, open: &Open) {
+        let begin = self.begin;
+        let Some(cpus) = &mut self.cpus else { return };
+        let gaps = cpus.follow(&mut || begin.elapsed().as_nanos() as u64, &mut |cpu| open.reopen(cpu));
+        self.gaps.extend(gaps);
+    }
+
+    /// Tells which CPUs were not counted for a time.
+    fn end_cpus(&mut self, open: &Open) {
+        self.follow_cpus(open);
+        let begin = self.begin;
+        let mut now_ns = || begin.elapsed().as_nanos() as u64;
+        self.gaps.extend(self.cpus.take().map(|cpus| cpus.finish(&mut now_ns)).unwrap_or_default());
+        self.gaps.iter().for_each(|gap| say(&gap.to_string()));
+    }
 }
 
 /// What was printed so far.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use kymo_cli::exit;
 use kymo_cli::signals::Signals;
+use kymo_perf::hotplug::CpuGap;
 use kymo_perf::workload::Exit;
 use rustix::process::Signal;
 
@@ -29,7 +30,9 @@ impl Watch<'_> {
             Some(counts) => (counts.seen + counts.lost).saturating_sub(self.read),
             None => self.watcher.lost().max(self.intake.rounds.lost),
         };
+        let gaps = self.watcher.cpu_gaps();
         let totals = table::Totals {
+            cpu_gaps: gaps.len() as u64,
             hits: self.read,
             lost,
             strangers: self.watcher.counts().map_or(0, |counts| counts.strangers),
@@ -45,7 +48,7 @@ impl Watch<'_> {
             table::text(&self.ledger, &mut names, coverage.as_deref())
         };
         let written = std::io::stdout().write_all(text.as_bytes());
-        self.account(&totals, dropped);
+        self.account(&totals, &gaps, dropped);
         let recorded = match recorded {
             Some((path, Ok(bytes))) => {
                 let megabytes = bytes as f64 / (1024.0 * 1024.0);
@@ -105,8 +108,8 @@ impl Watch<'_> {
     }
 
     /// The last words.
-    fn account(&mut self, totals: &table::Totals, dropped: u64) {
-        if self.args.quiet && totals.lost == 0 {
+    fn account(&mut self, totals: &table::Totals, gaps: &[CpuGap], dropped: u64) {
+        if self.args.quiet && totals.lost == 0 && gaps.is_empty() {
             return;
         }
         let threads: std::collections::BTreeSet<i32> =
@@ -117,10 +120,12 @@ impl Watch<'_> {
             Some(totals.hits).filter(|_| self.ledger.unmet > 0),
         );
         match totals.lost {
+            0 if !gaps.is_empty() => words.push_str(", none lost on the CPUs that were watched"),
             0 => words.push_str(", none lost"),
             lost => words.push_str(&format!(", {lost} LOST: the rings were full")),
         }
         eprintln!("[ kymo watch: {words} ]");
+        gaps.iter().for_each(|gap| say(&gap.to_string()));
         let also = |count: u64, what: &str| {
             if count > 0 {
                 say(&format!("{count} {what}"));

@@ -222,6 +222,7 @@ impl Watch<'_> {
                 also.push(signals.as_fd());
                 self.watcher.wait(&also, most);
             }
+            self.watcher.follow_cpus();
             if self.schedule.turns.len() > 1 && turned.elapsed() >= slice {
                 turn = (turn + 1) % self.schedule.turns.len();
                 let intake = &mut self.intake;

@@ -25,6 +25,8 @@ pub(super) struct Totals {
     pub(super) strangers: u64,
     /// How long registers were armed, in ns.
     pub(super) elapsed_ns: u64,
+    /// How often a CPU was not watched because it had gone offline.
+    pub(super) cpu_gaps: u64,
 }
 
 /// How long a place was armed, as a share of the time. A place of several registers has the least of theirs.
@@ -137,6 +139,7 @@ pub(super) fn summary(
         "hits": totals.hits,
         "counted": ledger.counted,
         "lost": totals.lost,
+        "cpu_gaps": totals.cpu_gaps,
         "read_after": ledger.read_after,
         "after_exec": ledger.after_exec,
         "strangers": totals.strangers,

@@ -206,8 +206,10 @@ impl Drop for Unplugged {
     }
 }
 
-/// Checks a CPU that is taken away while everything is recorded or counted, and comes back: the run ends as it should, the account is that of
-/// the file, and what was recorded runs on. Alone (`ci/test.sh` runs it at night): tests beside it have that CPU's events.
+/// Checks a CPU that is taken away while everything is recorded or counted, and comes back: the run
+/// ends as it should, the account is that of the file and tells of the CPU wherever its events had
+/// ended, and what was recorded runs on. Alone (`ci/test.sh` runs it at night): tests beside it
+/// have that CPU's events.
 #[test]
 #[ignore = "takes a CPU from all tests that run beside it"]
 fn a_cpu_that_goes_away() {
@@ -248,6 +250,9 @@ fn a_cpu_that_goes_away() {
         assert_eq!(output.status.code(), Some(0), "{verb:?}: {said}");
         if verb[0] == "record" {
             assert_eq!(samples(test, &path), said_samples(&said), "{verb:?}: {said}");
+        }
+        if verb.contains(&"-a") {
+            assert!(said.contains("CPU 1 went offline and came back"), "{verb:?}: {said}");
         }
     }
 }
