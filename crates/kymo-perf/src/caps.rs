@@ -12,8 +12,9 @@ use crate::sys::{EventTarget, Kernel, Real, perf_event_attr};
 use crate::tracefs::TracefsError;
 use perf_event_open_sys::bindings;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A capability that kymo has a use for.
@@ -151,6 +152,9 @@ pub struct Caps {
     pub cgroup2: Option<(PathBuf, bool)>,
     /// Whether /proc/kallsyms shows real addresses.
     pub kallsyms: bool,
+    /// Whether the kernel lets a program write its own code through /proc/self/mem; yes if that is
+    /// not known.
+    pub own_code: bool,
     /// The running program, for hints about file capabilities.
     pub program: Option<PathBuf>,
     /// What a few opens came to.
@@ -234,6 +238,7 @@ pub(crate) fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
         tracefs,
         cgroup2: cgroup2(proc),
         kallsyms: kallsyms(proc),
+        own_code: own_code(proc),
         program: fs::read_link(proc.join("self/exe")).ok(),
         trials: trials(machine, kernel),
     }
@@ -287,6 +292,16 @@ fn cgroup2(proc: &Path) -> Option<(PathBuf, bool)> {
     })?;
     let writable = rustix::fs::access(&path, rustix::fs::Access::WRITE_OK).is_ok();
     Some((path, writable))
+}
+
+/// Whether a byte of this program's code can be written as it is.
+fn own_code(proc: &Path) -> bool {
+    let Ok(memory) = File::options().read(true).write(true).open(proc.join("self/mem")) else { return true };
+    let here = own_code as fn(&Path) -> bool as usize as u64;
+    let mut byte = [0];
+    let is_read = memory.read_at(&mut byte, here).is_ok_and(|count| count == 1);
+    let refused = |error: std::io::Error| error.raw_os_error() == Some(libc::EIO);
+    !(is_read && memory.write_at(&byte, here).is_err_and(refused))
 }
 
 /// Whether the first lines of kallsyms hold an address other than zero.

@@ -87,6 +87,7 @@ pub fn checklist(caps: &Caps, cgroup: impl FnOnce() -> Result<(), CgroupError>) 
         hardware(caps),
         tracepoints(caps),
         watchpoints(caps),
+        own_code(caps),
         kernel_symbols(caps),
         ring_memory(caps),
         descriptors(caps),
@@ -175,6 +176,16 @@ fn watchpoints(caps: &Caps) -> Check {
         ..EventAttr::default()
     };
     tried(caps, "watchpoints", "watchpoints on memory", caps.trials.breakpoint, "mem:0x1000", attr, 0, ANY)
+}
+
+/// Who writes the code of programs that are probed from inside.
+fn own_code(caps: &Caps) -> Check {
+    let (id, name) = ("own-code", "probes inside programs (--engine inproc)");
+    if !cfg!(target_arch = "x86_64") {
+        return Check::no(id, name, "x86-64 programs only");
+    }
+    let by_kymo = "kymo writes the code and must be able to trace the program, as this kernel does not let programs write their own (proc_mem.force_override)";
+    Check::yes(id, name, if caps.own_code { "" } else { by_kymo })
 }
 
 fn kernel_symbols(caps: &Caps) -> Check {

@@ -105,6 +105,11 @@ pub trait Engine {
     /// Lets the command run.
     fn go(&self) {}
 
+    /// Why nothing was counted at the end, if none of its sites was ever probed.
+    fn unserved(&self) -> Option<String> {
+        None
+    }
+
     /// What is to be said at the end.
     fn words(&self, _sites: &[Site]) -> Vec<String> {
         Vec::new()

@@ -6,7 +6,7 @@ use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
 use crate::engine::{Caller, Engine, ProbeRequest, Reading};
 use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
-use kymo_perf::inject::{self, Client, ProtocolError};
+use kymo_perf::inject::{self, Client, CodeWriter, ProtocolError};
 use kymo_record::Callers;
 use kymo_symbols::sites::{Site, SiteKind};
 use std::cell::RefCell;
@@ -25,6 +25,8 @@ pub(crate) struct Entered {
     pub stopped_ns: u64,
     /// Why they ran meanwhile, if they did.
     pub not_held: Option<String>,
+    /// How its code was written, if the agent could not.
+    pub writer: Option<CodeWriter>,
     /// Probes that an earlier kymo had to leave in it, and that are gone now.
     pub cleaned_up: u32,
 }
@@ -231,8 +233,8 @@ pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<
     let cleaned_up = client.cleaned_up();
     let engine =
         Inproc { client: Some(client), plan, pid, every: request.every, callers: RefCell::new(None) };
-    let inject::Outcome { stopped_ns, not_held, .. } = outcome;
-    Ok(Entered { engine, served, refused, stopped_ns, not_held, cleaned_up })
+    let inject::Outcome { stopped_ns, not_held, writer, .. } = outcome;
+    Ok(Entered { engine, served, refused, stopped_ns, not_held, writer, cleaned_up })
 }
 
 /// What a site is to do besides counting.

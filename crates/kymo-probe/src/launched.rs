@@ -11,11 +11,11 @@
 use crate::engine::{Choice, Engine, ProbeRequest, Reading};
 use crate::inproc::{Plan, Refusals};
 use crate::{capability, forecast, modules};
-use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
+use kymo_perf::inject::{self, Arrival, Client, CodeWriter, Execs, Preload, Without};
 use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Programs whose memory is kept apart, though they may have ended.
 const KEPT: usize = 64;
+/// Why a site was not probed in any program.
+const NOT_LOADED: &str = "its module was not loaded when a program started";
 /// How many reasons are told.
 const TOLD: usize = 5;
 /// So many programs are talked to at a time; each takes ten seconds at most for an answer.
@@ -154,6 +156,10 @@ struct State {
     left: Vec<usize>,
     /// Sites that could not be armed in some program.
     refused: BTreeMap<usize, String>,
+    /// Sites that were armed in some program.
+    armed: BTreeSet<usize>,
+    /// How code was written for an agent that could not do it.
+    writer: Option<CodeWriter>,
     /// Programs that could not be let in, and one of the reasons.
     failed: Option<(usize, String)>,
 }
@@ -268,6 +274,10 @@ impl ProcessTree {
         let client = arrival.enter(self.children).map_err(|refusal| refusal.to_string())?;
         let without = self.state().left.clone();
         let outcome = self.plan.tell(&client, &without).map_err(|broken| broken.to_string())?;
+        let mut state = self.state();
+        state.armed.extend(client.counts().iter().map(|count| count.id as usize));
+        state.writer = state.writer.or(outcome.writer);
+        drop(state);
         let refused = outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason));
         // ProbeHit by the agent: only numbers that were given to it are believed.
         let refused = refused.filter(|(number, _)| self.plan.served.binary_search(number).is_ok());
@@ -325,6 +335,16 @@ impl Engine for Launched {
         self.tree.changed.notify_all();
     }
 
+    fn unserved(&self) -> Option<String> {
+        let state = self.tree.state();
+        if !state.armed.is_empty() || self.tree.plan.served.iter().all(|number| state.left.contains(number)) {
+            return None;
+        }
+        let failed = state.failed.iter().map(|(_, reason)| reason.clone());
+        let mut reasons = failed.chain(state.refused.values().cloned());
+        Some(reasons.next().unwrap_or_else(|| NOT_LOADED.to_owned()))
+    }
+
     fn words(&self, sites: &[Site]) -> Vec<String> {
         let state = self.tree.state();
         let mut refused = state.refused.clone();
@@ -344,7 +364,21 @@ impl Engine for Launched {
         let executed = self.tree.execs.as_ref().and_then(Execs::count);
         let without = executed.map_or(known, |executed| executed.saturating_sub(state.arrived).max(known));
         let without = (without > 0).then(|| words_without(without, executed, &told));
-        refused.iter().filter_map(named).take(TOLD).chain(failed).chain(without).collect()
+        let never = |number: &&usize| {
+            let others = state.left.contains(number) || state.refused.contains_key(number);
+            !others && !state.armed.contains(number)
+        };
+        let never: Vec<usize> = self.tree.plan.served.iter().filter(never).copied().collect();
+        let never = modules::reasons_of(
+            "not counted",
+            never
+                .iter()
+                .filter_map(|&number| Some((NOT_LOADED.to_owned(), sites.get(number)?.name.as_str()))),
+        );
+        let writer =
+            state.writer.and_then(CodeWriter::words).map(|how| format!("the programs' code was {how}"));
+        let refused = refused.iter().filter_map(named).take(TOLD);
+        refused.chain(never).chain(failed).chain(without).chain(writer).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::launched::Launch;
 use crate::modules::reasons_of;
 use crate::{capability, inproc};
 use anyhow::Context;
+use kymo_perf::inject::CodeWriter;
 use kymo_symbols::sites::Site;
 use std::os::fd::BorrowedFd;
 
@@ -23,6 +24,8 @@ pub fn serve(
     words: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Service>> {
     let mut services: Vec<Service> = Vec::new();
+    // Why the program has no site that can be patched.
+    let mut why = None;
     let mut left: Vec<usize> = (0..sites.len()).collect();
     let verb =
         if choice == Choice::Auto { "not inside the program, but by the kernel" } else { "not probed" };
@@ -41,12 +44,17 @@ pub fn serve(
                 if entered.cleaned_up > 0 {
                     words.push(format!("removed {} probes that a killed kymo had left", entered.cleaned_up));
                 }
+                why = entered.refused.first().map(|(_, reason)| reason.clone());
                 left.retain(|number| entered.served.binary_search(number).is_err());
                 if !entered.served.is_empty() {
                     words.push(match entered.not_held {
                         None => format!(
-                            "patched while the program's threads stood still, {:.2} ms",
-                            entered.stopped_ns as f64 / 1e6
+                            "patched while the program's threads stood still, {:.2} ms{}",
+                            entered.stopped_ns as f64 / 1e6,
+                            entered
+                                .writer
+                                .and_then(CodeWriter::words)
+                                .map_or(String::new(), |how| format!(", {how}"))
                         ),
                         Some(why) => format!("patched while the program ran: {why}"),
                     });
@@ -60,10 +68,7 @@ pub fn serve(
         }
     }
     if choice == Choice::Inproc {
-        anyhow::ensure!(
-            !services.is_empty(),
-            "no probe can be inside the program; leave --engine out to let the kernel do it"
-        );
+        anyhow::ensure!(!services.is_empty(), impossible(why.as_deref().unwrap_or("there is no probe")));
     } else if !left.is_empty() {
         services.push(by_the_kernel(left, sites, request, target, words)?);
     }
@@ -123,6 +128,9 @@ pub fn started(
     let mut left: Vec<usize> = Vec::new();
     for service in services.iter_mut() {
         match service.engine.started(ended) {
+            Ok(refused) if !auto && refused.len() >= service.sites.len() && !refused.is_empty() => {
+                return Err(impossible(&refused[0].1));
+            }
             Ok(refused) => {
                 let (apart, crowded) = refused.into_iter().partition(|(number, _)| {
                     auto && inproc::is_apart(&sites[*number], sites, &service.sites)

@@ -52,6 +52,10 @@ pub(super) trait ProbeEngine {
         Err(io::Error::other("the agent writes no events"))
     }
 
+    /// The program begins, and nobody is there any more to remove what is armed: the next tracer
+    /// does ([`ProbeEngine::clean`]).
+    fn let_go(&mut self) {}
+
     /// Gives all memory back that belongs to the conversation. After [`ProbeEngine::clear`].
     fn close(&mut self);
 

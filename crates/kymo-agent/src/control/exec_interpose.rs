@@ -10,7 +10,8 @@
 //! ```
 //! All ways of the C library to execute a program (`execvp`, `posix_spawn`, `system`, `popen`, ...)
 //! come to one of three system calls of it, whose instruction is replaced when the program begins
-//! and has one thread. It is one whole instruction of five bytes, so a probe of kymo or of the
+//! and has one thread (where the kernel forbids it that, by the tracer, a moment later). It is one
+//! whole instruction of five bytes, so a probe of kymo or of the
 //! kernel at the function works as ever. A C library that is made otherwise stays as it is.
 //!
 //! # Invariants
@@ -28,9 +29,12 @@
 #![allow(unsafe_code)]
 use super::peer;
 use super::preload_check::{PreloadCheck, check, starts_with};
+use crate::patch::{self, Holder, OwnMemory};
+use crate::sys::lock;
 use crate::sys::raw::{self, call};
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The file of this library, as the environment names it; null before [`install`].
@@ -280,7 +284,7 @@ fn may_be_told(socket: c_int) -> bool {
     let own = unsafe { call(libc::SYS_geteuid, [0; 6]) } as libc::uid_t;
     // SAFETY: our own variable, which the kernel has written.
     let listener = unsafe { (&raw const peer.uid).read_volatile() };
-    asked == 0 && peer::may_command(listener, own)
+    asked == 0 && peer::may_command(listener, own, peer::users_are_known())
 }
 
 /// Memory until a program is executed.
@@ -384,20 +388,9 @@ fn own_word(at: u64) -> u64 {
 /// Whether system calls are filtered that were not when the program began.
 fn is_filtered() -> bool {
     let mut text = [0; 2048];
-    let path = c"/proc/self/status".as_ptr() as u64;
-    let access = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-    // SAFETY: a text that ends with a zero, and numbers.
-    let file = unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path, access, 0, 0, 0]) };
-    if file < 0 {
-        // It cannot be told: a program that has no such files is filtered by other means, if it is.
-        return false;
-    }
-    let (into, most) = (text.as_mut_ptr() as u64, text.len() as u64);
-    // SAFETY: the bytes are ours to write.
-    let got = unsafe { call(libc::SYS_read, [file as u64, into, most, 0, 0, 0]) };
-    // SAFETY: our own.
-    unsafe { call(libc::SYS_close, [file as u64, 0, 0, 0, 0, 0]) };
-    let got = usize::try_from(got).unwrap_or(0).min(text.len());
+    // That it cannot be told counts as none: a program that has no such files is filtered by other
+    // means, if it is.
+    let got = raw::text(c"/proc/self/status", &mut text);
     filters(&text[..got]) > FILTERS.load(Ordering::Relaxed)
 }
 
@@ -411,8 +404,50 @@ fn filters(status: &[u8]) -> u32 {
     number(b"Seccomp_filters:").or(number(b"Seccomp:")).unwrap_or(0)
 }
 
+/// What is to be written into the C library: places, and what is there.
+static TO_WRITE: Mutex<Vec<(u64, [u8; JUMP_BYTES], [u8; JUMP_BYTES])>> = Mutex::new(Vec::new());
+
+/// Has the one who holds the threads write what this process could not.
+pub(super) fn finish(holder: &mut Holder<'_>) {
+    let mut left = lock(&TO_WRITE);
+    if !left.is_empty() && patch::write_code(&left, holder).is_ok() {
+        left.clear();
+    }
+}
+
+/// To be called by the program's only thread, before it begins: where nobody could write the way in,
+/// what it executes comes up without the agent, because the variables are taken out.
+pub(super) fn settle() {
+    let library = LIBRARY.load(Ordering::Relaxed);
+    if library.is_null() || lock(&TO_WRITE).is_empty() {
+        return;
+    }
+    // SAFETY: a text that stays, as the loader keeps it.
+    let library = unsafe { CStr::from_ptr(library) };
+    // SAFETY: a name. Nobody else has begun who could change the environment.
+    let variable = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
+    let mut rest = Vec::new();
+    if !variable.is_null() {
+        // SAFETY: a text of the environment.
+        let variable = unsafe { CStr::from_ptr(variable) }.to_bytes();
+        let parts = variable.split(|byte| matches!(byte, b':' | b' '));
+        let others: Vec<&[u8]> = parts.filter(|part| *part != library.to_bytes()).collect();
+        rest = others.join(&b':');
+    }
+    // SAFETY: a name; likewise.
+    unsafe { libc::unsetenv(c"KYMO_AGENT_AT".as_ptr()) };
+    match CString::new(rest) {
+        // SAFETY: two texts; likewise.
+        Ok(rest) if !rest.is_empty() => _ = unsafe { libc::setenv(c"LD_PRELOAD".as_ptr(), rest.as_ptr(), 1) },
+        // SAFETY: a name; likewise.
+        _ => _ = unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) },
+    }
+}
+
 /// From now on what this program executes is looked at. To be called before it has threads; does
 /// nothing where the C library is of a kind that is not known.
+///
+/// Where the kernel does not let the process write its own code, [`finish`] does it, or [`settle`].
 pub(super) fn install() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let Some(library) = own_file() else { return };
@@ -427,7 +462,7 @@ pub(super) fn install() {
     if own_word(OFTEN_AT) as u32 == raw::thread() {
         TID_AT.store(OFTEN_AT, Ordering::Relaxed);
     }
-    let memory = std::fs::File::options().write(true).open("/proc/self/mem");
+    let memory = OwnMemory::open();
     // SAFETY: a name; the C library is there, and stays.
     let c_library = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     let (Ok(memory), false) = (memory, c_library.is_null()) else { return };
@@ -444,14 +479,23 @@ pub(super) fn install() {
         let Ok(distance) = i32::try_from(way.wrapping_sub(at + 5).cast_signed()) else { continue };
         next.store(at + CALL_BYTES as u64, Ordering::Relaxed);
         let [a, b, c, d] = distance.to_le_bytes();
+        let jump = [0xe9, a, b, c, d];
         // By the kernel, so that no page is writable and executable.
-        _ = std::os::unix::fs::FileExt::write_all_at(&memory, &[0xe9, a, b, c, d], at);
+        if memory.is_forced() {
+            _ = memory.write(at, &jump);
+        } else {
+            let mut there = [0; JUMP_BYTES];
+            if raw::peek(at, &mut there) == JUMP_BYTES {
+                lock(&TO_WRITE).push((at, there, jump));
+            }
+        }
     }
     // SAFETY: what was opened above.
     unsafe { libc::dlclose(c_library) };
 }
 
 const CALL_BYTES: usize = 7;
+const JUMP_BYTES: usize = 5;
 
 /// Where a function makes a system call of this number: `mov eax, number; syscall`.
 fn call_of(function: u64, number: u32, within: usize) -> Option<u64> {

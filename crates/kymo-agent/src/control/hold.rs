@@ -8,6 +8,10 @@
 //!   writes                               (its end is looked at before each few sites: the kernel lets the threads go if it dies)
 //!   Written                   ------>    lets them go
 //! ```
+//! Where the kernel does not let the process write its own code, `Ready` names the bytes, and the
+//! tracer has written them when it says `Held`. It could write at any time, but only while it traces
+//! a thread, and this one goes on. So a program that has not begun is held by the tracer, too.
+//!
 //! Of the pipe only the thread that traces has the other end, and the kernel takes that away before
 //! it lets the first thread go. The socket says less: it lasts as long as any thread of a tracer
 //! that is being killed, and they end one by one.
@@ -46,9 +50,12 @@ impl<'a> Threads<'a> {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use tracer::may_write;
+
+#[cfg(target_arch = "x86_64")]
 mod tracer {
     use super::{HeldBy, Threads};
-    use crate::patch::{Hold, Holder, Request};
+    use crate::patch::{Hold, Holder, OwnMemory, Request};
     use crate::sys::raw;
     use kymo_core::probe::wire::{Command, PatchSites, Reply};
     use std::os::fd::AsRawFd;
@@ -58,10 +65,16 @@ mod tracer {
     const WRITTEN: [u8; 4] = [32, 0, 0, 0];
     const MOST_WORDS_BYTES: usize = 1024;
 
+    /// Whether this process can write its own code. If that is not known, the attempt will tell.
+    pub(in super::super) fn may_write() -> bool {
+        OwnMemory::open().map_or(true, |memory| memory.is_forced())
+    }
+
     impl Threads<'_> {
         pub(in super::super) fn holder(&mut self) -> Holder<'_> {
             match self.by {
                 HeldBy::Tracer => Holder::Tracer(self),
+                HeldBy::FirstWaits if !may_write() => Holder::Tracer(self),
                 HeldBy::FirstWaits => Holder::Tracer(&mut self.first),
                 HeldBy::Nobody | HeldBy::NobodyAnyMore => Holder::Nobody,
             }
@@ -92,6 +105,8 @@ mod tracer {
                 moves_at: request.moves.as_ptr() as u64,
                 moves: request.moves.len() as u32,
                 restorers: request.restorers.clone(),
+                edits_at: request.edits.as_ptr() as u64,
+                edits: request.edits.len() as u32,
             };
             let gone = |error: std::io::Error| format!("the tracer is gone: {error}");
             self.socket.send(&Reply::Ready(places).encode()).map_err(gone)?;
@@ -143,7 +158,7 @@ mod tracer {
             crate::sys::pass::send_with(&tracer, &HELD, &reading).unwrap();
             drop(reading);
             let mut threads = Threads::new(&agent);
-            let request = Request { sites: &[], moves: &[], restorers: Vec::new() };
+            let request = Request { sites: &[], moves: &[], restorers: Vec::new(), edits: &[] };
             threads.hold(&request).unwrap();
             assert!(threads.holds());
             drop(writing);

@@ -1,6 +1,6 @@
 //! Probes by patches (`crate::patch`).
 use super::engine::{BatchOutcome, CallerCounts, ProbeEngine, RequestedProbe};
-use super::hold::{HeldBy, Threads};
+use super::hold::{HeldBy, Threads, may_write};
 use super::maps::Maps;
 use super::semaphore::Semaphore;
 use crate::patch::{
@@ -144,6 +144,9 @@ impl Patching {
             Some((planned, error @ PatchError::NotHeld { .. })) if threads.is_orphaned() => {
                 return self.refuse_all(planned, &error, done);
             }
+            Some((planned, PatchError::NotHeld { why })) if !may_write() => {
+                return self.refuse_all(planned, &PatchError::NotForced { why: Some(why) }, done);
+            }
             Some((planned, PatchError::NotHeld { why })) => {
                 let (still, planned): (Vec<_>, Vec<_>) =
                     planned.into_iter().partition(|planned| planned.still);
@@ -270,6 +273,14 @@ impl ProbeEngine for Patching {
         Ok(())
     }
 
+    fn let_go(&mut self) {
+        let armed = std::mem::take(&mut self.kept).into_values().filter_map(|kept| match kept {
+            Placement::Armed { probe, .. } => Some(probe),
+            Placement::Waiting | Placement::Refused(_) => None,
+        });
+        patch::abandon(armed.collect());
+    }
+
     fn close(&mut self) {
         self.kept = BTreeMap::new();
         self.gone = BTreeMap::new();
@@ -288,6 +299,9 @@ impl ProbeEngine for Patching {
     ) -> BatchOutcome {
         if !remove.is_empty() {
             self.disarm(remove, threads);
+        }
+        if threads.by == HeldBy::FirstWaits {
+            super::exec_interpose::finish(&mut threads.holder());
         }
         let mut done = BatchOutcome::default();
         match (Maps::read(), OwnMemory::open()) {

@@ -27,6 +27,8 @@ pub(super) enum SessionEnd {
     Closed,
     /// It said something that is no command.
     Malformed,
+    /// The program runs from here on, and this thread is not there any more: the probes stay.
+    LetGo,
 }
 
 struct Session<'a, P: ProbeEngine> {
@@ -39,12 +41,17 @@ struct Session<'a, P: ProbeEngine> {
     threads: Threads<'a>,
 }
 
-/// Talks until the end. Whatever the end, nothing is armed then.
+/// Talks until the end. Whatever the end, nothing is armed then, unless the program begins there.
 pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: HeldBy) -> SessionEnd {
     let (mut threads, actions) = (Threads::new(socket), HashMap::new());
     threads.by = by;
     let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), actions, threads };
     let end = session.talk().unwrap_or(SessionEnd::Closed);
+    if end == SessionEnd::LetGo {
+        session.probing.let_go();
+        startup_gate::let_go();
+        return end;
+    }
     // Who is gone, or talks nonsense, holds nobody.
     if end != SessionEnd::Left && session.threads.by == HeldBy::Tracer {
         session.threads.by = HeldBy::NobodyAnyMore;
@@ -121,7 +128,8 @@ impl<P: ProbeEngine> Session<'_, P> {
                     self.remove.extend(ids);
                 }
                 Command::Commit => self.commit()?,
-                Command::Go => self.go(),
+                Command::Go if self.threads.by == HeldBy::FirstWaits => return Ok(SessionEnd::LetGo),
+                Command::Go => {}
                 Command::List => self.list()?,
                 Command::Leave => return Ok(SessionEnd::Left),
                 Command::Action { id, action } => {
@@ -151,14 +159,6 @@ impl<P: ProbeEngine> Session<'_, P> {
     /// Ends the conversation with somebody who does not keep to the language.
     fn refuse(&self, reason: &str) -> io::Result<SessionEnd> {
         self.fail(reason).map(|()| SessionEnd::Malformed)
-    }
-
-    /// Lets a program run that was held before it began.
-    fn go(&mut self) {
-        if self.threads.by == HeldBy::FirstWaits {
-            self.threads.by = HeldBy::NobodyAnyMore;
-            startup_gate::let_run();
-        }
     }
 
     fn greet(&mut self) -> io::Result<()> {
@@ -257,6 +257,7 @@ mod tests {
         left: u32,
         without_memory: bool,
         closed: bool,
+        has_let_go: bool,
     }
 
     impl Fake {
@@ -273,6 +274,10 @@ mod tests {
         fn count_in(&mut self, file: &File, cpus: u32, slots: u32, _: bool) -> io::Result<()> {
             assert_eq!((cpus, slots, file.metadata()?.len()), (2, 10, 3));
             if self.without_memory { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
+        }
+
+        fn let_go(&mut self) {
+            self.has_let_go = true;
         }
 
         fn close(&mut self) {
@@ -318,6 +323,10 @@ mod tests {
 
     /// Says all, closes its end after that, and hears all answers.
     fn converse(fake: &mut Fake, packets: &[Vec<u8>]) -> (SessionEnd, Vec<Reply>) {
+        converse_while(fake, packets, HeldBy::Nobody)
+    }
+
+    fn converse_while(fake: &mut Fake, packets: &[Vec<u8>], by: HeldBy) -> (SessionEnd, Vec<Reply>) {
         let (tracer, agent) = super::super::start::pair().unwrap();
         std::thread::scope(|scope| {
             let says = scope.spawn(move || {
@@ -342,7 +351,7 @@ mod tests {
                     }
                 }
             });
-            let end = run(&agent, fake, HeldBy::Nobody);
+            let end = run(&agent, fake, by);
             drop(agent);
             (end, says.join().unwrap())
         })
@@ -405,6 +414,21 @@ mod tests {
         assert!(matches!(&replies[7], Reply::ProbeStatus { of, last: true } if of.len() == 3));
         assert_eq!(replies[8..], [Reply::Armed { armed: 2, stopped_ns: 0 }, Reply::Left]);
         assert!(fake.probes.is_empty() && fake.closed, "its memory is the tracer's again");
+    }
+
+    /// Checks that the conversation with a program that is started ends when it begins, with its
+    /// probes in place and its memory the tracer's still.
+    #[test]
+    fn lets_go() {
+        let mut fake = Fake::default();
+        let add = Command::Add { module: b"/lib/x".to_vec(), probes: vec![wanted(1, 2)] }.encode();
+        let packets = [hello(), counters(), add, Command::Commit.encode(), Command::Go.encode()];
+        let (end, replies) = converse_while(&mut fake, &packets, HeldBy::FirstWaits);
+        assert_eq!(
+            (end, replies.last()),
+            (SessionEnd::LetGo, Some(&Reply::Armed { armed: 1, stopped_ns: 0 }))
+        );
+        assert!(fake.has_let_go && !fake.closed && fake.armed() == 1);
     }
 
     /// Checks that nothing is done before there are counters, that there are no second ones, and

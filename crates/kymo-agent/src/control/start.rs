@@ -6,18 +6,24 @@
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
 use super::hold::HeldBy;
-use super::peer::{NO_USER, address, may_command};
-use super::{session, startup_gate};
+use super::peer::{NO_USER, address, may_command, users_are_known};
+use super::session::{self, SessionEnd};
+use super::startup_gate;
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A conversation is under way (C1).
 static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// The socket to the tracer that this program was started by; negative without one. It was let go,
+/// so no thread listens there.
+static COUNTED_FOR: AtomicI32 = AtomicI32::new(-1);
 
 const VARIABLE: &str = "KYMO_AGENT_AT";
 /// How long a program waits before a door that nobody opens.
@@ -46,7 +52,8 @@ fn start(descriptor: c_int, lent: BorrowedStack) -> c_int {
         return -libc::EBADF;
     }
     // SAFETY: open, as was just seen, and given to us by who calls.
-    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, HeldBy::Nobody, lent)
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    converse_on(socket, HeldBy::Nobody, lent).map_or_else(|errno| -errno, |_| STARTED)
 }
 
 /// A stack that somebody runs on until the tracer speaks.
@@ -78,12 +85,16 @@ impl BorrowedStack {
     }
 }
 
-fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
+/// The conversation's thread; EBUSY, EAGAIN.
+fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<JoinHandle<()>, c_int> {
     // Away from the numbers that a program closes or gives anew.
     let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
+    if is_counted_for() {
+        return Err(libc::EBUSY);
+    }
     // Acquire and Release: what the conversation before left is seen by this one.
     if BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return -libc::EBUSY;
+        return Err(libc::EBUSY);
     }
     let body = move || {
         hold_signals_back();
@@ -93,25 +104,57 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
         lent.unmap(&socket);
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine
         // is dropped.
-        _ = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
+        let end = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
+        if end.is_ok_and(|end| end == SessionEnd::LetGo) {
+            // Its end is how the tracer knows that the program has ended, with all that it forks.
+            COUNTED_FOR.store(socket.into_raw_fd(), Ordering::Relaxed);
+        }
         startup_gate::let_run();
         BUSY.store(false, Ordering::Release);
     };
-    if std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body).is_err() {
+    std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body).map_err(|_| {
         BUSY.store(false, Ordering::Release);
-        return -libc::EAGAIN;
-    }
-    STARTED
+        libc::EAGAIN
+    })
 }
 
 #[cfg(target_arch = "x86_64")]
-fn converse(socket: &UnixDatagram, by: HeldBy) {
-    session::run(socket, &mut super::patching::Patching::default(), by);
+fn converse(socket: &UnixDatagram, by: HeldBy) -> SessionEnd {
+    session::run(socket, &mut super::patching::Patching::default(), by)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn converse(socket: &UnixDatagram, by: HeldBy) {
-    session::run(socket, &mut super::engine::Unsupported, by);
+fn converse(socket: &UnixDatagram, by: HeldBy) -> SessionEnd {
+    session::run(socket, &mut super::engine::Unsupported, by)
+}
+
+/// Whether the tracer is still there that this program was started by, and counts. If not, what it
+/// counted in is given back.
+fn is_counted_for() -> bool {
+    let number = COUNTED_FOR.load(Ordering::Relaxed);
+    if number < 0 {
+        return false;
+    }
+    let mut kind: c_int = 0;
+    let mut length = size_of::<c_int>() as libc::socklen_t;
+    let (into, bytes) = ((&raw mut kind).cast(), &raw mut length);
+    // SAFETY: a number, and what is ours to fill. The program may have closed it for another file.
+    let asked = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_TYPE, into, bytes) };
+    let is_ours = asked == 0 && kind == libc::SOCK_SEQPACKET;
+    let mut end = libc::pollfd { fd: number, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry that is ours; it does not wait.
+    if is_ours && unsafe { libc::poll(&mut end, 1, 0) } == 0 {
+        return true;
+    }
+    if COUNTED_FOR.swap(-1, Ordering::Relaxed) == number {
+        if is_ours {
+            // SAFETY: a socket of a kind that nearly nobody has, whose other end is gone.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+        #[cfg(target_arch = "x86_64")]
+        crate::patch::release_counters();
+    }
+    false
 }
 
 /// Blocks all signals but those that a fault of this thread raises, of which a trap is one (C4).
@@ -154,7 +197,7 @@ fn connect(at: &str) -> Option<OwnedFd> {
     }
     // The name is anyone's to take when the tracer has ended, and who listens commands this
     // program.
-    if !may_command(listener_of(&socket)?, own_user()) {
+    if !may_command(listener_of(&socket)?, own_user(), users_are_known()) {
         return None;
     }
     socket.send(password.as_bytes()).ok()?;
@@ -190,13 +233,19 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
         let Ok(at) = std::env::var(VARIABLE) else { return };
         #[cfg(target_arch = "x86_64")]
         super::exec_interpose::install();
-        let Some(socket) = connect(&at) else { return };
-        startup_gate::will_wait();
-        if converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE) == STARTED {
-            startup_gate::wait();
-        } else {
-            startup_gate::let_run();
+        if let Some(socket) = connect(&at) {
+            let threads = startup_gate::threads();
+            startup_gate::will_wait();
+            match converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE) {
+                Ok(thread) => {
+                    startup_gate::wait();
+                    startup_gate::wait_for_end(thread, threads);
+                }
+                Err(_) => startup_gate::let_run(),
+            }
         }
+        #[cfg(target_arch = "x86_64")]
+        super::exec_interpose::settle();
     });
 }
 
@@ -223,15 +272,6 @@ pub(super) fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Checks that only root and the program's own user may command it, and nobody whom its user
-    /// namespace does not know.
-    #[test]
-    fn who_may_command() {
-        assert!(may_command(0, 0) && may_command(0, 1000) && may_command(1000, 1000));
-        assert!(!may_command(1000, 0) && !may_command(1001, 1000));
-        assert!(!may_command(NO_USER, NO_USER) && may_command(0, NO_USER));
-    }
 
     /// Checks that who listens is asked for, and that a name which another user has taken is not
     /// talked to.

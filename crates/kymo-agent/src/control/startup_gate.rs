@@ -6,9 +6,15 @@
 //!     |
 //!     '--Go, the tracer's end, or too long-->  RUNS
 //! ```
+//! At `Go` the agent's thread ends, and the first thread waits until it is gone: what a program may
+//! do only with one thread, it may do then (`unshare(CLONE_NEWUSER)`). And the C library carries out
+//! a change of user in all threads, and ends the program if the results differ: a thread of ours does
+//! not have the capabilities that the program has given to its own thread alone.
+//!
 //! It waits in a system call of its own, so it stands in no site of any library.
 use crate::sys::raw;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const RUNS: u32 = 0;
@@ -18,7 +24,12 @@ const WRITES: u32 = 2;
 /// A tracer that takes longer is in trouble, and the program is not to be.
 const TRACER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A thread that was joined takes no longer until it is counted out.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
+
 static STATE: AtomicU32 = AtomicU32::new(RUNS);
+/// The agent's thread is about to end.
+static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Before there is anybody who could let it run.
 pub(super) fn will_wait() {
@@ -53,6 +64,31 @@ pub(super) fn let_run() {
     raw::wake(&STATE);
 }
 
+/// It runs when the agent's thread, which calls this and ends, is gone.
+pub(super) fn let_go() {
+    // Release: by the store of let_run(), which comes behind it.
+    ENDS.store(true, Ordering::Relaxed);
+    let_run();
+}
+
+/// How many threads the program has.
+pub(super) fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// After [`wait`]: waits for the end of the agent's thread, if that is near. `others`: how many
+/// threads there were before.
+pub(super) fn wait_for_end(thread: JoinHandle<()>, others: usize) {
+    if !ENDS.load(Ordering::Relaxed) || thread.join().is_err() {
+        return;
+    }
+    // The kernel tells of its end a moment before it counts it out.
+    let until = Instant::now() + END_TIMEOUT;
+    while threads() > others && Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
 /// It, as somebody who holds it would.
 #[derive(Debug)]
 pub(super) struct StartupGate;
@@ -60,8 +96,7 @@ pub(super) struct StartupGate;
 #[cfg(target_arch = "x86_64")]
 impl crate::patch::Hold for StartupGate {
     fn hold(&mut self, _: &crate::patch::Request<'_>) -> Result<(), String> {
-        let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-        if threads != 2 {
+        if threads() != 2 {
             return Err("a library of the program has made threads before it began".to_owned());
         }
         // Acquire: as if it had been stopped here.

@@ -157,11 +157,47 @@ impl Mapping {
     }
 }
 
-/// Memory for code at exactly `address`, readable and executable, never writable. It stays for
-/// good.
-pub(crate) fn code_at(address: u64, bytes: u64) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+/// A second mapping of memory for code: writable, not executable, and gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct CodeAlias(Mapping);
+
+impl CodeAlias {
+    /// Its first address, for the kernel.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.begin
+    }
+}
+
+impl Drop for CodeAlias {
+    fn drop(&mut self) {
+        // SAFETY: addresses are given to the kernel only, and nobody keeps one.
+        unsafe { self.0.unmap() };
+    }
+}
+
+/// Memory for code at exactly `address`, readable and executable, never writable there. It stays
+/// for good. `twice`: it can be mapped a second time ([`to_write`]); a forked child then shares it.
+pub(crate) fn code_at(address: u64, bytes: u64, twice: bool) -> io::Result<()> {
+    let sharing = if twice { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let flags = sharing | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map_exactly(address, bytes, libc::PROT_READ | libc::PROT_EXEC, flags)
+}
+
+/// Maps memory of [`code_at`] a second time.
+pub(crate) fn to_write(address: u64, bytes: u64) -> io::Result<CodeAlias> {
+    let place = ptr::without_provenance_mut(address as usize);
+    // SAFETY: an old size of 0 leaves the shared mapping where it is, and maps its memory once more,
+    // wherever the kernel likes.
+    let at = unsafe { libc::mremap(place, 0, bytes as usize, libc::MREMAP_MAYMOVE) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let alias = CodeAlias(Mapping { begin: at as u64, bytes });
+    // SAFETY: the mapping above, which nobody knows yet.
+    match unsafe { libc::mprotect(at, bytes as usize, WRITABLE) } {
+        0 => Ok(alias),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Maps where nothing is; EEXIST if something is.
@@ -186,6 +222,32 @@ fn map_exactly(address: u64, bytes: u64, access: c_int, flags: c_int) -> io::Res
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
+
+    /// Checks that code which is mapped twice is written in one place and found in the other, that
+    /// neither can be written and executed, and that the code stays when the other one goes.
+    #[test]
+    fn code_that_is_mapped_twice() {
+        // Free a moment ago, and nobody takes exactly this one.
+        let free = Mapping::reserve(1 << 21).expect("addresses");
+        // SAFETY: nobody knows it.
+        unsafe { free.unmap() };
+        let address = (free.address() + (1 << 20)) & !4095;
+        code_at(address, 8192, true).expect("memory");
+        let alias = to_write(address, 8192).expect("a second time");
+        alias.0.word(4096).store(0x1234, Ordering::Relaxed);
+        let protection = |at: u64| {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+            let line = maps.lines().find(|line| line.starts_with(&format!("{at:x}-"))).map(str::to_owned);
+            line.and_then(|line| line.split(' ').nth(1).map(str::to_owned))
+        };
+        assert_eq!(protection(address).as_deref(), Some("r-xs"));
+        assert_eq!(protection(alias.address()).as_deref(), Some("rw-s"));
+        drop(alias);
+        // SAFETY: mapped above.
+        let code = unsafe { Mapping::assume(address, 8192) };
+        assert_eq!(code.word(4096).load(Ordering::Relaxed), 0x1234);
+        assert!(to_write(1 << 20, 4096).is_err(), "nothing is there");
+    }
 
     /// Checks that words are reached inside a mapping only, and that what is put over them is seen.
     #[test]

@@ -46,7 +46,7 @@
 //! served, and programs that block SIGILL: there is no trap then.
 //!
 //! When the tracer ends without a word, its sites are restored with traps, but for those of the C
-//! library: they stay, count for nobody, and are taken away when the next tracer holds the threads
+//! library, and all where only a tracer can write code: they stay, count for nobody, and are taken away when the next tracer holds the threads
 //! ([`abandon`], [`clean`]). When it ends in the middle of a pass, the kernel lets the threads go,
 //! and the pass, which looks for that before each few sites, ends: each site is then either written
 //! or as it was.
@@ -77,7 +77,9 @@
 //! - **I3** A stub that was published is never changed nor freed; the same probe at the same site
 //!   finds it again. So what comes and goes costs memory once for each site and set of consumers.
 //! - **I4** No page is writable and executable: stubs and sites are written through
-//!   `/proc/self/mem`, as a debugger would.
+//!   `/proc/self/mem`, as a debugger would. Where the kernel does not permit that
+//!   ([`OwnMemory::is_forced`]), stubs are written through a second mapping of their memory, and
+//!   sites by the tracer that holds the threads.
 //! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes
 //!   no register and no flag.
 //! - **I6** After a detach every byte is what it was.
@@ -163,8 +165,9 @@ pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
 pub use install::memory::{Memory, OwnMemory};
-pub(crate) use install::patcher::release_counters;
+pub use install::pass::SiteEdit;
 pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave};
+pub(crate) use install::patcher::{release_counters, write_code};
 pub use install::plan::{Function, Surroundings, plan, plan_inside, returns_oddly};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;

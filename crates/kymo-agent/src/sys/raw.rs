@@ -5,6 +5,7 @@
 //! The instruction itself; what the callers pass is theirs.
 #![allow(unsafe_code)]
 use std::arch::asm;
+use std::ffi::CStr;
 use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -54,6 +55,20 @@ pub(crate) fn write_at(file: i32, bytes: &[u8], at: u64) -> io::Result<usize> {
     result(unsafe {
         call(libc::SYS_pwrite64, [file as u64, bytes.as_ptr() as u64, bytes.len() as u64, at, 0, 0])
     })
+}
+
+/// Reads the beginning of a file of /proc in one go: how many bytes; 0 if it cannot be read.
+pub(crate) fn text(path: &CStr, into: &mut [u8]) -> usize {
+    let access = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    // SAFETY: a text that ends with a zero, and numbers.
+    let file =
+        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, access, 0, 0, 0]) };
+    let Ok(file) = result(file) else { return 0 };
+    let (begin, most) = (into.as_mut_ptr() as u64, into.len() as u64);
+    // SAFETY: the bytes are ours to write.
+    let got = result(unsafe { call(libc::SYS_read, [file as u64, begin, most, 0, 0, 0]) });
+    close(file as i32);
+    got.unwrap_or(0).min(into.len())
 }
 
 /// Copies memory of this process; what is not there is not copied, and is no fault. How many bytes

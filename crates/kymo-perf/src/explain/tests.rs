@@ -31,6 +31,7 @@ fn user(paranoid: i32) -> Caps {
         tracefs: TracefsState::Readable("/sys/kernel/tracing/events".into()),
         cgroup2: None,
         kallsyms: false,
+        own_code: true,
         program: Some("/usr/bin/kymo".into()),
         trials: Trials {
             own_user: closed,

@@ -1,8 +1,7 @@
 //! The tracer's side of the protocol with the agent.
+use super::code_writes::CodeWriter;
 use super::connection::send_with;
 use super::counters::SharedCounters;
-use super::hold::{HeldThreads, PatchSites, is_stopped, thread_named};
-use super::lease::Lease;
 use super::refusal::EnterError;
 use super::rings;
 use super::target::TargetProcess;
@@ -10,22 +9,22 @@ use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::latency::{self, Latencies};
 use kymo_core::probe::wire::{
-    self, Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
+    Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
     ProbeStatus, Reply, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, Shutdown, recvmsg, send, shutdown,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+mod holding;
 mod limits;
 mod protocol_error;
+use holding::Holding;
 use limits::Limits;
 pub use protocol_error::ProtocolError;
 use protocol_error::broken;
@@ -72,6 +71,8 @@ pub struct Outcome {
     pub stopped_ns: u64,
     /// Why they ran all the while, if they were to be held.
     pub not_held: Option<String>,
+    /// Who wrote the process's code, if it is not the agent.
+    pub writer: Option<CodeWriter>,
 }
 
 /// What was counted for a probe.
@@ -147,7 +148,9 @@ pub struct Client {
     cleaned_up: u32,
     /// Whose threads are held when the agent writes, with the memory that it had when the agent
     /// entered.
-    target: Option<TargetProcess>,
+    target: OnceLock<TargetProcess>,
+    /// The process's number, if it was started with the agent in it.
+    pid: Option<i32>,
     /// For one question.
     patience: Duration,
     /// The probing is over.
@@ -156,13 +159,6 @@ pub struct Client {
     is_armed: AtomicBool,
     /// What became of that since it was asked last.
     holding: Mutex<Holding>,
-}
-
-/// How threads were held.
-#[derive(Debug, Default)]
-struct Holding {
-    stopped: Duration,
-    failed: Option<String>,
 }
 
 impl Client {
@@ -176,7 +172,8 @@ impl Client {
             counters: None,
             known: Mutex::default(),
             cleaned_up: 0,
-            target: None,
+            target: OnceLock::new(),
+            pid: None,
             patience: STARTUP_TIMEOUT,
             is_ending: AtomicBool::new(false),
             is_armed: AtomicBool::new(false),
@@ -186,7 +183,12 @@ impl Client {
 
     /// In this process, whose threads may be held.
     pub(super) fn of(self, target: TargetProcess) -> Client {
-        Client { target: Some(target), patience: ANSWER_TIMEOUT, ..self }
+        Client { target: target.into(), patience: ANSWER_TIMEOUT, ..self }
+    }
+
+    /// In a process that was started with the agent in it.
+    pub(super) fn started(self, pid: i32) -> Client {
+        Client { pid: Some(pid), ..self }
     }
 
     /// The first exchange. `children`: forked children of the process count, too.
@@ -283,73 +285,6 @@ impl Client {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
             }
-        }
-    }
-
-    /// Holds the threads while the agent writes.
-    fn hold(&self, said: &wire::PatchSites, until: Instant) -> Result<(), ProtocolError> {
-        let failed = |error: io::Error| format!("its memory cannot be read: {error}");
-        let mut stopped = Duration::ZERO;
-        let mut hold = || -> Result<(HeldThreads, i32, &TargetProcess), String> {
-            let both = self.target.as_ref().zip(self.process.as_ref());
-            let (target, process) = both.ok_or("nobody said that its threads would be held")?;
-            let one = thread_named(target.pid, said.thread).ok_or("its writing thread is not found")?;
-            let places = PatchSites::read(target, said).map_err(failed)?;
-            let tried = HeldThreads::all_but(target, process, one, &places);
-            stopped = tried.stopped;
-            Ok((tried.held?, one, target))
-        };
-        let held = hold();
-        let (mut held, one, target) = match held {
-            Ok(held) => held,
-            Err(reason) => {
-                self.note(stopped, Some(reason.clone()));
-                return self.say(&Command::NotHeld { reason }, until.max(Instant::now() + WRITING));
-            }
-        };
-        // All wait for this one thread now: neither should it wait behind other programs. Only root
-        // may, and only for a process that might by itself.
-        let writer = rustix::process::Pid::from_raw(one).filter(|_| target.is_of_root());
-        let nice = rustix::process::getpriority_process(writer).unwrap_or(0);
-        if writer.is_some() {
-            _ = rustix::process::setpriority_process(writer, -20);
-        }
-        let begun = Instant::now();
-        // Where that cannot be, the end of the whole conversation tells the agent.
-        let lease = Lease::new().ok();
-        let said = match &lease {
-            Some(lease) => lease.say_held(&self.socket).map_err(broken),
-            None => self.say(&Command::Held, begun + WRITING),
-        };
-        let written = said.and_then(|()| {
-            loop {
-                match self.hear_until(Instant::now() + WRITING) {
-                    Ok(Reply::Written) => return Ok(()),
-                    Ok(_) => return Err(ProtocolError::Unexpected),
-                    // Somebody has stopped the process: the thread will write when it is continued,
-                    // and until then nobody wants to run. When it is continued later than that, it
-                    // finds the conversation closed and writes nothing more.
-                    Err(ProtocolError::Silent) if is_stopped(one) && begun.elapsed() < ANSWER_TIMEOUT => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        });
-        if written.is_err() {
-            // It must not write any more.
-            _ = shutdown(&self.socket, Shutdown::Both);
-        }
-        self.note(stopped + held.release(), None);
-        if writer.is_some() {
-            _ = rustix::process::setpriority_process(writer, nice);
-        }
-        written
-    }
-
-    fn note(&self, stopped: Duration, failed: Option<String>) {
-        let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
-        holding.stopped += stopped;
-        if failed.is_some() {
-            holding.failed = failed;
         }
     }
 
@@ -532,15 +467,11 @@ impl Client {
             Reply::Armed { armed, .. } => armed,
             reply => return Err(ProtocolError::instead_of_answer(reply)),
         };
-        let Holding { stopped, failed: not_held } = self.take_holding();
+        let Holding { stopped, failed: not_held, writer } = self.take_holding();
         let refused = std::mem::take(&mut self.known().refused);
         // Relaxed: a flag by itself.
         self.is_armed.store(true, Ordering::Relaxed);
-        Ok(Outcome { refused, armed, stopped_ns: stopped.as_nanos() as u64, not_held })
-    }
-
-    fn take_holding(&self) -> Holding {
-        std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(Outcome { refused, armed, stopped_ns: stopped.as_nanos() as u64, not_held, writer })
     }
 
     /// What was counted until now, for all probes that are or were armed; also when the process has

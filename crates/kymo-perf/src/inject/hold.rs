@@ -27,11 +27,13 @@
 //! all others are let go until it stops, and then interrupted again while it stands. A program that
 //! executes another one ([`Reaper`]) is not held. A process that shares this one's memory without
 //! being one of its threads is not seen, unless it is a child of `vfork`.
+use super::code_writes::{self, CodeEdit, CodeWriter};
 use super::reap::Reaper;
 use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
 use super::target::TargetProcess;
 use crate::proc::{self, Mappings};
 use crate::sys::ptrace::{PtraceStop, Traced};
+use kymo_core::probe::wire::EDIT_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs;
@@ -77,6 +79,8 @@ pub(super) struct PatchSites {
     sites: Vec<u64>,
     moves: Vec<[u64; 2]>,
     restorers: Vec<u64>,
+    /// What is to be written for the agent, ascending.
+    edits: Vec<CodeEdit>,
 }
 
 /// Where a thread may or may not stand.
@@ -93,33 +97,38 @@ impl PatchSites {
         target: &TargetProcess,
         said: &kymo_core::probe::wire::PatchSites,
     ) -> io::Result<PatchSites> {
-        let read = |at: u64, count: u32| -> io::Result<Vec<u64>> {
+        let read = |at: u64, all: usize| -> io::Result<Vec<u8>> {
             const PIECE: usize = 64 << 10;
             let mut bytes = Vec::new();
-            let all = count as usize * 8;
             // As it comes, not as it is claimed.
             while bytes.len() < all {
                 let begin = bytes.len();
                 bytes.resize((begin + PIECE).min(all), 0);
                 target.read(at.wrapping_add(begin as u64), &mut bytes[begin..])?;
             }
+            Ok(bytes)
+        };
+        let words = |at: u64, count: usize| -> io::Result<Vec<u64>> {
+            let bytes = read(at, count * 8)?;
             Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
         };
-        if said.sites > MOST_SITES || said.moves > MOST_SITES {
+        if said.sites.max(said.moves).max(said.edits) > MOST_SITES {
             return Err(io::Error::other("it names more sites than there can be"));
         }
         if said.restorers.len() > MOST_RESTORERS {
             return Err(io::Error::other("its handlers return to more places than those of any program"));
         }
-        let sites = read(said.sites_at, said.sites)?;
-        let moves = read(said.moves_at, said.moves * 2)?;
-        Ok(PatchSites::of(sites, moves.as_chunks().0.to_vec(), said.restorers.clone()))
+        let sites = words(said.sites_at, said.sites as usize)?;
+        let moves = words(said.moves_at, said.moves as usize * 2)?;
+        let edits = CodeEdit::list(&read(said.edits_at, said.edits as usize * EDIT_BYTES as usize)?);
+        let places = PatchSites::of(sites, moves.as_chunks().0.to_vec(), said.restorers.clone());
+        Ok(PatchSites { edits, ..places })
     }
 
     fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> PatchSites {
         sites.sort_unstable();
         moves.sort_unstable();
-        PatchSites { sites, moves, restorers }
+        PatchSites { sites, moves, restorers, edits: Vec::new() }
     }
 
     fn stand(&self, at: u64) -> PcRelation {
@@ -353,6 +362,17 @@ impl HeldThreads {
         Ok(())
     }
 
+    /// Writes for the agent what it cannot, and tells how; nothing without a thread that stands.
+    pub(super) fn write(&self, target: &TargetProcess, places: &PatchSites) -> CodeWriter {
+        if places.edits.is_empty() {
+            return CodeWriter::Agent;
+        }
+        let stands = |thread: &&HeldThread| thread.stands && thread.traced.registers().is_ok();
+        let Some(thread) = self.threads.iter().find(stands) else { return CodeWriter::Ptrace };
+        // What could not be written, the agent sees.
+        code_writes::write(target, &thread.traced, &places.edits)
+    }
+
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
         let (stand, others): (Vec<HeldThread>, Vec<HeldThread>) =
@@ -570,6 +590,8 @@ mod tests {
             moves_at: 0,
             moves: 0,
             restorers: vec![0x1000; restorers],
+            edits_at: 0,
+            edits: 0,
         };
         assert!(PatchSites::read(&target, &said(8)).is_ok());
         assert!(PatchSites::read(&target, &said(9)).is_err());

@@ -36,6 +36,7 @@
 mod agent;
 mod client;
 mod clock;
+mod code_writes;
 mod connection;
 mod counters;
 mod execs;
@@ -62,6 +63,7 @@ pub use agent::{enter, enter_unwinding, enter_with_children};
 pub use client::exercise;
 pub use client::{Client, Outcome, ProbeCounts, ProtocolError, interrupt_by};
 pub use clock::ProgramClock;
+pub use code_writes::CodeWriter;
 pub use execs::Execs;
 pub use library::{Library, Unpacked};
 pub use preload::{Arrival, Preload, Without};

@@ -316,7 +316,7 @@ impl Arrival {
     /// # Errors
     /// [`EnterError::NotLoaded`] if it is no agent that answers.
     pub fn enter(self, children: bool) -> Result<Client, EnterError> {
-        Client::new(self.socket, Some(self.process)).hello(children)
+        Client::new(self.socket, Some(self.process)).started(self.pid).hello(children)
     }
 }
 

@@ -81,9 +81,25 @@ impl TargetProcess {
     /// Looks at a process. One that a thread of ours has just traced is let go when that thread has
     /// ended, which is waited for.
     pub(super) fn look(pid: i32) -> Result<TargetProcess, EnterError> {
+        TargetProcess::look_with(pid, check_status)
+    }
+
+    /// Looks at a process whose threads will be held, and which makes no call for us: filters of
+    /// system calls do not matter.
+    pub(super) fn look_to_hold(pid: i32) -> Result<TargetProcess, EnterError> {
+        TargetProcess::look_with(pid, |status| match check_status(status) {
+            Err(EnterError::Seccomp(_)) => Ok(()),
+            checked => checked,
+        })
+    }
+
+    fn look_with(
+        pid: i32,
+        check: impl Fn(&str) -> Result<(), EnterError>,
+    ) -> Result<TargetProcess, EnterError> {
         let until = Instant::now() + OURS;
         loop {
-            match TargetProcess::look_once(pid) {
+            match TargetProcess::look_once(pid, &check) {
                 Err(EnterError::Traced(by))
                     if Instant::now() < until && Path::new(&format!("/proc/self/task/{by}")).exists() =>
                 {
@@ -94,9 +110,12 @@ impl TargetProcess {
         }
     }
 
-    fn look_once(pid: i32) -> Result<TargetProcess, EnterError> {
+    fn look_once(
+        pid: i32,
+        check: impl Fn(&str) -> Result<(), EnterError>,
+    ) -> Result<TargetProcess, EnterError> {
         let status = proc::text(format!("/proc/{pid}/status")).map_err(|_| EnterError::Gone)?;
-        check_status(&status)?;
+        check(&status)?;
         let mut head = [0; 64];
         match File::open(format!("/proc/{pid}/exe")) {
             Ok(mut file) => file.read_exact(&mut head).map_err(EnterError::failed("reading the program"))?,

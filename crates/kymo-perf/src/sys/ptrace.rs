@@ -209,6 +209,14 @@ impl Traced {
         self.ask(libc::PTRACE_SYSCALL, 0, 0)
     }
 
+    /// Writes eight bytes of its memory, into private pages that are not writable, too. Any address.
+    ///
+    /// # Errors
+    /// EIO where nothing private is; ESRCH if it is gone or does not stand still.
+    pub(crate) fn poke(&self, address: u64, word: [u8; 8]) -> io::Result<()> {
+        self.ask(libc::PTRACE_POKETEXT, address as usize, usize::from_le_bytes(word))
+    }
+
     /// Its general registers.
     ///
     /// # Errors

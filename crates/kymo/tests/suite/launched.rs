@@ -192,3 +192,112 @@ fn abandoned() {
     }
     assert!(std::fs::read_to_string(&output).expect("text").starts_with("outer 200 inner 200"));
 }
+
+/// Checks that a program which changes its user, and one for which a namespace is made, run as ever and are counted: there is
+/// no thread of ours then, which would have other capabilities, and would forbid the namespace.
+#[test]
+fn other_users() {
+    const TEST: &str = "launched::other_users";
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("setpriv"), Need::Program("unshare")]) else {
+        return;
+    };
+    let Some(program) = program(TEST, &[]) else { return };
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(program.folder.path(), open).expect("our folder");
+    let outer = format!("{}:probed_outer", program.text());
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    for how in [&user[..], &["setpriv", "--reuid=1000", "--clear-groups"], &["unshare", "-U"]] {
+        let words = ["probe", "--json", "--engine", "inproc", &outer, "--"];
+        let said = kymo().run(words.iter().chain(how).copied().chain([program.text(), "50", "2", "1"]));
+        if how[0] == "unshare" && said.stderr.contains("Operation not permitted") {
+            crate::tools::skip(TEST, "user namespaces are not permitted here");
+            continue;
+        }
+        said.prints("outer 200 inner 200");
+        // In a namespace without users nobody knows who listens, and the program comes up without the agent.
+        if how[0] == "unshare" {
+            said.ends(1);
+        } else {
+            assert_eq!(said.code, Some(0), "{}", said.stderr);
+            let json = said.stdout.find("{\n").expect("a document");
+            let found: Value = serde_json::from_str(&said.stdout[json..]).expect("JSON");
+            assert_eq!(hits(&found, "probed_outer"), inproc(200), "{}", said.stderr);
+        }
+    }
+}
+
+/// Checks that a user without a name, nobody, probes its own programs from inside, started and running.
+#[test]
+fn by_nobody() {
+    const TEST: &str = "launched::by_nobody";
+    let Some(()) = require(TEST, &[Need::Root, Need::Program("setpriv")]) else { return };
+    let Some(program) = program(TEST, &[]) else { return };
+    let open = |path: &std::path::Path| {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, open).expect("our folder");
+    };
+    open(program.folder.path());
+    let copy = program.folder.path().join("kymo");
+    kymo_testing::copy_program(kymo().path(), &copy);
+    let home = program.folder.path().join("home");
+    std::fs::create_dir(&home).expect("our folder");
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).expect("we are root");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy);
+    command.args([
+        "probe",
+        "--json",
+        "--engine",
+        "inproc",
+        "probed_outer",
+        "--",
+        program.text(),
+        "50",
+        "2",
+        "1",
+    ]);
+    command.env("HOME", &home).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_CACHE_HOME").current_dir("/");
+    let said = crate::tools::run(&mut command).ends(0);
+    said.prints("outer 200 inner 200");
+    let json = said.stdout.find("{\n").expect("a document");
+    let found: Value = serde_json::from_str(&said.stdout[json..]).expect("JSON");
+    assert_eq!(hits(&found, "probed_outer"), inproc(200), "{}", said.stderr);
+}
+
+/// Checks that zeros are no result where no program has the function in it: a status says so.
+#[test]
+fn in_no_program() {
+    let Some(program) = program("launched::in_no_program", &[]) else { return };
+    let outer = format!("{}:probed_outer", program.text());
+    let said = kymo().run(["probe", "--engine", "inproc", &outer, "--", "/bin/true"]).ends(1);
+    said.says("not counted: probed_outer: its module was not loaded when a program started");
+    said.says("the program cannot be probed from inside");
+}
+
+/// Checks that a program which kymo has started and counts is not taken over by another kymo; and that when the first one is
+/// killed, the next one takes its probes away, counts, and leaves the program as it was.
+#[test]
+fn entered_by_another() {
+    const TEST: &str = "launched::entered_by_another";
+    let Some((program, folder)) = crate::probe_lifetimes::Many::copy(TEST) else { return };
+    let path = text(&program).to_owned();
+    let all = format!("{path}:many_*");
+    let mut first = kymo().command(["probe", "--engine", "inproc", &all, "--", "/bin/sh", "-c"]);
+    first.arg(format!("echo $$; exec {path}")).stdin(std::process::Stdio::piped());
+    let mut many = crate::probe_lifetimes::Many::run(&mut first, &program, folder);
+    let first: i32 = many.pid().parse().expect("a number");
+    let pid: u32 = many.line().trim().parse().expect("a number");
+    let mut many = many.of(pid);
+    let plain = many.call(10);
+    let second = kymo().run(["probe", "--engine", "inproc", "-d", "1", "-p", &many.pid(), "many_*"]).ends(1);
+    second.says("another kymo is using the agent in it");
+    let first = rustix::process::Pid::from_raw(first).expect("a process");
+    rustix::process::kill_process(first, rustix::process::Signal::KILL).expect("it runs");
+    assert_eq!(many.call(10), plain);
+    let next = crate::probe_lifetimes::Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(10), plain);
+    let (found, said) = next.end();
+    assert_eq!(crate::probe_lifetimes::hits_of_all(&found), (10, "inproc".to_owned()), "{said}");
+    assert!(said.contains("removed 64 probes that a killed kymo had left"), "{said}");
+    assert!(many.is_untouched("/many") && many.call(10) == plain);
+}

@@ -140,7 +140,13 @@ impl Probing {
     pub(crate) fn start(many: &Many, arguments: &[&str]) -> Probing {
         let pid = many.pid();
         let all = [&["probe", "--json", "-p", &pid], arguments].concat();
-        let mut child = kymo().start(all);
+        Probing::by(&mut kymo().command(all))
+    }
+
+    /// Of a command that probes one process.
+    pub(crate) fn by(command: &mut Command) -> Probing {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kymo starts");
         let mut words = BufReader::new(child.stderr.take().expect("its words"));
         let mut said = String::new();
         // The first line says how many probes there are, when they are.
@@ -160,7 +166,7 @@ impl Probing {
         (serde_json::from_slice(&output.stdout).expect("JSON"), self.said)
     }
 
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("its end");
     }

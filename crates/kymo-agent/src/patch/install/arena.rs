@@ -1,9 +1,13 @@
 //! Memory for stubs, near the code that jumps there.
+//!
+//! It is never writable where it is executed. It is written through `/proc/self/mem`, and where the
+//! kernel does not write such pages ([`OwnMemory::is_forced`]), through a second mapping of the same
+//! memory, which is writable, not executable, and there only while stubs are made.
 use super::memory::{OwnMemory, mapped};
 use super::unwinder_hooks;
 use crate::patch::codegen::callout;
 use crate::patch::codegen::context::CallTargets;
-use crate::patch::mapping;
+use crate::patch::mapping::{self, CodeAlias};
 use crate::patch::runtime::shadow::{calls, claim, return_slot};
 use crate::patch::runtime::slow_path;
 use std::io;
@@ -36,6 +40,10 @@ struct Chunk {
     calls: CallTargets,
     /// Whether unwinders know it.
     described: bool,
+    /// It can be mapped a second time, and has to be.
+    is_twice: bool,
+    /// Where it is at the moment.
+    alias: Option<CodeAlias>,
 }
 
 fn near(a: u64, b: u64) -> bool {
@@ -53,7 +61,8 @@ impl Arena {
         let chunk = match self.chunks.iter_mut().rev().find(fits) {
             Some(chunk) => chunk,
             None => {
-                let mut chunk = map_near(site, (bytes + ALIGN * 64).next_multiple_of(CHUNK_BYTES))?;
+                let size = (bytes + ALIGN * 64).next_multiple_of(CHUNK_BYTES);
+                let mut chunk = map_near(site, size, !memory.is_forced())?;
                 chunk.furnish(memory)?;
                 self.chunks.push(chunk);
                 // SANITY: pushed above.
@@ -73,9 +82,17 @@ impl Arena {
         }
     }
 
-    pub(crate) fn write(&self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
         debug_assert!(self.chunk(at).is_some() && self.chunk(at) == self.chunk(at + code.len() as u64 - 1));
-        memory.write(at, code)
+        match self.chunk(at) {
+            Some(chunk) => self.chunks[chunk].write(memory, at, code),
+            None => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+
+    /// Ends the second mappings: from now on nothing of it is writable anywhere.
+    pub(crate) fn seal(&mut self) {
+        self.chunks.iter_mut().for_each(|chunk| chunk.alias = None);
     }
 
     /// The ways out of stubs that lie in the same chunk as `at`.
@@ -112,7 +129,7 @@ impl Chunk {
         let mut put = |function| {
             let code = callout::generate(function).map_err(io::Error::other)?;
             let at = self.used;
-            memory.write(at, &code)?;
+            self.write(memory, at, &code)?;
             self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
             Ok::<u64, io::Error>(at)
         };
@@ -120,18 +137,31 @@ impl Chunk {
             CallTargets { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)?, handle: put(handle)? };
         Ok(())
     }
+
+    fn write(&mut self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
+        if !self.is_twice {
+            return memory.write(at, code);
+        }
+        let alias = match self.alias.take() {
+            Some(alias) => alias,
+            None => mapping::to_write(self.base, self.end - self.base)?,
+        };
+        let alias = self.alias.insert(alias);
+        memory.write(alias.address() + (at - self.base), code)
+    }
 }
 
 /// Maps a chunk in a gap near `site`, below it where possible: above programs the heap grows.
-fn map_near(site: u64, bytes: u64) -> io::Result<Chunk> {
+fn map_near(site: u64, bytes: u64, is_twice: bool) -> io::Result<Chunk> {
     let mapped = mapped()?;
     let mut places: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, site, bytes)).collect();
     places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
     for place in places.into_iter().take(64) {
-        match mapping::code_at(place, bytes) {
+        match mapping::code_at(place, bytes, is_twice) {
             Ok(()) => {
-                let calls = CallTargets::default();
-                return Ok(Chunk { base: place, used: place, end: place + bytes, calls, described: false });
+                let (calls, end) = (CallTargets::default(), place + bytes);
+                let described = false;
+                return Ok(Chunk { base: place, used: place, end, calls, described, is_twice, alias: None });
             }
             // Another thread was faster: the next one.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}

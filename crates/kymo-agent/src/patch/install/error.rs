@@ -19,6 +19,9 @@ pub enum PatchError {
     Silent { tid: i32 },
     /// The process's threads were to be held, and could not be.
     NotHeld { why: String },
+    /// The kernel does not let the process write its own code, so the one who holds its threads
+    /// has to, and nobody does, or why they could not be held.
+    NotForced { why: Option<String> },
     /// All counters are taken.
     Full,
     /// The C library does not register restartable sequences.
@@ -55,6 +58,16 @@ impl fmt::Display for PatchError {
                 "thread {tid} did not answer within two seconds; it may block all signals; use the kernel's probes (--engine kernel)"
             ),
             PatchError::NotHeld { why } => write!(f, "the program's threads could not be held: {why}"),
+            PatchError::NotForced { why } => {
+                write!(
+                    f,
+                    "this kernel does not let a program write its own code (proc_mem.force_override), so only a tracer that holds its threads can, and "
+                )?;
+                match why {
+                    Some(why) => write!(f, "these could not be held: {why}"),
+                    None => write!(f, "none does; use the kernel's probes (--engine kernel)"),
+                }
+            }
             PatchError::Full => write!(f, "all counters for probes are taken; attach fewer"),
             PatchError::NoSequences => write!(
                 f,

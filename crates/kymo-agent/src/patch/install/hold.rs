@@ -4,6 +4,7 @@
 //!   Nobody    they run: traps stand in for what is not whole yet (publish.rs), and no thread may have blocked these
 //!   Tracer    somebody outside holds them by ptrace, moves those that stand inside a site, and lets them go when all is written
 //! ```
+use super::pass::SiteEdit;
 use crate::patch::os;
 
 /// What somebody who holds the threads must know.
@@ -15,6 +16,9 @@ pub struct Request<'a> {
     pub moves: &'a [[u64; 2]],
     /// Where handlers of signals return to.
     pub restorers: Vec<u64>,
+    /// What the holder is to write, when all stand still, for this process cannot. Empty where it
+    /// writes itself.
+    pub edits: &'a [SiteEdit],
 }
 
 /// Holds all threads of this process but the calling one.
@@ -48,7 +52,7 @@ pub enum Holder<'a> {
 
 impl Holder<'_> {
     /// Runs `write` while the others stand still. `write` gets a question to ask now and then:
-    /// whether to go on.
+    /// whether to go on. `edits` are what the holder has written before `write` runs, if it could.
     ///
     /// # Errors
     /// Why they cannot be held; then nothing was done. Nobody holds nobody.
@@ -56,12 +60,13 @@ impl Holder<'_> {
         &mut self,
         sites: &[u64],
         moves: &[[u64; 2]],
+        edits: &[SiteEdit],
         write: impl FnOnce(&dyn Fn() -> bool),
     ) -> Result<(), String> {
         match self {
             Holder::Nobody => return Err("nobody holds them".to_owned()),
             Holder::Tracer(tracer) => {
-                tracer.hold(&Request { sites, moves, restorers: os::restorers() })?;
+                tracer.hold(&Request { sites, moves, restorers: os::restorers(), edits })?;
                 write(&|| tracer.holds());
                 tracer.release();
             }

@@ -3,6 +3,7 @@ use crate::sys::memory_file;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes by address. What is not there gives fewer bytes, never an error and never a fault.
 pub trait Memory {
@@ -43,8 +44,16 @@ impl Memory for (u64, &[u8]) {
 
 /// The memory of this process, through a file: nothing faults, and pages that are not writable are
 /// written, too, as a debugger would. So no page is ever made writable for a patch.
+///
+/// Some kernels write only pages that the process may write itself ([`OwnMemory::is_forced`]).
 #[derive(Debug)]
 pub struct OwnMemory(File);
+
+/// What [`OwnMemory::is_forced`] has found out.
+static FORCED: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
 
 impl OwnMemory {
     /// Opens it. The descriptor belongs to this process for good: after a fork it still means the
@@ -59,12 +68,34 @@ impl OwnMemory {
         Ok(OwnMemory(memory_file::out_of_the_way(file.into()).into()))
     }
 
+    /// Whether the kernel writes pages here that are not writable. Linux from 6.12 on does not with
+    /// `CONFIG_PROC_MEM_FORCE_PTRACE` or `CONFIG_PROC_MEM_NO_FORCE`, which the boot option
+    /// `proc_mem.force_override` overrides.
+    ///
+    /// Found out by writing a byte of this library's code as it is. An answer that says nothing
+    /// about that (a filter of system calls, no memory) counts as yes: the write that matters will
+    /// fail with its own reason.
+    pub fn is_forced(&self) -> bool {
+        // Relaxed: a fact about the kernel, which each thread would find the same.
+        match FORCED.load(Ordering::Relaxed) {
+            UNKNOWN => {}
+            known => return known == YES,
+        }
+        let here = OwnMemory::open as fn() -> io::Result<OwnMemory> as usize as u64;
+        let mut byte = [0];
+        let refused = self.read(here, &mut byte) == 1
+            && self.write(here, &byte).is_err_and(|error| error.raw_os_error() == Some(libc::EIO));
+        FORCED.store(if refused { NO } else { YES }, Ordering::Relaxed);
+        !refused
+    }
+
     /// The file's number, for who may use nothing of a library.
     pub(crate) fn number(&self) -> i32 {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 
-    /// Writes whatever the page's protection; a private page becomes this process's own copy.
+    /// Writes whatever the page's protection, where [`OwnMemory::is_forced`]; a private page becomes
+    /// this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
     }

@@ -7,7 +7,7 @@ pub(crate) mod flow;
 mod got_hooks;
 pub(crate) mod hold;
 pub(crate) mod memory;
-mod pass;
+pub(crate) mod pass;
 pub(crate) mod patcher;
 pub(crate) mod plan;
 pub(crate) mod probe;

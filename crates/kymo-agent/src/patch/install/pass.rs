@@ -23,12 +23,17 @@ const MOST_RUN_BYTES: u64 = 4 << 10;
 const KERNEL_TRAP: u8 = 0xcc;
 const PAGE_BYTES: u64 = 4096;
 
+/// One site, what is there, and what is to be there. As a tracer reads it in this process's memory
+/// (`kymo_core::probe::wire::PatchSites`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SiteEdit {
+#[repr(C)]
+pub struct SiteEdit {
     pub(crate) at: u64,
     pub(crate) from: [u8; JUMP_BYTES],
     pub(crate) to: [u8; JUMP_BYTES],
 }
+
+const _: () = assert!(size_of::<SiteEdit>() as u64 == kymo_core::probe::wire::EDIT_BYTES);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EditOutcome {
@@ -76,9 +81,18 @@ impl<'m> Pass<'m> {
         Ok(Pass { memory, edits, runs, fates, buffer: vec![0; MOST_RUN_BYTES as usize] })
     }
 
+    /// What the one who holds the threads has to write, because this process cannot: nothing, where
+    /// it can.
+    pub(crate) fn for_the_holder(&self) -> Vec<SiteEdit> {
+        if self.memory.is_forced() { Vec::new() } else { self.edits.clone() }
+    }
+
     /// Makes the process's own copies of all pages that will be written, by writing a byte of each
     /// as it is: that is most of the time that writing takes.
     pub(crate) fn warm(&self) {
+        if !self.memory.is_forced() {
+            return;
+        }
         let mut warmed = 0;
         let mut warm = |at: u64| {
             let page = at & !(PAGE_BYTES - 1);
@@ -97,8 +111,12 @@ impl<'m> Pass<'m> {
         }
     }
 
-    /// Writes all, as long as `goes_on`. Allocates nothing, takes no lock, calls no library.
+    /// Writes all, as long as `goes_on`; or looks what the holder has written. Allocates nothing,
+    /// takes no lock, calls no library.
     pub(crate) fn write(&mut self, goes_on: &dyn Fn() -> bool) {
+        if !self.memory.is_forced() {
+            return self.look();
+        }
         let file = self.memory.number();
         for run in &self.runs {
             let (edits, fates) = (&self.edits[run.clone()], &mut self.fates[run.clone()]);
@@ -138,6 +156,24 @@ impl<'m> Pass<'m> {
         // says by what: an `iret`, a change of page tables, or an instruction for this purpose). A
         // stop by ptrace alone does not promise it: a thread may go on by `sysret`, on the core
         // that it stopped on.
+        _ = os::sync_cores();
+    }
+
+    /// Finds out what the holder has written. It may have ended in between: then some are written,
+    /// and each whole.
+    fn look(&mut self) {
+        let file = self.memory.number();
+        for (edit, fate) in self.edits.iter().zip(&mut self.fates) {
+            let mut bytes = [0; JUMP_BYTES];
+            let got = raw::read_at(file, &mut bytes, edit.at).unwrap_or(0);
+            let is = |other: &[u8; JUMP_BYTES]| bytes.iter().zip(other).all(|(byte, other)| byte == other);
+            *fate = match got {
+                JUMP_BYTES if is(&edit.to) => EditOutcome::Written,
+                JUMP_BYTES if is(&edit.from) => EditOutcome::Failed(libc::EIO),
+                _ => EditOutcome::Changed,
+            };
+        }
+        // As in `write`.
         _ = os::sync_cores();
     }
 

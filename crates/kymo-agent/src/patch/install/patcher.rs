@@ -147,6 +147,30 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     all - patcher.left.len()
 }
 
+/// Has code written that is no probe's, in one pass while `holder` holds the threads: places, what is
+/// there, what is to be there.
+///
+/// # Errors
+/// Why something of it was not written.
+pub(crate) fn write_code(
+    places: &[(u64, [u8; JUMP_BYTES], [u8; JUMP_BYTES])],
+    holder: &mut Holder<'_>,
+) -> Result<(), PatchError> {
+    let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+    let mut sites: Vec<u64> = places.iter().map(|(at, ..)| *at).collect();
+    sites.sort_unstable();
+    let edits = places.iter().map(|&(at, from, to)| SiteEdit { at, from, to }).collect();
+    let mut pass = Pass::prepare(&memory, edits)
+        .map_err(PatchError::system("make cores look at changed code (membarrier)"))?;
+    let edits = pass.for_the_holder();
+    holder
+        .during(&sites, &[], &edits, |goes_on| pass.write(goes_on))
+        .map_err(|why| PatchError::NotHeld { why })?;
+    let mut fates = pass.fates();
+    let failed = fates.find(|(_, fate)| *fate != EditOutcome::Written);
+    failed.map_or(Ok(()), |(at, fate)| Err(not_written(at, fate)))
+}
+
 /// Takes back what the first [`attach`] did to the process besides its probes: SIGILL is the
 /// program's, and calls that change signal masks and handlers go to the C library again. To be
 /// called when the last probe is gone; the handler of one real-time signal stays.
@@ -176,6 +200,7 @@ impl Patcher {
         all: bool,
     ) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
         let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+        may_write(&memory, holder)?;
         let slots = slots().map_err(PatchError::system("map counters"))?;
         let rseq =
             rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
@@ -209,6 +234,7 @@ impl Patcher {
                 probe => probes.push(probe),
             }
         }
+        self.arena.seal();
         if !probes.iter().any(Result::is_ok) {
             return Ok(probes);
         }
@@ -281,8 +307,9 @@ impl Patcher {
         let mut pass = Pass::prepare(memory, edits)
             .map_err(PatchError::system("make cores look at changed code (membarrier)"))?;
         pass.warm();
+        let edits = pass.for_the_holder();
         holder
-            .during(&sites, &moves, |goes_on| pass.write(goes_on))
+            .during(&sites, &moves, &edits, |goes_on| pass.write(goes_on))
             .map_err(|why| PatchError::NotHeld { why })?;
         let fates: HashMap<u64, EditOutcome> =
             pass.fates().filter(|(_, fate)| *fate != EditOutcome::Written).collect();
@@ -347,6 +374,7 @@ impl Patcher {
 
     fn detach(&mut self, probes: &[Probe], holder: &mut Holder<'_>) -> Result<(), PatchError> {
         let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+        may_write(&memory, holder)?;
         let (mut ours, mut changed) = (Vec::new(), None);
         for probe in probes {
             let site = &probe.site;
@@ -382,8 +410,9 @@ impl Patcher {
                 let mut pass = Pass::prepare(&memory, ours.iter().map(edit).collect())
                     .map_err(PatchError::system("make cores look at changed code (membarrier)"))?;
                 // Nobody stands inside of a jump.
+                let edits = pass.for_the_holder();
                 holder
-                    .during(&[], &[], |goes_on| pass.write(goes_on))
+                    .during(&[], &[], &edits, |goes_on| pass.write(goes_on))
                     .map_err(|why| PatchError::NotHeld { why })?;
                 for (at, fate) in pass.fates() {
                     match fate {
@@ -530,6 +559,7 @@ impl Patcher {
         probes: Vec<Result<Probe, PatchError>>,
         error: PatchError,
     ) -> PatchError {
+        self.arena.seal();
         end_handling(probes.iter().flatten());
         for probe in probes.into_iter().flatten() {
             let site = &probe.site;
@@ -556,6 +586,14 @@ impl Patcher {
         let mut all: Vec<Detour> = self.attached.values().flatten().copied().chain(gone).collect();
         all.sort_unstable();
         trap::publish(all, &mut self.retired);
+    }
+}
+
+/// Whether anybody can write code: this process, or the one who holds its threads.
+fn may_write(memory: &OwnMemory, holder: &Holder<'_>) -> Result<(), PatchError> {
+    match holder {
+        Holder::Nobody if !memory.is_forced() => Err(PatchError::NotForced { why: None }),
+        _ => Ok(()),
     }
 }
 

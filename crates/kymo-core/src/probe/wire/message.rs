@@ -122,6 +122,12 @@ pub struct PatchSites {
     /// Where handlers of signals return to: who finds one of these on a stack has found what a
     /// thread was interrupted in.
     pub restorers: Vec<u64>,
+    /// Sites that the tracer is to write itself when all stand still, because the kernel does not
+    /// let the process. Of [`EDIT_BYTES`](super::EDIT_BYTES) each: the address of 8 bytes, the five
+    /// bytes that are there, the five that are to be there.
+    pub edits_at: u64,
+    /// How many.
+    pub edits: u32,
 }
 
 /// A number for a probe.
@@ -340,7 +346,9 @@ impl Reply {
                 .u32(places.sites)
                 .u64(places.moves_at)
                 .u32(places.moves)
-                .list(&places.restorers, |packer, at| packer.u64(*at)),
+                .list(&places.restorers, |packer, at| packer.u64(*at))
+                .u64(places.edits_at)
+                .u32(places.edits),
             Reply::Written => Packer::new(32),
         }
         .done()
@@ -408,6 +416,8 @@ impl Reply {
                 moves_at: rest.u64()?,
                 moves: rest.u32()?,
                 restorers: rest.list(Unpacker::u64)?,
+                edits_at: rest.u64()?,
+                edits: rest.u32()?,
             }),
             32 => Reply::Written,
             _ => return Err(Malformed { expected: "an answer" }),

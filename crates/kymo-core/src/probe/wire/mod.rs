@@ -45,6 +45,9 @@
 //!                                    <------  Armed
 //! ```
 //!
+//! Where the kernel does not let the agent write code, the tracer does it between `Ready` and `Held`,
+//! and the agent looks what was written.
+//!
 //! Descriptors go one way only, from the tracer to the agent. The tracer takes none: the target
 //! could send it a file of its own file system, and closing that would hang as long as the target
 //! likes.
@@ -70,7 +73,9 @@ pub use message::{
 pub use pack::{Malformed, printable};
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
+/// The bytes that a site takes in the list of [`PatchSites::edits`].
+pub const EDIT_BYTES: u64 = 24;
 /// No packet is longer.
 pub const MOST_BYTES: usize = 32 << 10;
 /// The most probes of one [`Command::Add`], and the most entries of any other list.

@@ -97,14 +97,16 @@ fn state() -> impl Strategy<Value = ProbeState> {
 }
 
 fn places() -> impl Strategy<Value = PatchSites> {
-    (any::<[u64; 2]>(), any::<[u32; 3]>(), prop::collection::vec(any::<u64>(), 0..10)).prop_map(
-        |([sites_at, moves_at], [thread, sites, moves], restorers)| PatchSites {
+    (any::<[u64; 3]>(), any::<[u32; 4]>(), prop::collection::vec(any::<u64>(), 0..10)).prop_map(
+        |([sites_at, moves_at, edits_at], [thread, sites, moves, edits], restorers)| PatchSites {
             thread,
             sites_at,
             sites,
             moves_at,
             moves,
             restorers,
+            edits_at,
+            edits,
         },
     )
 }

@@ -93,7 +93,8 @@ fn losses(count: usize, last: bool) -> Reply {
 
 fn ready(thread: u32, sites: u32) -> Reply {
     let (sites_at, moves_at, moves, restorers) = (u64::MAX, 0, sites, vec![0; 800]);
-    Reply::Ready(wire::PatchSites { thread, sites_at, sites, moves_at, moves, restorers })
+    let (edits_at, edits) = (8, sites);
+    Reply::Ready(wire::PatchSites { thread, sites_at, sites, moves_at, moves, restorers, edits_at, edits })
 }
 
 /// The question that a command is, and the answer of one that does not lie.

@@ -59,8 +59,16 @@ fn unknown_probes() {
 /// Checks that threads are not held for one question without end, and that lists end, too.
 #[test]
 fn too_much() {
-    let places =
-        wire::PatchSites { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
+    let places = wire::PatchSites {
+        thread: 1,
+        sites_at: 0,
+        sites: 0,
+        moves_at: 0,
+        moves: 0,
+        restorers: vec![],
+        edits_at: 0,
+        edits: 0,
+    };
     let ready = Reply::Ready(places);
     let (mut client, its) = impatient();
     client.patience = ANSWER_TIMEOUT;

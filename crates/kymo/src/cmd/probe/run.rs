@@ -115,8 +115,14 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     session.watch(workload.as_mut(), &signals, since)?;
     let elapsed = since.elapsed();
     session.finish(elapsed)?;
+    let unserved = session.services.iter().find_map(|service| service.engine.unserved());
     drop(session);
-    workload.map_or(Ok(ExitCode::SUCCESS), |workload| end(workload, &signals, args))
+    if let Some(reason) = &unserved {
+        terminal::say(&serve::impossible(reason).to_string());
+    }
+    // A table of zeros is no result if nobody could count.
+    let success = if unserved.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    workload.map_or(Ok(success), |workload| end(workload, &signals, args, success))
 }
 
 /// What is to be measured at these sites.
@@ -141,14 +147,20 @@ fn request(
     Ok(ProbeRequest { timed, callers: args.callers, every: args.every, conditions, values, return_addresses })
 }
 
-/// Waits for the command, which ends with the probing.
-fn end(mut workload: Workload, signals: &Signals, args: &ProbeArgs) -> anyhow::Result<ExitCode> {
+/// Waits for the command, which ends with the probing. `success`: the status if that has succeeded.
+fn end(
+    mut workload: Workload,
+    signals: &Signals,
+    args: &ProbeArgs,
+    success: ExitCode,
+) -> anyhow::Result<ExitCode> {
     if workload.try_wait().context("failed to wait for the command")?.is_none() {
         // The command goes with us, as `kymo stat --timeout` does; an interrupt has reached it, too.
         workload.signal(signals.last().unwrap_or(kymo_cli::signals::SIGTERM));
     }
     Ok(match workload.wait().context("failed to wait for the command")? {
-        Exit::Signal(_) if signals.last().is_some() || args.duration.is_some() => ExitCode::SUCCESS,
+        Exit::Signal(_) if signals.last().is_some() || args.duration.is_some() => success,
+        Exit::Code(0) => success,
         ended => exit::as_command(ended),
     })
 }
