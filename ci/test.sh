@@ -127,6 +127,8 @@ if command -v shellcheck >/dev/null; then
     check shellcheck ci/*.sh .ci/run
 fi
 check ci/rustdoc.sh
+# Each crate can be packaged; ci.tree checks that it needs no file outside.
+check cargo package --workspace --exclude kymo-testing --no-verify --allow-dirty --quiet </dev/null
 if command -v python3 >/dev/null; then
     check python3 -m unittest --quiet ci.tree.tests
     check python3 -m ci.tree

@@ -31,6 +31,7 @@ CHECKS = [
     documents.pages_outside_the_book,
     documents.schemas_without_a_page,
     packages.rust_version,
+    packages.files_outside,
     packages.licences,
     packages.duplicates,
     decisions.broken_decisions,

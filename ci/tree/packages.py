@@ -1,6 +1,7 @@
 """The packages that kymo is built from: their licences, their versions, and the Rust that they need."""
 
 import json
+import posixpath
 import re
 import subprocess
 import tomllib
@@ -53,6 +54,18 @@ def permitted(expression):
         return bool(eval(" ".join(python.get(word, str(word in LICENCES)) for word in words)))
     except SyntaxError:
         return False
+
+
+def files_outside(tree):
+    """A crate's source includes a file outside of the crate's folder: its package does not have that."""
+    for file in tree.rust:
+        if file.is_test():
+            continue
+        folder = f"crates/{file.crate}/"
+        for name in re.findall(r'\binclude(?:_str|_bytes)?!\(\s*"([^"]+)"', file.text):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(file.path), name))
+            if not path.startswith(folder):
+                yield f"{file.path}: {name}", f"{file.path} includes {path}, which no package of {file.crate} has"
 
 
 def licences(tree):

@@ -183,6 +183,12 @@ class Checks(unittest.TestCase):
         crate = {"crates/new/Cargo.toml": '[package]\nname = "new"\nrust-version = "1.90"\n'}
         self.assertEqual(len(self.found(packages.rust_version, tree("1.88") | crate)), 1)
 
+    def test_files_outside(self):
+        def tree(name):
+            return {"crates/one/src/page/mod.rs": f'const PAGE: &str = include_str!("{name}");'}
+
+        self.held(packages.files_outside, tree("../../../../ui/page.html"), tree("../../ui/page.html"))
+
     def test_licences(self):
         def package(licence):
             return [{"name": "one", "version": "1.0.0", "license": licence}]

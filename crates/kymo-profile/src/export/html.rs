@@ -1,6 +1,6 @@
 //! One HTML page that needs nothing but itself: timeline, flame graph and table of a profile.
 //!
-//! The page's source is in `ui/`; this file puts the pieces together and packs the numbers. The page computes shares,
+//! The source of the page is the folder `ui/` of this crate. This file puts the pieces together and packs the numbers. The page computes shares,
 //! ranges and views by itself from what is packed here; it never asks the network for anything.
 //!
 //! # The packed form
@@ -19,16 +19,16 @@ const MAX_ENTRIES: usize = 300_000;
 /// But never fewer buckets than a selection needs to be useful.
 const MIN_BUCKETS: u32 = 64;
 
-const PAGE: &str = include_str!("../../../../ui/page.html");
-const STYLE: &str = include_str!("../../../../ui/page.css");
+const PAGE: &str = include_str!("../../ui/page.html");
+const STYLE: &str = include_str!("../../ui/page.css");
 /// In the order in which they need each other.
 const SCRIPTS: [&str; 6] = [
-    include_str!("../../../../ui/data.js"),
-    include_str!("../../../../ui/tree.js"),
-    include_str!("../../../../ui/flame.js"),
-    include_str!("../../../../ui/timeline.js"),
-    include_str!("../../../../ui/table.js"),
-    include_str!("../../../../ui/main.js"),
+    include_str!("../../ui/data.js"),
+    include_str!("../../ui/tree.js"),
+    include_str!("../../ui/flame.js"),
+    include_str!("../../ui/timeline.js"),
+    include_str!("../../ui/table.js"),
+    include_str!("../../ui/main.js"),
 ];
 
 /// Writes the page: a complete document that opens from a file, offline, in any current browser.
