@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo docs fmt lint newcomer perf-tests setup test
+.PHONY: build demo docs fmt lint matrix newcomer perf-tests setup test
 build:
 	$(CARGO) build --release
 
@@ -10,6 +10,11 @@ setup:
 
 test:
 	ci/test.sh
+
+# Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it
+# downloads some 400 MB.
+matrix: build
+	python3 -m ci.matrix
 
 # perf's own shell tests, with perf and with kymo in its place: an hour or two, for nights.
 perf-tests:

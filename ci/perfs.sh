@@ -2,7 +2,8 @@
 # Unpacks Debian's perf of three releases beside each other, and the newest Python that kymo knows, with the libraries that
 # each needs; installs nothing.
 #
-#   ci/perfs.sh FOLDER
+#   ci/perfs.sh FOLDER            bookworm, trixie and sid, and that Python
+#   ci/perfs.sh FOLDER SUITE...   perf of these releases only
 #
 # FOLDER/SUITE/perf is then a command that runs that release's perf with that release's own dynamic linker and libraries.
 # FOLDER/python3.14/bin/python3.14 is an interpreter that names its linker and libraries itself.
@@ -10,57 +11,25 @@
 # folder, and costs a line on stderr that says why.
 set -euo pipefail
 
-suites=(bookworm trixie sid)
-mkdir -p "${1:?usage: ci/perfs.sh FOLDER}"
+mkdir -p "${1:?usage: ci/perfs.sh FOLDER [SUITE...]}"
 folder=$(cd "$1" && pwd)
+suites=("${@:2}") python=
+if ((!${#suites[@]})); then
+    suites=(bookworm trixie sid) python=yes
+fi
 # Beside the result, so that what is complete gets its name by one rename.
 scratch=$(mktemp -d "$folder/.unpacking.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 
+# shellcheck source=ci/debian.sh
+. "$(dirname "$0")/debian.sh"
+
 note() { printf 'note: %s\n' "$*" >&2; }
 
-# The mirror of Debian that this machine's own apt uses.
-mirror() {
-    # shellcheck disable=SC2016 # apt replaces $(REPO_URI)
-    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
-        grep -m 1 -E '/debian/?$' || true
-}
-
-# Writes the configuration of an apt that knows one release only and believes that nothing is installed.
-private_apt() {
-    local suite=$1 uri=$2 apt=$scratch/$1/apt
-    mkdir -p "$apt"/{lists/partial,cache/archives/partial,etc/preferences.d,etc/sources.list.d,etc/apt.conf.d,log}
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" >"$apt/etc/sources.list"
-    : >"$apt/status"
-    cat >"$apt/apt.conf" <<CONF
-Dir::State "$apt";
-Dir::State::lists "$apt/lists";
-Dir::State::status "$apt/status";
-Dir::Cache "$apt/cache";
-Dir::Etc "$apt/etc";
-Dir::Log "$apt/log";
-Acquire::Languages "none";
-Acquire::Check-Valid-Until "false";
-Acquire::Retries "2";
-APT::Install-Recommends "false";
-APT::Sandbox::User "";
-Debug::NoLocking "true";
-CONF
-    echo "$apt/apt.conf"
-}
-
-# Downloads a package and all that it depends on, and unpacks it.
+# Unpacks a package of a release, without what no program reads.
 unpack() {
-    local suite=$1 uri=$2 wanted=$3 root=$scratch/$1/root package
-    APT_CONFIG=$(private_apt "$suite" "$uri")
-    export APT_CONFIG
-    mkdir -p "$root"
-    timeout 600 apt-get -qq update </dev/null &&
-        timeout 600 apt-get -qq -y --download-only install "$wanted" </dev/null || return 1
-    for package in "$scratch/$suite"/apt/cache/archives/*.deb; do
-        dpkg-deb -x "$package" "$root" || return 1
-    done
-    rm -rf "$root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "${root:?}"/var
+    debian_unpack "$1" "$scratch/$1/apt" "$scratch/$1/root" "$2" || return 1
+    rm -rf "$scratch/$1/root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "${scratch:?}/$1/root/var"
 }
 
 # Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only.
@@ -91,10 +60,9 @@ python_home() {
 
 for suite in "${suites[@]}"; do
     [[ ! -e $folder/$suite ]] || continue
-    uri=$(mirror)
-    if [[ -z $uri ]] || ! command -v dpkg-deb >/dev/null; then
+    if [[ -z $(debian_mirror) ]] || ! command -v dpkg-deb >/dev/null; then
         note "no perf of Debian $suite: this machine has no apt with a mirror of Debian"
-    elif ! (unpack "$suite" "$uri" linux-perf) >"$scratch/said" 2>&1; then
+    elif ! (unpack "$suite" linux-perf) >"$scratch/said" 2>&1; then
         note "no perf of Debian $suite: $(tail -n 1 "$scratch/said")"
     else
         command_of "$suite" >"$scratch/$suite/perf"
@@ -104,10 +72,9 @@ for suite in "${suites[@]}"; do
     fi
 done
 
-if [[ ! -e $folder/python3.14 && $(uname -m) == x86_64 ]] && command -v patchelf dpkg-deb >/dev/null; then
+if [[ -n $python && ! -e $folder/python3.14 && $(uname -m) == x86_64 ]] && command -v patchelf dpkg-deb >/dev/null; then
     rm -rf "${scratch:?}/sid"
-    uri=$(mirror)
-    if [[ -n $uri ]] && (unpack sid "$uri" python3.14 && python_home) >"$scratch/said" 2>&1; then
+    if [[ -n $(debian_mirror) ]] && (unpack sid python3.14 && python_home) >"$scratch/said" 2>&1; then
         rm -rf "$scratch/sid/apt"
         mv "$scratch/sid" "$folder/python3.14"
     else

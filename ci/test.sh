@@ -124,13 +124,13 @@ export KYMO_PERFS=${KYMO_PERFS:-$PWD/target/perfs}
 check cargo fmt --all -- --check
 check cargo clippy --workspace --all-targets --locked -- -D warnings
 if command -v shellcheck >/dev/null; then
-    check shellcheck ci/*.sh .ci/run
+    check shellcheck ci/*.sh ci/matrix/*.sh ci/matrix/guest/* .ci/run
 fi
 check ci/rustdoc.sh
 # Each crate can be packaged; ci.tree checks that it needs no file outside.
 check cargo package --workspace --exclude kymo-testing --no-verify --allow-dirty --quiet </dev/null
 if command -v python3 >/dev/null; then
-    check python3 -m unittest --quiet ci.tree.tests
+    check python3 -m unittest --quiet ci.tree.tests ci.matrix.tests
     check python3 -m ci.tree
     if [[ -n $(ci/docs.sh --mdbook) ]]; then
         check ci/docs.sh

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""kymo on the kernels that people run, in virtual machines: `make matrix`.
+
+    python3 -m ci.matrix                                  # four kernels; a quarter of an hour
+    python3 -m ci.matrix --kernel 6.12 --row watch -v     # rows whose names contain `watch`, with what they print
+    python3 -m ci.matrix --nightly                        # 16 and 64 CPUs, memory nodes, no systemd, ..., too
+    python3 -m ci.matrix --book docs/reference/kernels.md # the table as a page of the book, too
+
+`rows.toml` has what is tried. `expected/KERNEL` has what must come of it: `row: yes`, `row: yes: REMARK`, or
+`row: no: REASON`. Words of a reason in double quotes are words of kymo's message. `expected/KERNEL-VARIANT` has what
+differs in a machine of the nights. The command fails if anything is not as expected.
+
+`ci/matrix/prepare.sh` downloads the kernels and what the machines need into target/matrix.
+"""
+
+import argparse
+import pathlib
+import signal
+import subprocess
+import sys
+
+from . import machine, rows, table, variants
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Try kymo in the kernels of four Debian releases.")
+    parser.add_argument("--kernel", action="append", choices=machine.SUITES, help="this kernel only")
+    parser.add_argument("--row", action="append", help="only rows whose names contain this")
+    parser.add_argument("--nightly", action="store_true", help="the machines of the nights, too")
+    parser.add_argument("--variant", action="append", choices=[one.name for one in variants.NIGHTLY], help="these machines")
+    parser.add_argument("--kymo", type=pathlib.Path, default=ROOT / "target/release/kymo")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/matrix")
+    parser.add_argument("--slowness", type=int, default=1, help="all limits are so many times those of the rows")
+    parser.add_argument("--book", type=pathlib.Path, help="write the table as Markdown, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what the rows print")
+    return parser.parse_args()
+
+
+def machines(args):
+    """Which variants are to run."""
+    if args.variant:
+        return [one for one in variants.NIGHTLY if one.name in args.variant]
+    return [variants.PLAIN, *(variants.NIGHTLY if args.nightly else [])]
+
+
+def expectations(kernel, variant):
+    """What is expected of a machine: that of its kernel, and what differs in the variant."""
+    expected = rows.read_expectations(HERE / "expected" / kernel)
+    differs = HERE / "expected" / f"{kernel}-{variant.name}"
+    return expected | (rows.read_expectations(differs) if differs.exists() else {})
+
+
+def try_machine(args, kernel, variant, all_rows):
+    """The results of one machine."""
+    chosen = [row for row in variant.rows(all_rows) if not args.row or any(word in row.name for word in args.row)]
+    if not chosen or not variant.has(kernel):
+        return []
+    print(f"== Linux {machine.kernel_release(args.work, kernel)}, {variant.title}", flush=True)
+    expected = expectations(kernel, variant)
+    by_name = {row.name: row for row in chosen}
+
+    def show(said):
+        if args.verbose or not said.startswith("ROW "):
+            print(f"   {said}", flush=True)
+
+    outcomes = machine.run(args.work, kernel, variant, args.kymo, chosen, args.slowness, show)
+    results = [table.Result(kernel, variant.name, row, expected.get(name), outcomes.get(name)) for name, row in by_name.items()]
+    complaints = rows.Row("The machine", machine.END, "the kernel complains about nothing", "", never=(".+",))
+    results.append(table.Result(kernel, variant.name, complaints, rows.Expectation(True), outcomes.get(machine.END)))
+    for result in results:
+        print(table.line(result), flush=True)
+        if result.outcome and (args.verbose or result.deviation()):
+            print("".join(f"      | {said}\n" for said in result.outcome.output.splitlines()[-30:]), end="", flush=True)
+    return results
+
+
+def main():
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    args.kymo, args.work = args.kymo.resolve(), args.work.resolve()
+    subprocess.run([HERE / "prepare.sh", args.work], check=True)
+    machine.compile_programs(args.work / "programs")
+    all_rows = rows.read_rows(HERE / "rows.toml")
+    results, broken = [], []
+    for variant in machines(args):
+        for kernel in args.kernel or machine.SUITES:
+            try:
+                results += try_machine(args, kernel, variant, all_rows)
+            except machine.Broken as error:
+                broken.append(f"{kernel} {variant.name}: {error}")
+                print(broken[-1], flush=True)
+    wrong = [result for result in results if result.deviation()]
+    if args.book:
+        kernels = {kernel: machine.kernel_release(args.work, kernel) for kernel in args.kernel or machine.SUITES}
+        args.book.write_text(table.page(results, kernels, variants.NIGHTLY))
+    print(f"\n{len(results) - len(wrong)} rows as expected, {len(wrong)} not, {len(broken)} machines broken")
+    for result in wrong:
+        print(f"{result.kernel} {result.variant} {result.row.name}: {result.deviation()}", file=sys.stderr)
+    return 1 if wrong or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What the matrix does without a machine: reading its data, judging what rows did, and writing the table."""
+
+import io
+import pathlib
+import tarfile
+import tempfile
+import unittest
+
+from . import machine, rows, table, variants
+
+HERE = pathlib.Path(__file__).parent
+ROW = rows.Row("Recording", "record", "a command", "kymo record", says=("lost 0 samples", r"[1-9]\d* samples\)"), never=("panicked",))
+YES = rows.Expectation(True)
+NO = rows.Expectation(False, 'the kernel has none of it ("no such event")')
+
+
+def written(read, text):
+    """What a reader makes of a file with this text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "data")
+        path.write_text(text)
+        return read(path)
+
+
+class Data(unittest.TestCase):
+    def test_the_rows_can_be_read(self):
+        """Checks that rows.toml is sound, that its regular expressions are, and that it names known variants."""
+        all_rows = rows.read_rows(HERE / "rows.toml")
+        self.assertGreater(len(all_rows), 40)
+        for row in all_rows:
+            self.assertIsNotNone(rows.deviation(row, YES, rows.Outcome(-1, "")))
+            self.assertLessEqual(set(row.variants), {variant.name for variant in variants.NIGHTLY}, row.name)
+
+    def test_each_row_is_expected_something_of_on_each_kernel(self):
+        """Checks that every kernel has a line for every row and none for others."""
+        names = {row.name for row in rows.read_rows(HERE / "rows.toml")}
+        for kernel in machine.SUITES:
+            self.assertEqual(set(rows.read_expectations(HERE / "expected" / kernel)), names, kernel)
+        for path in (HERE / "expected").glob("*-*"):
+            kernel, variant = path.name.split("-", 1)
+            self.assertIn(kernel, machine.SUITES)
+            self.assertIn(variant, {one.name for one in variants.NIGHTLY})
+            self.assertLessEqual(set(rows.read_expectations(path)), names, path.name)
+
+    def test_a_word_that_no_row_knows(self):
+        """Checks that a misspelt key and a name used twice are refused."""
+        for text in ('[[A]]\nname = "a"\ntitle = "a"\nrun = "a"\nsay = []\n', '[[A]]\nname = "a"\ntitle = "a"\nrun = "a"\n' * 2):
+            with self.assertRaises(ValueError):
+                written(rows.read_rows, text)
+
+    def test_expectations(self):
+        """Checks the three forms of a line, and that a no needs words of kymo's message."""
+        read = written(rows.read_expectations, '# a comment\n\na: yes\nb: yes: slowly ("by steps")\nc: no: too old ("Linux 6.6")\n')
+        self.assertEqual(read["a"], YES)
+        self.assertEqual(read["b"].words(), ["by steps"])
+        self.assertEqual((read["c"].works, read["c"].words()), (False, ["Linux 6.6"]))
+        for text in ("a: no: it is too old\n", "a: perhaps\n", "a: yes\na: yes\n"):
+            with self.assertRaises(ValueError):
+                written(rows.read_expectations, text)
+
+
+class Judgement(unittest.TestCase):
+    def held(self, expectation, status, output):
+        return rows.deviation(ROW, expectation, rows.Outcome(status, output)) is None
+
+    def test_what_works(self):
+        """Checks that status, wanted words and unwanted words decide."""
+        good = "wrote 1 MB (12 samples) ]\nlost 0 samples"
+        self.assertTrue(self.held(YES, 0, good))
+        self.assertFalse(self.held(YES, 1, good))
+        self.assertFalse(self.held(YES, 0, good.replace("12", "0")))
+        self.assertFalse(self.held(YES, 0, good + "\npanicked"))
+        self.assertFalse(self.held(rows.Expectation(True, 'said, too: "slowly"'), 0, good))
+
+    def test_what_is_refused(self):
+        """Checks that a refusal has the documented status and the words, wherever lines break."""
+        self.assertTrue(self.held(NO, 1, "kymo: no such\n  event here"))
+        self.assertFalse(self.held(NO, 0, "kymo: no such event"))
+        self.assertFalse(self.held(NO, 139, "kymo: no such event"))
+        self.assertFalse(self.held(NO, 1, "kymo: failed"))
+        # It works now: the table is to be corrected.
+        self.assertFalse(self.held(NO, 0, "wrote (12 samples) ]\nlost 0 samples"))
+
+    def test_what_did_not_end(self):
+        """Checks that rows without an end, without a result or without an expectation are deviations."""
+        self.assertIn("did not end", rows.deviation(ROW, YES, rows.Outcome(124, "")))
+        self.assertIn("did not run", rows.deviation(ROW, YES, None))
+        self.assertIn("no expectation", rows.deviation(ROW, None, rows.Outcome(0, "")))
+
+
+class Machines(unittest.TestCase):
+    def test_commands(self):
+        """Checks that each row's commands reach the guest as they are."""
+        self.assertIn("row record 120 <<'END_OF_ROW'\nkymo record\nEND_OF_ROW\n", rows.commands([ROW], 2))
+
+    def test_results(self):
+        """Checks that outcomes are read from what the guest hands back, and that nothing is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "results.tar")
+            with tarfile.open(path, "w") as archive:
+                for name, content in (("./record.said", b"hello\xff"), ("./record.end", b"3 250\n"), ("./late.said", b"")):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+            self.assertEqual(machine.read_results(path), {"record": rows.Outcome(3, "hello\ufffd", 250)})
+            path.write_bytes(bytes(1 << 20))
+            self.assertEqual(machine.read_results(path), {})
+
+    def test_variants(self):
+        """Checks which rows run where."""
+        nocg = next(one for one in variants.NIGHTLY if one.name == "nocg")
+        self.assertEqual(variants.PLAIN.rows([ROW]), [ROW])
+        self.assertEqual(nocg.rows([ROW]), [])
+        self.assertEqual(variants.online(range(2, 5)), "matrix.online=2,3,4")
+
+
+class Page(unittest.TestCase):
+    def test_each_no_has_its_reason(self):
+        """Checks the cells of the table, that equal reasons are one note, and that a deviation is no answer."""
+        refused = rows.Outcome(1, "no such event")
+        results = [
+            table.Result("5.10", "plain", ROW, NO, refused),
+            table.Result("6.1", "plain", ROW, NO, refused),
+            table.Result("6.12", "plain", ROW, YES, rows.Outcome(0, "(1 samples) lost 0 samples")),
+            table.Result("7.2", "plain", ROW, YES, refused),
+        ]
+        page = table.page(results, {name: f"{name}.1" for name in machine.SUITES}, [])
+        self.assertIn("| a command | no (1) | no (1) | yes | **not as expected** |", page)
+        self.assertIn('1. the kernel has none of it ("no such event").', page)
+        self.assertNotIn("\n2. ", page)
+
+
+if __name__ == "__main__":
+    unittest.main()
