@@ -3,6 +3,7 @@
 
     python3 -m ci.matrix                                  # four kernels; a quarter of an hour
     python3 -m ci.matrix --kernel 6.12 --row watch -v     # rows whose names contain `watch`, with what they print
+    python3 -m ci.matrix --again                          # no machine: judges what the last run told
     python3 -m ci.matrix --nightly                        # 16 and 64 CPUs, memory nodes, no systemd, ..., too
     python3 -m ci.matrix --book docs/reference/kernels.md # the table as a page of the book, too
 
@@ -14,12 +15,14 @@ differs in a machine of the nights. The command fails if anything is not as expe
 """
 
 import argparse
+import concurrent.futures
+import os
 import pathlib
 import signal
 import subprocess
 import sys
 
-from . import machine, rows, table, variants
+from . import machine, outcomes, rows, table, variants
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -33,6 +36,8 @@ def arguments():
     parser.add_argument("--variant", action="append", choices=[one.name for one in variants.NIGHTLY], help="these machines")
     parser.add_argument("--kymo", type=pathlib.Path, default=ROOT / "target/release/kymo")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/matrix")
+    parser.add_argument("--jobs", type=int, default=max(os.cpu_count() // 2, 1), help="so many machines at a time")
+    parser.add_argument("--again", action="store_true", help="start no machine: judge what the last ones told")
     parser.add_argument("--slowness", type=int, default=1, help="all limits are so many times those of the rows")
     parser.add_argument("--book", type=pathlib.Path, help="write the table as Markdown, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the rows print")
@@ -53,23 +58,25 @@ def expectations(kernel, variant):
     return expected | (rows.read_expectations(differs) if differs.exists() else {})
 
 
-def try_machine(args, kernel, variant, all_rows):
-    """The results of one machine."""
-    chosen = [row for row in variant.rows(all_rows) if not args.row or any(word in row.name for word in args.row)]
-    if not chosen or not variant.has(kernel):
-        return []
-    print(f"== Linux {machine.kernel_release(args.work, kernel)}, {variant.title}", flush=True)
-    expected = expectations(kernel, variant)
-    by_name = {row.name: row for row in chosen}
+def try_machine(args, kernel, variant, chosen):
+    """Runs the rows of one machine, and keeps what comes of them."""
+    place = f"{kernel} {variant.name}"
+    print(f"{place}: Linux {machine.kernel_release(args.work, kernel)}, {len(chosen)} rows", flush=True)
 
-    def show(said):
-        if args.verbose or not said.startswith("ROW "):
-            print(f"   {said}", flush=True)
+    def show(said, told):
+        outcomes.add(args.work, kernel, variant, told)
+        if args.verbose or said.startswith(("ROW ", "READY ")):
+            print(f"{place}: {said}", flush=True)
 
-    outcomes = machine.run(args.work, kernel, variant, args.kymo, chosen, args.slowness, show)
-    results = [table.Result(kernel, variant.name, row, expected.get(name), outcomes.get(name)) for name, row in by_name.items()]
+    machine.run(args.work, kernel, variant, args.kymo, chosen, args.slowness, show)
+
+
+def judge(args, kernel, variant, chosen):
+    """The results of one machine, shown where they are not as expected."""
+    expected, told = expectations(kernel, variant), outcomes.read(args.work, kernel, variant)
+    results = [table.Result(kernel, variant.name, row, expected.get(row.name), told.get(row.name)) for row in chosen]
     complaints = rows.Row("The machine", machine.END, "the kernel complains about nothing", "", never=(".+",))
-    results.append(table.Result(kernel, variant.name, complaints, rows.Expectation(True), outcomes.get(machine.END)))
+    results.append(table.Result(kernel, variant.name, complaints, rows.Expectation(True), told.get(machine.END)))
     for result in results:
         print(table.line(result), flush=True)
         if result.outcome and (args.verbose or result.deviation()):
@@ -81,25 +88,35 @@ def main():
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     args.kymo, args.work = args.kymo.resolve(), args.work.resolve()
-    subprocess.run([HERE / "prepare.sh", args.work], check=True)
-    machine.compile_programs(args.work / "programs")
     all_rows = rows.read_rows(HERE / "rows.toml")
-    results, broken = [], []
-    for variant in machines(args):
-        for kernel in args.kernel or machine.SUITES:
-            try:
-                results += try_machine(args, kernel, variant, all_rows)
-            except machine.Broken as error:
-                broken.append(f"{kernel} {variant.name}: {error}")
-                print(broken[-1], flush=True)
+    places = [
+        (kernel, variant, [row for row in variant.rows(all_rows) if wanted(args, row)])
+        for variant in machines(args)
+        for kernel in args.kernel or machine.SUITES
+        if variant.has(kernel)
+    ]
+    if not args.again:
+        subprocess.run([HERE / "prepare.sh", args.work], check=True)
+        machine.compile_programs(args.work / "programs")
+        for kernel, variant, _ in places:
+            if not args.row:
+                outcomes.path_of(args.work, kernel, variant).unlink(missing_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(lambda place: try_machine(args, *place), places))
+    results = [result for place in places for result in judge(args, *place)]
     wrong = [result for result in results if result.deviation()]
     if args.book:
         kernels = {kernel: machine.kernel_release(args.work, kernel) for kernel in args.kernel or machine.SUITES}
         args.book.write_text(table.page(results, kernels, variants.NIGHTLY))
-    print(f"\n{len(results) - len(wrong)} rows as expected, {len(wrong)} not, {len(broken)} machines broken")
+    print(f"\n{len(results) - len(wrong)} rows as expected, {len(wrong)} not")
     for result in wrong:
         print(f"{result.kernel} {result.variant} {result.row.name}: {result.deviation()}", file=sys.stderr)
-    return 1 if wrong or broken else 0
+    return 1 if wrong else 0
+
+
+def wanted(args, row):
+    """Whether a row was asked for."""
+    return not args.row or any(word in row.name for word in args.row)
 
 
 if __name__ == "__main__":

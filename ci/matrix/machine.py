@@ -1,6 +1,5 @@
 """One virtual machine: a kernel, the guest's root, and a disk with kymo and the rows."""
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -83,7 +82,7 @@ def command_line(folder, kernel, variant, row_disk, results):
 
 
 def run(folder, kernel, variant, kymo, chosen, slowness, show):
-    """Runs the rows in a machine; from names to outcomes. `show` gets the lines of its console."""
+    """Runs the rows in a machine. `show` gets each line of its console, and the outcomes at that time, by names."""
     with tempfile.TemporaryDirectory(prefix="run.", dir=folder) as scratch:
         scratch = pathlib.Path(scratch)
         files = scratch / "row"
@@ -99,30 +98,26 @@ def run(folder, kernel, variant, kymo, chosen, slowness, show):
             file.truncate(64 << 20)
         command = command_line(folder, kernel, variant, scratch / "rows.ext4", results)
         limit = (120 + sum(row.limit for row in chosen)) * slowness
-        console = follow(command, limit, show)
-        outcomes = read_results(results)
+        console = []
+        for line in lines_of(command, limit):
+            console.append(line)
+            # What the guest has handed back is complete when it says so.
+            show(line, read_results(results) if line.startswith(("ROW ", "DONE")) else {})
         if "DONE" not in console:
             last = " / ".join(console[-5:])
-            outcomes[END] = rows.Outcome(1, f"the machine did not reach the end; its last words: {last}")
-        return outcomes
+            show(last, {END: rows.Outcome(1, f"the machine did not reach the end; its last words: {last}")})
 
 
-def follow(command, limit, show):
+def lines_of(command, limit):
     """The lines of a machine's console, until it ends."""
-    lines = []
     limited = ["timeout", "--kill-after=5", str(limit), *map(str, command)]
-    environment = {**os.environ, "LC_ALL": "C"}
-    with subprocess.Popen(
-        limited, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-    ) as machine:
+    with subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
         try:
             for line in machine.stdout:
-                lines.append(line.decode(errors="replace").strip())
-                show(lines[-1])
+                yield line.decode(errors="replace").strip()
         finally:
             # Also when this command is ended.
             machine.terminate()
-    return lines
 
 
 def read_results(path):
