@@ -86,7 +86,7 @@ def judge(args, kernel, variant, chosen):
 
 def main():
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, machine.end_all)
     args.kymo, args.work = args.kymo.resolve(), args.work.resolve()
     all_rows = rows.read_rows(HERE / "rows.toml")
     places = [

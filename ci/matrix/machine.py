@@ -21,6 +21,9 @@ WORDS = (
 ).split()
 
 
+# The machines that run, to be ended with this command.
+RUNNING = set()
+
 # The outcome of the machine itself.
 END = "kernel-log"
 
@@ -112,12 +115,16 @@ def lines_of(command, limit):
     """The lines of a machine's console, until it ends."""
     limited = ["timeout", "--kill-after=5", str(limit), *map(str, command)]
     with subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
-        try:
-            for line in machine.stdout:
-                yield line.decode(errors="replace").strip()
-        finally:
-            # Also when this command is ended.
-            machine.terminate()
+        RUNNING.add(machine)
+        for line in machine.stdout:
+            yield line.decode(errors="replace").strip()
+        RUNNING.discard(machine)
+
+
+def end_all(*_):
+    """Ends the machines, and this command once each has told what it knows."""
+    for one in list(RUNNING):
+        one.terminate()
 
 
 def read_results(path):
