@@ -26,12 +26,29 @@ const AARCH64: Registers = Registers {
     mask: (1 << 33) - 1,
 };
 
+const ARM: Registers = Registers {
+    names: &["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "fp", "ip", "sp", "lr", "pc"],
+    mask: 0xffff,
+};
+
+const RISCV64: Registers = Registers {
+    names: &[
+        "pc", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4", "a5", "a6",
+        "a7", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4", "t5", "t6",
+    ],
+    mask: 0xffff_ffff,
+};
+
 impl Registers {
     /// The registers of an architecture as `uname -m` and the header of a recording spell it.
     pub fn of(arch: &str) -> Option<Registers> {
         match arch {
             "x86_64" => Some(X86_64),
-            "aarch64" => Some(AARCH64),
+            // A 32-bit kernel numbers them alike, and has those of data segments, too.
+            "i386" | "i486" | "i586" | "i686" => Some(Registers { mask: 0xffff, ..X86_64 }),
+            "aarch64" | "arm64" => Some(AARCH64),
+            "riscv64" => Some(RISCV64),
+            _ if arch.starts_with("armv") => Some(ARM),
             _ => None,
         }
     }
@@ -81,6 +98,8 @@ mod tests {
         assert_eq!((x86.name(8), x86.name(24)), (Some("IP"), None));
         let arm = Registers::of("aarch64").unwrap();
         assert_eq!(arm.parse("lr,pc"), Ok(1 << 30 | 1 << 32));
+        assert_eq!(Registers::of("armv7l").unwrap().parse("pc"), Ok(1 << 15));
+        assert_eq!(Registers::of("riscv64").unwrap().parse("pc,t6"), Ok(1 | 1 << 31));
         assert_eq!(Registers::of("m68k"), None);
     }
 }

@@ -2,7 +2,7 @@
 use crate::build_ids::ModuleBuildId;
 use crate::load::collect_sideband;
 use crate::timeline::{Moment, Timeline};
-use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use crate::unwind_samples::{StackUnwinder, ThreadUnwinder, not_unwound};
 use kymo_data::{
     BuildId, Event, EventSet, EventSpec, FileWriter, PipeWriter, RawRecord, ReadError, Recording, WriteAt,
     abi, groups,
@@ -37,6 +37,9 @@ pub enum InjectError {
     /// Trace data of hardware is no records.
     #[error("the recording holds trace data of hardware (AUX), which kymo does not copy: use `perf inject`")]
     HardwareTrace,
+    /// Stacks of the recorded machine are not unwound.
+    #[error("{0}")]
+    OtherMachine(String),
 }
 
 /// A recording with more build ids, in file form.
@@ -121,12 +124,15 @@ fn copy_records(
     injection: &Injection,
     mut append: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), InjectError> {
-    let timeline = injection.unwind.then(|| {
-        let options = SymbolOptions::default();
-        collect_sideband(recording, 0, &options, &|_, _| {}).map(|(timeline, ..)| timeline)
-    });
+    let options = SymbolOptions::default();
+    let timeline = injection
+        .unwind
+        .then(|| collect_sideband(recording, 0, &options, &|_, _| {}).map(|(timeline, ..)| timeline));
     let timeline = timeline.transpose()?;
-    let stacks = timeline.as_ref().map(StackUnwinder::new);
+    if let Some(why) = not_unwound(recording).filter(|_| injection.unwind) {
+        return Err(InjectError::OtherMachine(why));
+    }
+    let stacks = timeline.as_ref().map(|timeline| StackUnwinder::new(timeline, recording, &options));
     let mut unwinder = timeline.as_ref().zip(stacks.as_ref().map(StackUnwinder::thread));
     let by_path: FxHashMap<&[u8], &[u8]> =
         injection.mappings.iter().map(|module| (&module.path[..], &module.id[..])).collect();

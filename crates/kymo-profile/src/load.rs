@@ -239,9 +239,8 @@ pub(crate) fn load_beside(
     let start = std::time::Instant::now();
     let (timeline, counts, reads) =
         sideband::collect(recording, workers, symbols, &|done, all| progress(0, done, all))?;
-    let unwinding =
-        recording.events.list.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_STACK_USER != 0);
-    let unwinder = (options.callchains && unwinding).then(|| StackUnwinder::new(&timeline));
+    let unwinding = options.callchains && StackUnwinder::is_needed(recording);
+    let unwinder = unwinding.then(|| StackUnwinder::new(&timeline, recording, symbols));
 
     let sideband = start.elapsed();
     let cgroups = options.cgroups.as_ref().map(|names| counts.cgroups.named(names));
@@ -391,10 +390,9 @@ impl<'a> Worker<'a> {
         let ip = sample.ip.unwrap_or(0);
         let tally = &mut self.tally;
         tally.single_threaded += u64::from(parallelism == 1);
-        let chain = match (&mut self.unwinder, sample.user_stack) {
-            (Some(unwinder), Some(stack)) if !stack.is_empty() => {
-                self.scratch.clear();
-                unwinder.chain(sample, view.maps, stack, &mut self.scratch);
+        let chain = match &mut self.unwinder {
+            Some(unwinder) if unwinder.changes(sample) => {
+                unwinder.whole_chain(sample, view.maps, &mut self.scratch);
                 tally.chains.intern(view.maps, mode, ip, &self.scratch)
             }
             _ => {

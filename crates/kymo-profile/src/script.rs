@@ -160,7 +160,7 @@ pub fn write(
     }
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
     let (timeline, counts, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
-    let unwinder = StackUnwinder::new(&timeline);
+    let unwinder = StackUnwinder::new(&timeline, recording, store.options());
     let mut printer = Printer::new(recording, &timeline, &reads, options, store, &unwinder);
 
     check_recorded(recording, &options.fields)?;

@@ -2,32 +2,81 @@
 //!
 //! The result has the form of a chain that the kernel walked (a marker, then addresses), so that everything after
 //! this treats both alike.
+//!
+//! The kernel's chains of aarch64 go along frame records, and a leaf function keeps none: its caller is
+//! missing. It is put in from the link register where unwind data says that it is there, as perf does.
 use crate::timeline::{ModuleKind, Timeline};
-use kymo_data::Sample;
-use kymo_data::abi::PERF_CONTEXT_USER;
+use kymo_data::abi::{
+    PERF_CONTEXT_MAX, PERF_CONTEXT_USER, PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER,
+};
+use kymo_data::{Recording, Sample};
+use kymo_symbols::SymbolOptions;
 use kymo_symbols::unwind::{
-    AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
+    AddressSpace, Arch, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
 use std::sync::OnceLock;
+
+/// The instruction set of the recorded machine, if its stacks are unwound. Where a pipe does not name
+/// the machine, the recorded registers tell: bits 24 to 31 stand for none of x86_64.
+pub fn recorded_arch(recording: &Recording) -> Option<Arch> {
+    match &recording.features.arch {
+        Some(machine) => Arch::of_machine(machine),
+        None => {
+            let masks = recording.events.list.iter().map(|event| event.attr.sample_regs_user);
+            let registers = masks.fold(0, |all, mask| all | mask);
+            Some(if registers >> 24 & 0xff == 0 { Arch::X86_64 } else { Arch::Aarch64 })
+        }
+    }
+}
+
+/// That the copied stacks of a recording cannot be unwound, if they cannot: one sentence.
+pub fn not_unwound(recording: &Recording) -> Option<String> {
+    let copies = |event: &kymo_data::Event| event.attr.sample_type & PERF_SAMPLE_STACK_USER != 0;
+    let machine = recording.features.arch.as_deref().filter(|_| recorded_arch(recording).is_none())?;
+    recording.events.list.iter().any(copies).then(|| {
+        format!(
+            "the recording's copies of stacks are of {machine}, which kymo does not unwind: programs have \
+             the sampled function only, without callers (record there with `--call-graph fp`)"
+        )
+    })
+}
 
 /// What all threads that unwind share: modules, and the address space of each version once it is needed.
 #[derive(Debug)]
 pub struct StackUnwinder<'a> {
     timeline: &'a Timeline,
+    arch: Option<Arch>,
     modules: UnwindModules,
     spaces: Vec<OnceLock<AddressSpace>>,
 }
 
 impl<'a> StackUnwinder<'a> {
     /// An unwinder for the samples of one timeline; files are read when a stack leads into them.
-    pub fn new(timeline: &'a Timeline) -> StackUnwinder<'a> {
+    pub fn new(timeline: &'a Timeline, recording: &Recording, symbols: &SymbolOptions) -> StackUnwinder<'a> {
         let spaces = (0..timeline.version_count()).map(|_| OnceLock::new()).collect();
-        StackUnwinder { timeline, modules: UnwindModules::new(), spaces }
+        let arch = recorded_arch(recording);
+        let modules = UnwindModules::of_recording(symbols);
+        let modules = match arch {
+            Some(arch) => modules.of_arch(arch),
+            None => modules,
+        };
+        StackUnwinder { timeline, arch, modules, spaces }
+    }
+
+    /// Whether chains of a recording's samples are others than the kernel's.
+    pub fn is_needed(recording: &Recording) -> bool {
+        let arch = recorded_arch(recording);
+        recording.events.list.iter().any(|event| {
+            let has = |bits| event.attr.sample_type & bits == bits;
+            let by_link = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER;
+            has(PERF_SAMPLE_STACK_USER) || (arch == Some(Arch::Aarch64) && has(by_link))
+        })
     }
 
     /// One thread's part.
     pub fn thread(&'a self) -> ThreadUnwinder<'a> {
-        ThreadUnwinder { shared: self, unwinder: Unwinder::new(Convention::Perf), frames: Vec::new() }
+        let unwinder = || Unwinder::new(Convention::Perf);
+        ThreadUnwinder { shared: self, unwinder: unwinder(), links: unwinder(), frames: Vec::new() }
     }
 
     fn space(&self, version: u32) -> &AddressSpace {
@@ -51,38 +100,70 @@ impl<'a> StackUnwinder<'a> {
 pub struct ThreadUnwinder<'a> {
     shared: &'a StackUnwinder<'a>,
     unwinder: Unwinder,
+    /// For callers by the link register: those are no walks to be counted.
+    links: Unwinder,
     frames: Vec<u64>,
 }
 
 impl ThreadUnwinder<'_> {
-    /// Appends the call chain of a sample to `out`: what the kernel walked, then the frames of the recorded stack.
-    pub fn chain(&mut self, sample: &Sample<'_>, maps: u32, stack: &[u8], out: &mut Vec<u8>) {
-        if let Some(words) = sample.callchain {
-            out.extend_from_slice(words.as_bytes());
-        }
-        let Some(frames) = self.frames(sample, maps, stack) else { return };
-        out.extend_from_slice(&PERF_CONTEXT_USER.to_le_bytes());
-        for frame in frames {
-            out.extend_from_slice(&frame.to_le_bytes());
+    /// Whether the call chain of a sample is another than the kernel's.
+    #[inline]
+    pub(crate) fn changes(&self, sample: &Sample<'_>) -> bool {
+        match sample.user_stack {
+            Some(stack) => !stack.is_empty(),
+            None => self.shared.arch == Some(Arch::Aarch64) && sample.user_regs.is_some(),
         }
     }
 
     /// The frames of the recorded stack, innermost first; `None` without registers.
     pub(crate) fn frames(&mut self, sample: &Sample<'_>, maps: u32, stack: &[u8]) -> Option<&[u64]> {
-        let regs = sample.user_regs?;
-        let regs = UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter())?;
         self.frames.clear();
+        let Some(arch) = self.shared.arch else {
+            // Where the kernel walked nothing, the program itself was sampled.
+            let in_kernel = sample.callchain.is_some_and(|chain| chain.iter().next().is_some());
+            self.frames.extend(sample.ip.filter(|_| !in_kernel));
+            return Some(&self.frames);
+        };
+        let regs = sample.user_regs?;
+        let regs = UserRegs::from_perf(arch, regs.abi, regs.mask, regs.values.iter())?;
         self.unwinder.unwind(self.shared.space(maps), &regs, stack, MAX_FRAMES, &mut self.frames);
         Some(&self.frames)
     }
 
-    /// Puts the call chain of a sample into `out`, by its stack where it has one.
+    /// Puts the call chain of a sample into `out`: what the kernel walked, then the frames of the
+    /// recorded stack where there is one.
     pub(crate) fn whole_chain(&mut self, sample: &Sample<'_>, maps: u32, out: &mut Vec<u8>) {
         out.clear();
-        match (sample.user_stack, sample.callchain) {
-            (Some(stack), _) if !stack.is_empty() => self.chain(sample, maps, stack, out),
-            (_, Some(words)) => out.extend_from_slice(words.as_bytes()),
-            (_, None) => {}
+        if let Some(words) = sample.callchain {
+            out.extend_from_slice(words.as_bytes());
+        }
+        match sample.user_stack {
+            Some(stack) if !stack.is_empty() => {
+                let Some(frames) = self.frames(sample, maps, stack) else { return };
+                out.extend_from_slice(&PERF_CONTEXT_USER.to_le_bytes());
+                out.extend(frames.iter().flat_map(|frame| frame.to_le_bytes()));
+            }
+            None if self.shared.arch == Some(Arch::Aarch64) => self.put_leaf_caller(sample, maps, out),
+            _ => {}
+        }
+    }
+
+    /// Puts the caller of a leaf function into a chain that the kernel walked, behind the function, if
+    /// others follow there, as perf does.
+    fn put_leaf_caller(&mut self, sample: &Sample<'_>, maps: u32, chain: &mut Vec<u8>) {
+        let Some(regs) = sample.user_regs else { return };
+        let mut words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let Some(marker) = words.position(|word| word == PERF_CONTEXT_USER) else { return };
+        let mut next = || words.next().filter(|word| *word < PERF_CONTEXT_MAX);
+        let (Some(leaf), Some(outer)) = (next(), next()) else { return };
+        let Some(regs) = UserRegs::of_leaf(leaf, regs.mask, regs.values.iter()) else { return };
+        self.frames.clear();
+        self.links.unwind(self.shared.space(maps), &regs, &[], 2, &mut self.frames);
+        if let [_, caller] = self.frames[..]
+            && caller != outer
+        {
+            let at = (marker + 2) * 8;
+            chain.splice(at..at, caller.to_le_bytes());
         }
     }
 

@@ -14,6 +14,10 @@ const USER_REGS: u64 = (1 << 33) - 1;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const USER_REGS: u64 = 0;
 
+/// The register with the caller of a leaf function, where the kernel's call chains leave it out:
+/// the link register.
+const LEAF_REGS: u64 = if cfg!(target_arch = "aarch64") { 1 << 30 } else { 0 };
+
 /// What all events of a list have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common {
@@ -238,7 +242,13 @@ fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Opt
     match call_graph {
         CallGraph::None => {}
         // What is not resolved has no plan that could choose.
-        CallGraph::FramePointers | CallGraph::Auto => attr.sample_type |= Perf::SAMPLE_CALLCHAIN,
+        CallGraph::FramePointers | CallGraph::Auto => {
+            attr.sample_type |= Perf::SAMPLE_CALLCHAIN;
+            if LEAF_REGS != 0 && options.chain_mode != Some(CpuMode::Kernel) {
+                attr.sample_type |= Perf::SAMPLE_REGS_USER;
+                attr.sample_regs_user |= LEAF_REGS;
+            }
+        }
         CallGraph::Dwarf { stack_bytes } => {
             attr.sample_type |= Perf::SAMPLE_CALLCHAIN | Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER;
             attr.set_exclude_callchain_user(1);

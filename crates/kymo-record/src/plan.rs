@@ -13,6 +13,7 @@ use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::bpf::Follower;
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
+use kymo_symbols::unwind::Arch;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
@@ -293,12 +294,13 @@ impl RecordingPlan {
         self.open.events.iter().any(|event| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0)
     }
 
-    /// Whether stacks are unwound while recording; on other machines than x86_64 they are kept.
+    /// Whether stacks are unwound while recording; on machines whose stacks are not unwound they are
+    /// kept.
     pub fn reduces(&self) -> bool {
         let unwinds = !self.options.raw_stacks
             && self.options.fields.user_registers == 0
             && !self.keeps_newest()
-            && cfg!(target_arch = "x86_64");
+            && Arch::NATIVE.is_some();
         unwinds && self.copies_stacks()
     }
 

@@ -15,6 +15,7 @@
 use crate::options::{CallGraph, CpuMode, Options, Rate};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys;
+use kymo_symbols::unwind::Arch;
 
 /// The largest copy, for which a record has room (perf_event_open(2): below 64 KiB, a multiple of
 /// 8).
@@ -31,7 +32,7 @@ pub(crate) fn unwinds(options: &Options) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let by_time = options.events.iter().any(|event| frequency(event, options.rate).is_some());
     let unwindable = options.fields.user_registers == 0 && options.chain_mode != Some(CpuMode::Kernel);
-    cfg!(target_arch = "x86_64") && unwindable && !keeps_newest && !options.no_samples && by_time
+    Arch::NATIVE.is_some() && unwindable && !keeps_newest && !options.no_samples && by_time
 }
 
 /// Decides for each event, if `auto` is to decide. `ring_pages`: the size of each ring.
@@ -117,7 +118,7 @@ mod tests {
             (options.call_graph, own)
         };
         let by_count = Some(EventCallGraph::FramePointers);
-        if cfg!(target_arch = "x86_64") {
+        if Arch::NATIVE.is_some() {
             let few = Rate::Default(99);
             assert_eq!(resolved("cpu-clock", few, false), (copies, vec![None]));
             assert_eq!(resolved("cpu-clock,cs/period=1/", few, false), (copies, vec![None, by_count]));

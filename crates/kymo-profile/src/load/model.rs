@@ -12,7 +12,7 @@
 use super::{LoadOptions, LostAt, RecordCounts};
 use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
 use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
-use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{AddressSpace, Arch, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::collections::HashMap;
 
 mod tables;
@@ -471,7 +471,7 @@ impl Samples<'_> {
         words: &mut Vec<u64>,
     ) {
         let Some(regs) =
-            sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.abi, r.mask, r.values.iter()))
+            sample.user_regs.and_then(|r| UserRegs::from_perf(Arch::X86_64, r.abi, r.mask, r.values.iter()))
         else {
             return;
         };

@@ -1,7 +1,7 @@
 //! Reads the samples of a plain perf.data file with registers and stacks, each with its process's mappings.
 use kymo_data::abi::*;
 use kymo_data::{Attr, RawRecord, Record, RecordHeader, SampleLayout};
-use kymo_symbols::unwind::{AddressSpace, UnwindModules, UserRegs};
+use kymo_symbols::unwind::{AddressSpace, Arch, UnwindModules, UserRegs};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -42,7 +42,8 @@ pub(crate) fn samples(path: &Path, modules: &UnwindModules) -> Vec<RecordedSampl
         if record.header.kind == PERF_RECORD_SAMPLE {
             let sample = layout.parse_record(&record).expect("a sample");
             let (Some(regs), Some(stack)) = (sample.user_regs, sample.user_stack) else { continue };
-            let Some(regs) = UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter()) else {
+            let Some(regs) = UserRegs::from_perf(Arch::X86_64, regs.abi, regs.mask, regs.values.iter())
+            else {
                 continue;
             };
             let space = spaces.entry(sample.pid.unwrap_or(0)).or_default().clone();

@@ -8,7 +8,7 @@ use crate::account::Unwound;
 use crate::python::PythonStacks;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
-use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{Arch, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
 /// How much of a stack is read at once beyond its copy.
@@ -146,7 +146,8 @@ impl Worker {
         let stack = sample.user_stack.unwrap_or(&[]);
         let regs = sample
             .user_regs
-            .and_then(|regs| UserRegs::from_perf_x86_64(regs.abi, regs.mask, regs.values.iter()));
+            .zip(Arch::NATIVE)
+            .and_then(|(regs, arch)| UserRegs::from_perf(arch, regs.abi, regs.mask, regs.values.iter()));
         let Some(regs) = regs else { return Some((parts, false)) };
         if stack.is_empty() {
             self.counts.without_stack += 1;

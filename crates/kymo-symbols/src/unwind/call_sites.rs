@@ -14,7 +14,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::regs::{RSP, UserRegs};
+use super::arch::Arch;
+use super::instructions::{self, Before, LONGEST_CALL};
+use super::regs::UserRegs;
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
 
@@ -26,24 +28,6 @@ const MOST_WORDS: usize = 4 << 10;
 const MOST_CODE_BYTES: u64 = 16 << 10;
 /// Addresses that are remembered, before everything is forgotten.
 const MOST_KNOWN: usize = 1 << 16;
-/// The longest call instruction that is recognised.
-const LONGEST_CALL: usize = 7;
-
-/// What lies before an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
-    /// No call.
-    Other,
-    /// A call through a register or memory.
-    Indirect,
-    /// A call to a jump stub.
-    Stub,
-    /// A `nop`: where Go's runtime lets the first function of a goroutine return to
-    /// (`runtime.goexit`).
-    Nop,
-    /// A call to the address that is so far away, in bytes from the address behind the call.
-    Direct(i32),
-}
 
 /// The call instructions seen so far, by module and file offset of the address behind them.
 #[derive(Debug, Default)]
@@ -72,7 +56,7 @@ impl CallSites {
     ) -> Option<u64> {
         let (slot, address) = self.return_address(space, regs, stack, behind, is_generated)?;
         regs.ip = address;
-        regs.set(RSP, Some(slot.wrapping_add(8)));
+        regs.set_sp(slot.wrapping_add(8));
         Some(slot)
     }
 
@@ -91,7 +75,7 @@ impl CallSites {
             self.words_left = self.words_left.checked_sub(1)?;
             let word = stack.word(slot)?;
             let Some(mapping) = space.find(word) else { continue };
-            let leads_here = match self.before(space, mapping, word) {
+            let leads_here = match self.before(regs.arch, space, mapping, word) {
                 Before::Other | Before::Nop => false,
                 // No jump stub leads to it. It may have been jumped to from the function that was
                 // called, as from the interpreter of PHP.
@@ -112,31 +96,49 @@ impl CallSites {
 
     /// Whether a function whose frame pointer was followed may return to this address. Generated
     /// code cannot be read: there it may.
-    pub(super) fn may_return_to(&mut self, space: &AddressSpace, address: u64) -> bool {
+    pub(super) fn may_return_to(&mut self, arch: Arch, space: &AddressSpace, address: u64) -> bool {
         let Some(mapping) = space.find(address) else { return false };
-        mapping.module.is_none() || self.before(space, mapping, address) != Before::Other
+        mapping.module.is_none() || self.before(arch, space, mapping, address) != Before::Other
     }
 
     /// Whether the function that returns to this address is a thread's first: what follows is the
     /// system call `exit` (as in `clone` of C libraries and of Go's runtime), `hlt` (as in
     /// `_start`), or the call of a function that is a breakpoint (as in the start of Go's main
     /// thread).
-    pub(super) fn is_thread_start(space: &AddressSpace, address: u64) -> bool {
-        /// mov $60 (exit), %eax; syscall. Before it, the exit status is put into edi.
-        const EXIT: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+    pub(super) fn is_thread_start(arch: Arch, space: &AddressSpace, address: u64) -> bool {
         let Some(code) = code_at::<12>(space, address) else { return false };
-        match code {
-            [0xf4, ..] => true,
-            [0xe8, a, b, c, d, ..] => {
-                let target =
-                    address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
-                matches!(code_at(space, target), Some([0xcc, _] | [0xcd, 3]))
-            }
-            _ => code.windows(EXIT.len()).any(|window| window == EXIT),
-        }
+        let stops = arch == Arch::X86_64
+            && match code {
+                [0xf4, ..] => true,
+                [0xe8, a, b, c, d, ..] => {
+                    let target =
+                        address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+                    matches!(code_at(space, target), Some([0xcc, _] | [0xcd, 3]))
+                }
+                _ => false,
+            };
+        stops || instructions::exits_thread(arch, &code)
     }
 
-    fn before(&mut self, space: &AddressSpace, mapping: &Mapping, address: u64) -> Before {
+    /// Whether the link register of the innermost frame holds the address that this frame returns to:
+    /// a call of the frame's function, as far as can be seen, lies before it. Once the function has
+    /// called another, the register holds an address in the function itself. `None`: the code cannot
+    /// be read.
+    pub(super) fn is_link(space: &AddressSpace, regs: &UserRegs, link: u64) -> Option<bool> {
+        let Some(mapping) = space.find(link) else { return Some(false) };
+        let start = mapping.file_offset(link).wrapping_sub(LONGEST_CALL as u64);
+        let code = mapping.module.as_ref()?.code_at(start)?;
+        Some(match instructions::call(regs.arch, &code) {
+            Before::Indirect | Before::Stub => true,
+            Before::Direct(distance) => {
+                let target = link.wrapping_add_signed(distance.into());
+                is_stub(regs.arch, space, target) || regs.ip.wrapping_sub(target) < MOST_CODE_BYTES
+            }
+            Before::Nop | Before::Other => false,
+        })
+    }
+
+    fn before(&mut self, arch: Arch, space: &AddressSpace, mapping: &Mapping, address: u64) -> Before {
         let Some(module) = &mapping.module else { return Before::Other };
         let key = (module.id(), mapping.file_offset(address));
         if let Some(&known) = self.known.get(&key) {
@@ -146,8 +148,10 @@ impl CallSites {
             self.known.clear();
         }
         let code = key.1.checked_sub(LONGEST_CALL as u64).and_then(|start| module.code_at(start));
-        let before = code.map_or(Before::Other, |code| match call(&code) {
-            Before::Direct(distance) if is_stub(space, address.wrapping_add_signed(distance.into())) => {
+        let before = code.map_or(Before::Other, |code| match instructions::call(arch, &code) {
+            Before::Direct(distance)
+                if is_stub(arch, space, address.wrapping_add_signed(distance.into())) =>
+            {
                 Before::Stub
             }
             other => other,
@@ -157,86 +161,12 @@ impl CallSites {
     }
 }
 
-/// The call instruction that these bytes end with. Its bytes may by chance be those of other
-/// instructions.
-fn call(code: &[u8; LONGEST_CALL]) -> Before {
-    if code[2] == 0xe8 {
-        return Before::Direct(i32::from_le_bytes([code[3], code[4], code[5], code[6]]));
-    }
-    // FF /2: the byte behind it says what follows; see the Intel manual, volume 2, tables 2-2 and
-    // 2-3.
-    let is_indirect = |length: usize| {
-        let [opcode, mode, ..] = code[LONGEST_CALL - length..] else { return false };
-        let has_index = mode >> 6 != 3 && mode & 7 == 4;
-        let displacement = match mode >> 6 {
-            0 if mode & 7 == 5 => 4,
-            0 if has_index && length == 7 => 4,
-            1 => 1,
-            2 => 4,
-            _ => 0,
-        };
-        opcode == 0xff && mode >> 3 & 7 == 2 && length == 2 + usize::from(has_index) + displacement
-    };
-    match code[LONGEST_CALL - 1] {
-        _ if [2, 3, 4, 6, 7].into_iter().any(is_indirect) => Before::Indirect,
-        0x90 => Before::Nop,
-        _ => Before::Other,
-    }
-}
-
-/// Whether a jump through memory lies here, as in a procedure linkage table.
-fn is_stub(space: &AddressSpace, address: u64) -> bool {
-    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-    let Some(code) = code_at::<7>(space, address) else { return false };
-    let rest = code.strip_prefix(&ENDBR64).unwrap_or(&code);
-    // `bnd jmp`, then `jmp *offset(%rip)`.
-    let rest = rest.strip_prefix(&[0xf2]).unwrap_or(rest);
-    rest.starts_with(&[0xff, 0x25])
+/// Whether a jump stub lies here.
+fn is_stub(arch: Arch, space: &AddressSpace, address: u64) -> bool {
+    code_at(space, address).is_some_and(|code| instructions::is_stub(arch, &code))
 }
 
 fn code_at<const N: usize>(space: &AddressSpace, address: u64) -> Option<[u8; N]> {
     let mapping = space.find(address)?;
     mapping.module.as_ref()?.code_at(mapping.file_offset(address))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Checks which instructions are taken for calls: all forms of `call` in 64-bit code, by their
-    /// bytes as an assembler makes them, and none of their neighbours.
-    #[test]
-    fn calls_are_recognised() {
-        let padded = |bytes: &[u8]| {
-            let mut code = [0x90; LONGEST_CALL];
-            code[LONGEST_CALL - bytes.len()..].copy_from_slice(bytes);
-            call(&code)
-        };
-        assert_eq!(padded(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), Before::Direct(-16), "call rel32");
-        let indirect: [(&str, &[u8]); 9] = [
-            ("call *%rax", &[0xff, 0xd0]),
-            ("call *%r12", &[0x41, 0xff, 0xd4]),
-            ("call *(%rbx)", &[0xff, 0x13]),
-            ("call *8(%rax)", &[0xff, 0x50, 0x08]),
-            ("call *0x18(%rsp)", &[0xff, 0x54, 0x24, 0x18]),
-            ("call *(%rax,%rcx,8)", &[0xff, 0x14, 0xc8]),
-            ("call *0x1234(%rax)", &[0xff, 0x90, 0x34, 0x12, 0, 0]),
-            ("call *0x10(%rip)", &[0xff, 0x15, 0x10, 0, 0, 0]),
-            ("call *0x1234(%rsp)", &[0xff, 0x94, 0x24, 0x34, 0x12, 0, 0]),
-        ];
-        for (text, bytes) in indirect {
-            assert_eq!(padded(bytes), Before::Indirect, "{text}");
-        }
-        let others: [(&str, &[u8]); 5] = [
-            ("jmp *%rax", &[0xff, 0xe0]),
-            ("push 8(%rax)", &[0xff, 0x70, 0x08]),
-            ("jmp *%rcx", &[0xff, 0xe1]),
-            ("jmp rel32", &[0xe9, 0, 0, 0, 0]),
-            ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5]),
-        ];
-        for (text, bytes) in others {
-            assert_eq!(padded(bytes), Before::Other, "{text}");
-        }
-        assert_eq!(padded(&[0x90]), Before::Nop);
-    }
 }

@@ -1,8 +1,10 @@
 //! Stacks of 32-bit tasks: along their frame pointers, as the kernel walks them.
 //!
-//! No unwind data is read for them: their registers and stacks have another shape.
+//! No unwind data is read for them: their registers and stacks have another shape. Tasks of 32-bit
+//! ARM have no frame pointer that all compilers agree on: they have the sampled address only.
 
-use super::regs::{RBP, UserRegs};
+use super::arch::{Arch, RBP};
+use super::regs::UserRegs;
 use super::stack::Stack;
 use super::stats::Stop;
 
@@ -15,6 +17,10 @@ pub(super) fn walk(regs: &UserRegs, stack: Stack<'_>, back: u64, full: usize, ou
     };
     let mut frame = regs.get(RBP).unwrap_or(0) & u64::from(u32::MAX);
     let mut address = regs.ip;
+    if regs.arch != Arch::X86_64 {
+        out.push(address);
+        return Stop::NoUnwindInfo;
+    }
     loop {
         if out.len() >= full {
             return Stop::Limit;

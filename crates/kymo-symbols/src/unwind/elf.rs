@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use super::arch::Arch;
 use crate::budget::{Budget, Charge, is_stored};
 
 /// Loaded segments beyond these are not looked at: real files have ten, and each address is looked up in all of them.
@@ -22,7 +23,6 @@ const LONGEST_NAME: usize = 32;
 /// The largest section that is read; the unwind data of the largest programs known is a tenth of it.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
 
-const EM_X86_64: u16 = 62;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
@@ -91,8 +91,9 @@ pub(super) struct Section {
 }
 
 /// What was found in the file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ElfParts {
+    pub(super) arch: Arch,
     pub(super) segments: Vec<Segment>,
     pub(super) build_id: Option<Vec<u8>>,
     pub(super) eh_frame: Option<Section>,
@@ -107,6 +108,21 @@ pub(super) struct ElfParts {
 }
 
 impl ElfParts {
+    fn empty(arch: Arch) -> ElfParts {
+        ElfParts {
+            arch,
+            segments: Vec::new(),
+            build_id: None,
+            eh_frame: None,
+            eh_frame_hdr: None,
+            debug_frame: None,
+            text_svma: 0,
+            got_svma: 0,
+            stubs: Vec::new(),
+            room: Vec::new(),
+        }
+    }
+
     /// Reads the parts of an image.
     ///
     /// # Errors
@@ -125,10 +141,10 @@ impl ElfParts {
             return Err("it is not a 64-bit little-endian ELF file".to_owned());
         }
         let machine = u16_at(&header, 18);
-        if machine != EM_X86_64 {
-            return Err(format!("it is for ELF machine {machine}, and only x86_64 (62) can be unwound"));
-        }
-        let mut parts = ElfParts::default();
+        let arch = Arch::of_elf(machine).ok_or_else(|| {
+            format!("it is for ELF machine {machine}; x86_64 (62) and aarch64 (183) can be unwound")
+        })?;
+        let mut parts = ElfParts::empty(arch);
         let unwind_segment = parts.read_segments(image, &header);
         parts.read_sections(image, &header, budget)?;
         if parts.eh_frame.is_none()
@@ -273,6 +289,11 @@ impl ElfParts {
         let segment = self.segments.iter().find(exact).or_else(|| self.segments.iter().find(paged))?;
         Some(segment.svma.wrapping_add(file_offset.wrapping_sub(segment.offset)))
     }
+}
+
+/// The instruction set that the code of an image is for, if it says.
+pub(super) fn arch(image: &Image) -> Option<Arch> {
+    Arch::of_elf(u16_at(&image.read(18, 2)?, 0))
 }
 
 /// Room for a section, before it is read.

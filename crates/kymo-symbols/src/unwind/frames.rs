@@ -7,6 +7,7 @@ use gimli::{
     UnwindContext, UnwindOffset, UnwindSection,
 };
 
+use super::arch::Arch;
 use super::elf::{ElfParts, Section};
 use super::module::Module;
 use super::rule::{FrameRule, Rule};
@@ -32,7 +33,9 @@ const MOST_WALKED_BYTES: u64 = 1 << 30;
 const MOST_CIE_BYTES: usize = 512 << 20;
 
 /// mov $15 (rt_sigreturn), %rax; syscall: all of a signal trampoline.
-const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const X86_64_SIGRETURN: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// mov x8, #139 (rt_sigreturn); svc #0
+const AARCH64_SIGRETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4];
 
 /// Where the frame descriptions start, by the first address they cover: for sections without a lookup table.
 type Index = Vec<(u64, usize)>;
@@ -114,24 +117,32 @@ impl Frames {
             return self.rule_of(&section, &fde, svma, context);
         }
         if self.parts.stubs.iter().any(|range| range.contains(&svma)) {
-            return Rule::just_called().into();
+            return Rule::just_called(self.parts.arch).into();
         }
-        // A sample in the kernel's work of rt_sigreturn is behind the trampoline's last instruction, a return address
-        // has been put one byte back from its first: from nine bytes before to ten behind, all of it is seen.
-        let start = file_offset.saturating_sub(SIGRETURN.len() as u64);
-        if module
-            .code_at::<19>(start)
-            .is_some_and(|code| code.windows(SIGRETURN.len()).any(|window| window == SIGRETURN))
-        {
-            return FrameRule { rule: Rule::signal_trampoline(), signal: true };
+        if self.is_sigreturn(module, file_offset) {
+            return FrameRule { rule: Rule::signal_trampoline(self.parts.arch), signal: true };
         }
         Rule::FramePointer.into()
+    }
+
+    /// Whether an address is in a signal trampoline, or just behind it: a sample in the kernel's work of
+    /// rt_sigreturn is behind the last instruction, a return address has been put one byte back from
+    /// the first.
+    fn is_sigreturn(&self, module: &Module, file_offset: u64) -> bool {
+        let code = match self.parts.arch {
+            Arch::X86_64 => X86_64_SIGRETURN,
+            Arch::Aarch64 => AARCH64_SIGRETURN,
+        };
+        let start = file_offset.saturating_sub(code.len() as u64);
+        let found = module.code_at::<19>(start);
+        found.is_some_and(|found| found.windows(code.len()).any(|window| window == code))
     }
 
     fn eh_frame(&self) -> Option<EhFrame<Slice<'_>>> {
         let section = self.parts.eh_frame.as_ref()?;
         let mut frame = EhFrame::new(&section.bytes, LittleEndian);
         frame.set_address_size(8);
+        frame.set_vendor(self.vendor());
         Some(frame)
     }
 
@@ -139,7 +150,16 @@ impl Frames {
         let section = self.parts.debug_frame.as_ref()?;
         let mut frame = DebugFrame::new(&section.bytes, LittleEndian);
         frame.set_address_size(8);
+        frame.set_vendor(self.vendor());
         Some(frame)
+    }
+
+    /// Whose numbers of call frame instructions the tables use.
+    fn vendor(&self) -> gimli::Vendor {
+        match self.parts.arch {
+            Arch::X86_64 => gimli::Vendor::Default,
+            Arch::Aarch64 => gimli::Vendor::AArch64,
+        }
     }
 
     fn has_no_table(&self) -> bool {
@@ -177,7 +197,7 @@ impl Frames {
             Rule::Bad
         } else {
             match fde.unwind_info_for_address(section, &self.bases, context, svma) {
-                Ok(row) => Rule::from_row(row, section),
+                Ok(row) => Rule::from_row(self.parts.arch, row, section),
                 Err(_) => Rule::Bad,
             }
         };

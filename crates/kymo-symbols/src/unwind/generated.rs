@@ -1,7 +1,8 @@
 //! Frames of generated code, which has no unwind data: the caller of this crate may know how its
 //! compiler lays them out.
 
-use super::regs::{RBP, RSP, UserRegs};
+use super::arch::{Arch, LR};
+use super::regs::UserRegs;
 use super::stack::Stack;
 use super::stats::Stop;
 
@@ -74,24 +75,24 @@ impl GeneratedFrame {
                 let ip = word(at(return_address))?;
                 let caller = match frame_pointer {
                     Some(bytes) => Some(word(at(bytes))?),
-                    None => regs.get(RBP),
+                    None => regs.get(regs.arch.fp()),
                 };
                 let sp = at(return_address).wrapping_add(8);
                 regs.forget_all();
                 regs.ip = ip;
-                regs.set(RBP, caller);
-                regs.set(RSP, Some(sp));
+                regs.set(regs.arch.fp(), caller);
+                regs.set_sp(sp);
                 Ok(())
             }
             GeneratedFrame::ByFramePointer { has_stack_pointer } => {
-                let frame = regs.get(RBP).ok_or(Stop::RegisterUnknown)?;
+                let frame = regs.get(regs.arch.fp()).ok_or(Stop::RegisterUnknown)?;
                 step_frame_pointer(regs, stack)?;
                 if has_stack_pointer {
                     let sp = word(frame.wrapping_sub(8))?;
                     if sp.wrapping_sub(frame) > MAX_GUESSED_FRAME_BYTES {
                         return Err(Stop::NoUnwindInfo);
                     }
-                    regs.set(RSP, Some(sp));
+                    regs.set_sp(sp);
                 }
                 Ok(())
             }
@@ -100,9 +101,12 @@ impl GeneratedFrame {
     }
 }
 
-/// The caller of a frame that no unwind data covers, if it keeps a frame pointer.
+/// The caller of a frame that no unwind data covers, if it keeps a frame pointer. It points to the
+/// caller's frame pointer and the return address. The caller's stack pointer is just above; on
+/// aarch64 it may be higher, as the two lie at the bottom of many frames.
 pub(super) fn step_frame_pointer(regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
-    let frame = regs.get(RBP).ok_or(Stop::RegisterUnknown)?;
+    let fp = regs.arch.fp();
+    let frame = regs.get(fp).ok_or(Stop::RegisterUnknown)?;
     if frame == 0 {
         return Err(Stop::Root);
     }
@@ -115,7 +119,10 @@ pub(super) fn step_frame_pointer(regs: &mut UserRegs, stack: Stack<'_>) -> Resul
     let ip = word(frame.wrapping_add(8))?;
     regs.forget_all();
     regs.ip = ip;
-    regs.set(RBP, Some(saved));
-    regs.set(RSP, Some(frame.wrapping_add(16)));
+    regs.set(fp, Some(saved));
+    regs.set_sp(frame.wrapping_add(16));
+    if regs.arch == Arch::Aarch64 {
+        regs.set(LR, Some(ip));
+    }
     Ok(())
 }

@@ -91,16 +91,25 @@
 //! there; it is five times slower where processes come and go. The cold first rounds in that file
 //! cannot be compared: the rival's modules are loaded before its clock starts.
 //!
-//! x86_64 only; 32-bit tasks are walked along frame pointers. For other machines a module is
-//! refused when it is read, see [`UnwindModules::problems`]; an aarch64 register file and rule set
-//! would stand beside [`UserRegs`] and the rules.
+//! # Instruction sets
+//!
+//! x86_64 and aarch64, by [`Arch`]; a recording of either is unwound on any machine. 32-bit tasks of
+//! x86 are walked along frame pointers. A file for another machine than the recorded one is refused
+//! when it is read, see [`UnwindModules::problems`].
+//!
+//! On aarch64 a return address may carry a signature (pointer authentication). The bits of every
+//! return address above the process's address space are cleared, whatever the tables say: code
+//! without tables signs, too. The innermost frame of code without tables returns to the link
+//! register if a call of that code lies before it, else along the frame record.
 
+mod arch;
 mod call_sites;
 mod compat;
 mod elf;
 mod expression;
 mod frames;
 mod generated;
+mod instructions;
 mod module;
 mod regs;
 mod rule;
@@ -114,6 +123,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+pub use arch::Arch;
 pub use elf::Image;
 pub use generated::{GeneratedCode, GeneratedFrame, UnknownCode};
 pub use module::{FileId, MappedFile, Module, ModuleProblem, Opener, Seen, UnwindModules, own_vdso};

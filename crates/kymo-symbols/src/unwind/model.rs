@@ -7,8 +7,9 @@ use gimli::{
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value,
 };
 
+use super::arch::Arch;
 use super::elf::ElfParts;
-use super::regs::{RBP, REGISTERS, RETURN_ADDRESS, RSP, UserRegs};
+use super::regs::UserRegs;
 use super::stats::Stop;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -65,6 +66,7 @@ impl Model {
             bytes.map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).ok_or(far)
         };
         let mut regs = *regs;
+        let mask = regs.arch.address_mask(mapped.end.max(start));
         let mut frames = Vec::new();
         let mut called = false;
         loop {
@@ -77,6 +79,7 @@ impl Model {
                 return (frames, Stop::NoMapping);
             }
             let (signal, caller) = self.caller(lookup, &regs, &word, frames.len() == 1);
+            let caller = caller.map(|caller| UserRegs { ip: caller.ip & mask, ..caller });
             match caller {
                 Err(stop) => return (frames, stop),
                 Ok(caller) if caller.ip == 0 => return (frames, Stop::Root),
@@ -97,7 +100,10 @@ impl Model {
         word: &impl Fn(u64) -> Result<u64>,
         innermost: bool,
     ) -> (bool, Result<UserRegs>) {
-        let section = EhFrame::new(&self.frame, LittleEndian);
+        let mut section = EhFrame::new(&self.frame, LittleEndian);
+        if regs.arch == Arch::Aarch64 {
+            section.set_vendor(gimli::Vendor::AArch64);
+        }
         let fde = self.functions.range(..=lookup).next_back().filter(|(_, (end, _))| lookup < *end).and_then(
             |(_, (_, at))| section.fde_from_offset(&self.bases, (*at).into(), EhFrame::cie_from_offset).ok(),
         );
@@ -119,9 +125,14 @@ fn follow_row(
     word: &impl Fn(u64) -> Result<u64>,
     innermost: bool,
 ) -> Result<UserRegs> {
-    if matches!(row.register(gimli::X86_64::RA), None | Some(RegisterRule::Undefined))
-        || row.register(gimli::X86_64::RBP) == Some(RegisterRule::Undefined)
-    {
+    let arch = regs.arch;
+    let column = gimli::Register(arch.return_column() as u16);
+    let is_root = match (arch, row.register(column)) {
+        (_, Some(RegisterRule::Undefined)) | (Arch::X86_64, None) => true,
+        (Arch::X86_64, _) => row.register(gimli::X86_64::RBP) == Some(RegisterRule::Undefined),
+        (Arch::Aarch64, _) => false,
+    };
+    if is_root {
         return Err(Stop::Root);
     }
     let known = |number: u16| regs.get(usize::from(number)).ok_or(Stop::RegisterUnknown);
@@ -146,30 +157,45 @@ fn follow_row(
         let number = usize::from(register.0);
         let popped = |offset: &i64| {
             let below = regs.sp().wrapping_sub(cfa.wrapping_add_signed(*offset));
-            innermost && (1..=256).contains(&below)
+            arch == Arch::X86_64 && innermost && (1..=256).contains(&below)
         };
         match rule {
-            _ if number >= REGISTERS || number == RSP => {}
+            _ if number >= arch.registers() || number == arch.sp() || *register == column => {}
             RegisterRule::SameValue => {}
             RegisterRule::Offset(offset) if popped(offset) => {}
             rule => caller.set(number, value(rule).ok()),
         }
     }
-    debug_assert_eq!(RETURN_ADDRESS, usize::from(gimli::X86_64::RA.0));
-    caller.ip = value(&row.register(gimli::X86_64::RA).ok_or(Stop::Root)?)?;
-    caller.set(RSP, Some(cfa));
+    let return_address = match row.register(column) {
+        None | Some(RegisterRule::SameValue) if arch == Arch::Aarch64 => known(column.0)?,
+        rule => value(&rule.ok_or(Stop::Root)?)?,
+    };
+    caller.ip = return_address;
+    if arch == Arch::Aarch64 {
+        caller.set(arch.return_column(), Some(return_address));
+    }
+    caller.set_sp(cfa);
     Ok(caller)
 }
 
 fn follow_frame_pointer(regs: &UserRegs, word: &impl Fn(u64) -> Result<u64>) -> Result<UserRegs> {
-    let frame = regs.get(RBP).ok_or(Stop::RegisterUnknown)?;
+    let frame = regs.get(regs.arch.fp()).ok_or(Stop::RegisterUnknown)?;
     if frame == 0 {
         return Err(Stop::Root);
     }
     if frame < regs.sp() || frame - regs.sp() > 0x4000 || frame % 8 != 0 {
         return Err(Stop::NoUnwindInfo);
     }
-    Ok(UserRegs::new(word(frame + 8)?, frame + 16, word(frame)?))
+    let mut caller = *regs;
+    caller.forget_all();
+    let saved = word(frame)?;
+    caller.ip = word(frame + 8)?;
+    caller.set_sp(frame + 16);
+    caller.set(regs.arch.fp(), Some(saved));
+    if regs.arch == Arch::Aarch64 {
+        caller.set(regs.arch.return_column(), Some(caller.ip));
+    }
+    Ok(caller)
 }
 
 fn evaluate(

@@ -1,5 +1,6 @@
 //! The store of modules: one entry per file, shared by all processes and threads.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -11,9 +12,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 
-use super::elf::{ElfParts, Image};
+use super::arch::Arch;
+use super::elf::{self, ElfParts, Image};
 use super::frames::Frames;
 use crate::budget::{Budget, open_regular};
+use crate::locate;
+use crate::options::SymbolOptions;
 
 /// Device (major, minor) and inode: two files of one name are two modules.
 pub type FileId = (u32, u32, u64);
@@ -60,6 +64,8 @@ pub struct ModuleProblem {
 /// What all modules of a store share.
 struct Shared {
     open: Box<Opener>,
+    /// The instruction set of the recorded machine: files for another one are not what was mapped.
+    arch: Option<Arch>,
     budget_bytes: u64,
     /// The account of what files may cost.
     budget: Budget,
@@ -90,7 +96,33 @@ impl std::fmt::Debug for UnwindModules {
 impl UnwindModules {
     /// A store that opens the paths of the recording on this machine, and its own vdso for `[vdso]`.
     pub fn new() -> UnwindModules {
-        UnwindModules::with_opener(Box::new(open_here), DEFAULT_BUDGET_BYTES)
+        UnwindModules::of_recording(&SymbolOptions::default())
+    }
+
+    /// A store for a recording: files lie below the folder that stands for the recorded machine's
+    /// root, if there is one.
+    pub fn of_recording(options: &SymbolOptions) -> UnwindModules {
+        let options = options.clone();
+        let open = move |file: &MappedFile<'_>| match file.path {
+            b"[vdso]" => own_vdso(),
+            path => {
+                let path = locate::below_root(&options, Path::new(OsStr::from_bytes(path)));
+                open_regular(&path).map(|(file, _)| Image::File(file))
+            }
+        };
+        UnwindModules::with_opener(Box::new(open), DEFAULT_BUDGET_BYTES)
+    }
+
+    /// The same of a machine of this instruction set.
+    ///
+    /// Files for another one are refused: they lie here under the path of what was recorded there.
+    #[must_use]
+    pub fn of_arch(mut self, arch: Arch) -> UnwindModules {
+        // No module shares it before the first was asked for.
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.arch = Some(arch);
+        }
+        self
     }
 
     /// A store with another way to find files (a `--symfs` directory, a build-id cache, bytes in memory).
@@ -98,6 +130,7 @@ impl UnwindModules {
     pub fn with_opener(open: Box<Opener>, budget_bytes: u64) -> UnwindModules {
         let shared = Shared {
             open,
+            arch: Arch::NATIVE,
             budget_bytes,
             budget: Budget::default(),
             kept_bytes: AtomicU64::new(0),
@@ -222,6 +255,10 @@ impl Module {
     fn load(&self) -> Result<Frames, String> {
         let image = (self.shared.open)(&self.file()).map_err(|e| e.to_string())?;
         let parts = ElfParts::read(&image, &self.shared.budget)?;
+        if let Some(arch) = self.shared.arch.filter(|arch| *arch != parts.arch) {
+            let (found, wanted) = (parts.arch.name(), arch.name());
+            return Err(format!("the file here is for {found}, the recorded machine is {wanted}"));
+        }
         if let Some(found) = &parts.build_id
             && !self.build_id.is_empty()
             && !same_build(&self.build_id, found)
@@ -252,8 +289,12 @@ impl Module {
 
     /// Some bytes of machine code, to recognise signal trampolines, calls and jump stubs.
     pub(super) fn code_at<const N: usize>(&self, file_offset: u64) -> Option<[u8; N]> {
-        let image = self.code.get_or_init(|| (self.shared.open)(&self.file()).ok()).as_ref()?;
-        image.read(file_offset, N as u64)?.try_into().ok()
+        let image = self.code.get_or_init(|| {
+            let image = (self.shared.open)(&self.file()).ok()?;
+            let is_same = |arch| elf::arch(&image).is_none_or(|found| found == arch);
+            self.shared.arch.is_none_or(is_same).then_some(image)
+        });
+        image.as_ref()?.read(file_offset, N as u64)?.try_into().ok()
     }
 }
 
@@ -276,15 +317,6 @@ fn names_a_file(path: &[u8]) -> bool {
         Some(b'[') => path == b"[vdso]",
         Some(_) => !labels.iter().any(|label| path.starts_with(label)),
     }
-}
-
-/// Opens the path on this machine, and the vdso of this process for `[vdso]`.
-fn open_here(file: &MappedFile<'_>) -> io::Result<Image> {
-    if file.path == b"[vdso]" {
-        return own_vdso();
-    }
-    let path = Path::new(std::ffi::OsStr::from_bytes(file.path));
-    open_regular(path).map(|(file, _)| Image::File(file))
 }
 
 /// The vdso of this process: the kernel gives every process of one boot the same one.

@@ -2,18 +2,18 @@
 //!
 //! Nearly all frames follow one pattern: the CFA is a register plus an offset, the return address and the
 //! callee-saved registers lie at fixed places below it. Those become a [`Plain`] rule of 20 bytes that a
-//! cache holds by value. What is left (signal trampolines, jump stubs, realigned stacks) becomes an [`Exotic`] rule.
+//! cache holds by value. On aarch64 a leaf function's return address is in a register instead. What is left (signal trampolines, jump stubs, realigned stacks) becomes an [`Exotic`] rule.
 
 use gimli::{CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindSection, UnwindTableRow};
 
+use super::arch::{Arch, LR, MOST_SAVED, RSP, SP};
 use super::expression::Expression;
-use super::regs::{R12, RBP, RBX, REGISTERS, RETURN_ADDRESS, RSP};
-
-/// The callee-saved registers of the x86_64 calling convention, except rsp.
-pub(super) const CALLEE_SAVED: [usize; 6] = [RBX, RBP, R12, R12 + 1, R12 + 2, R12 + 3];
 
 /// In [`Plain::saved`]: the register still has its value.
-pub(super) const SAME: i16 = i16::MIN;
+pub(super) const SAME: i8 = i8::MIN;
+
+/// In [`Plain::return_address`]: it is in the link register (aarch64).
+pub(super) const IN_LR: i16 = i16::MIN;
 
 /// The common kind of rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,11 @@ pub(super) struct Plain {
     pub(super) cfa_register: u8,
     /// Bytes from there to the CFA.
     pub(super) cfa_offset: i32,
-    /// Where the return address lies, in words from the CFA.
+    /// Where the return address lies, in words from the CFA, or [`IN_LR`].
     pub(super) return_address: i16,
-    /// Where the registers of [`CALLEE_SAVED`] lie, in words from the CFA, or [`SAME`].
-    pub(super) saved: [i16; 6],
+    /// Where the registers of [`Arch::callee_saved`] lie, or [`SAME`]: in words from the return
+    /// address, or from the CFA where that is in a register. Compilers save them side by side.
+    pub(super) saved: [i8; MOST_SAVED],
 }
 
 /// What to do with a frame.
@@ -92,40 +93,56 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 impl Rule {
     /// The rule that a row of the unwind table stands for.
-    pub(super) fn from_row<'a, S>(row: &UnwindTableRow<usize>, section: &S) -> Rule
+    pub(super) fn from_row<'a, S>(arch: Arch, row: &UnwindTableRow<usize>, section: &S) -> Rule
     where
         S: UnwindSection<Slice<'a>>,
     {
         // What perf's unwinder takes for the outermost frame: no return address, or a lost frame pointer.
-        match (row.register(gimli::X86_64::RA), row.register(gimli::X86_64::RBP)) {
-            (None | Some(RegisterRule::Undefined), _) | (_, Some(RegisterRule::Undefined)) => {
-                return Rule::Root;
+        let is_root = match arch {
+            Arch::X86_64 => {
+                matches!(row.register(gimli::X86_64::RA), None | Some(RegisterRule::Undefined))
+                    || row.register(gimli::X86_64::RBP) == Some(RegisterRule::Undefined)
             }
-            _ => {}
+            // Without a rule it is still in the link register.
+            Arch::Aarch64 => row.register(gimli::AArch64::X30) == Some(RegisterRule::Undefined),
+        };
+        if is_root {
+            return Rule::Root;
         }
-        match plain(row) {
+        match plain(arch, row) {
             Some(rule) => Rule::Plain(rule),
-            None => exotic(row, section).map_or(Rule::Bad, |rule| Rule::Exotic(Box::new(rule))),
+            None => exotic(arch, row, section).map_or(Rule::Bad, |rule| Rule::Exotic(Box::new(rule))),
         }
     }
 
     /// The rule of a jump stub, or of any function before its first instruction.
-    pub(super) fn just_called() -> Rule {
-        Rule::Plain(Plain { cfa_register: RSP as u8, cfa_offset: 8, return_address: -1, saved: [SAME; 6] })
+    pub(super) fn just_called(arch: Arch) -> Rule {
+        let saved = [SAME; MOST_SAVED];
+        Rule::Plain(match arch {
+            Arch::X86_64 => Plain { cfa_register: RSP as u8, cfa_offset: 8, return_address: -1, saved },
+            Arch::Aarch64 => Plain { cfa_register: SP as u8, cfa_offset: 0, return_address: IN_LR, saved },
+        })
     }
 
-    /// The rule of a signal trampoline, from the kernel's layout of the frame that it builds: the stack pointer
-    /// points to a `ucontext`, whose registers are restored from there.
-    pub(super) fn signal_trampoline() -> Rule {
-        /// DWARF numbers in the order of `struct sigcontext`.
-        const ORDER: [u16; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2];
-        /// Bytes from the `ucontext` to the first of them.
-        const FIRST: i64 = 40;
-        let at = |place: i64| Expression::register_plus(RSP as u8, FIRST + 8 * place);
+    /// The rule of a signal trampoline, from the kernel's layout of the frame that it builds: the
+    /// registers are restored from there.
+    pub(super) fn signal_trampoline(arch: Arch) -> Rule {
+        /// DWARF numbers in the order of `struct sigcontext`; the stack and the instruction pointer follow.
+        const X86_64_ORDER: [u16; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2];
+        /// x86_64: the stack pointer points to a `ucontext`. Bytes from there to the first of them.
+        const X86_64_FIRST: i64 = 40;
+        /// aarch64: the stack pointer points to a `siginfo` of 128 bytes, then come a `ucontext` whose
+        /// `sigcontext` begins after 176 bytes, a fault address, x0 to x30, sp and pc.
+        const AARCH64_FIRST: i64 = 128 + 176 + 8;
+        let (order, first): (Vec<u16>, i64) = match arch {
+            Arch::X86_64 => (X86_64_ORDER.to_vec(), X86_64_FIRST),
+            Arch::Aarch64 => ((0..=LR as u16).collect(), AARCH64_FIRST),
+        };
+        let at = |place: usize| Expression::register_plus(arch.sp() as u8, first + 8 * place as i64);
         Rule::Exotic(Box::new(Exotic {
-            cfa: CfaSource::Expression(at(15).dereferenced()),
-            return_address: Source::AtExpression(at(16)),
-            registers: ORDER
+            cfa: CfaSource::Expression(at(order.len()).dereferenced()),
+            return_address: Source::AtExpression(at(order.len() + 1)),
+            registers: order
                 .iter()
                 .zip(0..)
                 .map(|(&r, place)| (r, Source::AtExpression(at(place))))
@@ -134,38 +151,38 @@ impl Rule {
     }
 }
 
-fn plain(row: &UnwindTableRow<usize>) -> Option<Plain> {
+fn plain(arch: Arch, row: &UnwindTableRow<usize>) -> Option<Plain> {
     let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
-    let mut rule = Plain {
-        cfa_register: u8::try_from(register.0).ok().filter(|&r| usize::from(r) < REGISTERS)?,
-        cfa_offset: i32::try_from(*offset).ok()?,
-        return_address: 0,
-        saved: [SAME; 6],
+    let words = |offset: i64| i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0);
+    let return_address = match row.register(gimli::Register(arch.return_column() as u16)) {
+        Some(RegisterRule::Offset(offset)) => words(offset).filter(|&words| words != IN_LR)?,
+        None | Some(RegisterRule::SameValue) if arch == Arch::Aarch64 => IN_LR,
+        _ => return None,
     };
-    let mut has_return_address = false;
+    let mut rule = Plain {
+        cfa_register: u8::try_from(register.0).ok().filter(|&r| usize::from(r) < arch.registers())?,
+        cfa_offset: i32::try_from(*offset).ok()?,
+        return_address,
+        saved: [SAME; MOST_SAVED],
+    };
+    let from = if return_address == IN_LR { 0 } else { return_address };
     for (register, register_rule) in row.registers() {
         let number = usize::from(register.0);
-        let place = CALLEE_SAVED.iter().position(|&r| r == number);
         match register_rule {
-            // Wider registers are not followed, and the stack pointer of the caller is the CFA.
-            _ if number > RETURN_ADDRESS || number == RSP => {}
-            RegisterRule::SameValue if number != RETURN_ADDRESS => {}
-            RegisterRule::Offset(offset) if offset % 8 == 0 => {
-                let words = i16::try_from(offset / 8).ok().filter(|&words| words != SAME)?;
-                if number == RETURN_ADDRESS {
-                    rule.return_address = words;
-                    has_return_address = true;
-                } else {
-                    rule.saved[place?] = words;
-                }
+            _ if arch.is_passed_over(number) || number == arch.return_column() => {}
+            RegisterRule::SameValue => {}
+            RegisterRule::Offset(offset) => {
+                let place = arch.callee_saved().iter().position(|&r| usize::from(r) == number)?;
+                let words = i8::try_from(words(*offset)?.checked_sub(from)?).ok();
+                rule.saved[place] = words.filter(|&words| words != SAME)?;
             }
             _ => return None,
         }
     }
-    has_return_address.then_some(rule)
+    Some(rule)
 }
 
-fn exotic<'a, S>(row: &UnwindTableRow<usize>, section: &S) -> Option<Exotic>
+fn exotic<'a, S>(arch: Arch, row: &UnwindTableRow<usize>, section: &S) -> Option<Exotic>
 where
     S: UnwindSection<Slice<'a>>,
 {
@@ -176,15 +193,17 @@ where
         CfaRule::RegisterAndOffset { register, offset } => CfaSource::Register(register.0, *offset),
         CfaRule::Expression(expression) => CfaSource::Expression(bytes(expression)?),
     };
-    let mut return_address = None;
+    let column = arch.return_column();
+    // Without a rule aarch64's is where a call has put it.
+    let mut return_address = (arch == Arch::Aarch64).then_some(Source::Register(LR as u16));
     let mut registers = Vec::new();
     for (register, rule) in row.registers() {
         let number = usize::from(register.0);
-        if number > RETURN_ADDRESS || number == RSP {
+        if arch.is_passed_over(number) {
             continue;
         }
         let source = match rule {
-            RegisterRule::SameValue if number != RETURN_ADDRESS => continue,
+            RegisterRule::SameValue if number != column || arch == Arch::Aarch64 => continue,
             RegisterRule::Undefined => Source::Lost,
             RegisterRule::Offset(offset) => Source::AtCfa(*offset),
             RegisterRule::ValOffset(offset) => Source::Cfa(*offset),
@@ -193,7 +212,7 @@ where
             RegisterRule::ValExpression(expression) => Source::Expression(bytes(expression)?),
             _ => return None,
         };
-        if number == RETURN_ADDRESS {
+        if number == column {
             return_address = Some(source);
         } else {
             registers.push((register.0, source));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::arch::{Arch, RBP, RSP};
 use super::elf::ElfParts;
 use super::expression::{Expression, ExpressionError};
 use super::model::{Model, value_of};
-use super::regs::{RBP, RSP};
 use super::*;
 
 use crate::Budget;
@@ -56,7 +56,7 @@ impl Random {
 const STACK_AT: u64 = 0x7ffd_0000_0000;
 
 /// Registers and a stack on which many words are addresses of code or of the stack, so that walks get somewhere.
-fn scene(random: &mut Random, functions: &[(u64, u64)]) -> (UserRegs, Vec<u8>) {
+fn scene(random: &mut Random, arch: Arch, functions: &[(u64, u64)]) -> (UserRegs, Vec<u8>) {
     let code = |random: &mut Random| {
         let (start, end) = functions[random.below(functions.len() as u64) as usize];
         start + random.below(end - start)
@@ -73,11 +73,15 @@ fn scene(random: &mut Random, functions: &[(u64, u64)]) -> (UserRegs, Vec<u8>) {
         };
         stack.extend_from_slice(&word.to_le_bytes());
     }
-    let mut regs = UserRegs::new(code(random), STACK_AT, inside(random));
-    for register in (0..16).filter(|&r| r != RSP && r != RBP) {
+    let (ip, fp) = (code(random), inside(random));
+    let mut regs = UserRegs::unknown(arch, ip);
+    regs.set_sp(STACK_AT);
+    regs.set(arch.fp(), Some(fp));
+    for register in (0..arch.registers()).filter(|&r| r != arch.sp() && r != arch.fp()) {
         let value = match random.below(4) {
             0 => None,
             1 => Some(inside(random)),
+            2 if register == arch.return_column() => Some(code(random)),
             _ => Some(random.next()),
         };
         regs.set(register, value);
@@ -95,12 +99,13 @@ fn engine_equals_model(image: Arc<[u8]>, scenes: u64) {
         };
         model.functions().into_iter().filter(inside).collect()
     };
-    let modules = store_of(image);
+    let modules = store_of(image).of_arch(parts.arch);
     let (space, mapped) = space_of(&modules, &parts);
     let mut unwinder = Unwinder::new(Convention::Return);
     let mut deep = 0;
     for seed in 1..=scenes {
-        let (regs, stack) = scene(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), &functions);
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (regs, stack) = scene(&mut random, parts.arch, &functions);
         let mut frames = Vec::new();
         let stop = unwinder.unwind(&space, &regs, &stack, MAX_FRAMES, &mut frames);
         let expected = model.unwind(&mapped, &regs, &stack, MAX_FRAMES);
@@ -116,6 +121,18 @@ fn engine_equals_model(image: Arc<[u8]>, scenes: u64) {
 #[test]
 fn walks_in_this_program_equal_the_models() {
     engine_equals_model(read("/proc/self/exe"), 3000);
+}
+
+/// Checks the same in a program of aarch64, where callers of leaf functions are in a register.
+#[test]
+fn walks_in_a_program_of_aarch64_equal_the_models() {
+    engine_equals_model(read(&fixture("work-nofp")), 3000);
+}
+
+/// A program of the recordings of aarch64.
+fn fixture(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/aarch64/sysroot/kymo/");
+    format!("{folder}{name}")
 }
 
 /// Checks the same in the C library, which has signal trampolines and rules by expression.
@@ -317,14 +334,55 @@ fn registers_of_a_sample() {
     // ax bx cx dx si di bp sp ip flags cs ss, r8-r15: the mask perf record uses.
     let mask = 0xff_0fff;
     let values = (0..12).chain(16..24).map(|number: u64| 100 + number);
-    let regs = UserRegs::from_perf_x86_64(2, mask, values).expect("registers");
+    let regs = UserRegs::from_perf(Arch::X86_64, 2, mask, values).expect("registers");
     let by_dwarf: Vec<_> = (0..17).map(|n| regs.get(n).expect("known")).collect();
     let expected = [100, 103, 102, 101, 104, 105, 106, 107, 116, 117, 118, 119, 120, 121, 122, 123, 108];
     assert_eq!(by_dwarf, expected);
-    let few = UserRegs::from_perf_x86_64(2, 0b1_1000_0000, [1, 2]).expect("sp and ip");
+    let few = UserRegs::from_perf(Arch::X86_64, 2, 0b1_1000_0000, [1, 2]).expect("sp and ip");
     assert_eq!((few.sp(), few.ip, few.get(0)), (1, 2, None));
-    assert!(UserRegs::from_perf_x86_64(2, 0b1_0000_0000, [1]).is_none());
-    assert!(UserRegs::from_perf_x86_64(2, u64::MAX, []).is_none());
+    assert!(UserRegs::from_perf(Arch::X86_64, 2, 0b1_0000_0000, [1]).is_none());
+    assert!(UserRegs::from_perf(Arch::X86_64, 2, u64::MAX, []).is_none());
+}
+
+/// Checks the same of aarch64, and the registers of samples that have the link register only.
+#[test]
+fn registers_of_a_sample_of_aarch64() {
+    let mask = (1 << 33) - 1;
+    let regs = UserRegs::from_perf(Arch::Aarch64, 2, mask, 100..133).expect("registers");
+    let by_dwarf: Vec<_> = (0..32).map(|n| regs.get(n).expect("known")).collect();
+    assert_eq!((by_dwarf, regs.ip, regs.sp()), ((100..132).collect(), 132, 131));
+    let leaf = UserRegs::of_leaf(0x1000, 1 << 30, [0x2000]).expect("the link register");
+    assert_eq!((leaf.ip, leaf.get(30), leaf.get(29)), (0x1000, Some(0x2000), None));
+    assert!(UserRegs::of_leaf(0x1000, 1 << 29, [1]).is_none());
+}
+
+/// Checks on a leaf function of aarch64 that the caller is the link register's address without its
+/// signature, that the next frame comes from the stack, and what a file of the other machine is.
+#[test]
+fn a_leaf_function_of_aarch64() {
+    let image = read(&fixture("work-nofp"));
+    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image)), &Budget::new()).expect("an ELF file");
+    // inner() keeps nothing on the stack; heavy() calls it, and keeps 16 bytes with x30 in the first word.
+    let (inner, after_call) = (0x9fc, 0xa30);
+    let base = 0xaaaa_dae0_0000;
+    let modules = store_of(Arc::clone(&image)).of_arch(Arch::Aarch64);
+    let mut space = AddressSpace::new();
+    let code = parts.segments.iter().find(|s| s.executable).expect("code");
+    let start = base + code.svma;
+    space.map(start, start + code.file_bytes, code.offset, modules.module(b"/image", b""));
+    let words = [base + 0xa98 | 0x2a << 48, 0, 0, 0];
+    let stack: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    let mut regs = UserRegs::unknown(Arch::Aarch64, base + inner);
+    regs.set_sp(0xffff_f000_0000);
+    regs.set(30, Some((base + after_call) | 0x15 << 48));
+    let mut frames = Vec::new();
+    let mut unwinder = Unwinder::new(Convention::Return);
+    unwinder.unwind(&space, &regs, &stack, 3, &mut frames);
+    assert_eq!(frames, [base + inner, base + after_call, base + 0xa98]);
+    let others = store_of(image).of_arch(Arch::X86_64);
+    let module = others.module(b"/image", b"").expect("a module");
+    assert!(module.frames().is_none() && module.code_at::<4>(0).is_none());
+    assert!(others.problems()[0].why.contains("aarch64"), "{:?}", others.problems());
 }
 
 /// Operations that both evaluators know, with operands.
@@ -424,7 +482,7 @@ fn damaged_files_end_every_walk() {
         let (space, _) = space_of(&modules, &parts);
         let mut unwinder = Unwinder::new(Convention::Perf);
         for _ in 0..4 {
-            let (regs, stack) = scene(&mut random, &functions);
+            let (regs, stack) = scene(&mut random, parts.arch, &functions);
             let mut frames = Vec::new();
             unwinder.unwind(&space, &regs, &stack, MAX_FRAMES, &mut frames);
             assert!((1..=MAX_FRAMES).contains(&frames.len()), "seed {seed}");

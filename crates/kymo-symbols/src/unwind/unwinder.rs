@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use gimli::UnwindContext;
 
+use super::arch::{Arch, LR, MOST_SAVED};
 use super::call_sites::CallSites;
 use super::compat;
 use super::expression::{Expression, ExpressionError};
 use super::generated::{GeneratedCode, GeneratedFrame, UnknownCode, step_frame_pointer};
 use super::module::Module;
-use super::regs::{RSP, UserRegs};
-use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
+use super::regs::UserRegs;
+use super::rule::{CfaSource, Exotic, FrameRule, IN_LR, Plain, Rule, SAME, Source};
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
 use super::stats::{Stop, UnwindStats};
@@ -49,6 +50,8 @@ pub struct Unwinder {
     searches: Vec<CallerSearch>,
     /// Frames and stack pointers of a first attempt that did not reach the thread's start.
     first_attempt: (Vec<u64>, Vec<u64>),
+    /// The bits of addresses of code in the process that is walked.
+    address_mask: u64,
     stats: UnwindStats,
 }
 
@@ -58,6 +61,8 @@ enum Caller {
     /// Its runtime's layout of frames is known.
     ByLayout,
     ByFramePointer,
+    /// Its address is in the link register.
+    ByLink,
     /// Its return address was found on the stack.
     Searched,
 }
@@ -121,7 +126,7 @@ enum Kind {
     Bad,
 }
 
-const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; 6] };
+const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; MOST_SAVED] };
 
 const EMPTY: Cached = Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: Kind::Bad, signal: false } };
 
@@ -146,6 +151,7 @@ impl Unwinder {
             stack_pointers: Vec::new(),
             searches: Vec::new(),
             first_attempt: (Vec::new(), Vec::new()),
+            address_mask: u64::MAX,
             stats: UnwindStats::default(),
         }
     }
@@ -305,6 +311,9 @@ impl Unwinder {
         let Memory { space, stack } = memory;
         let mut mapping: Option<&Mapping> = None;
         let Frame { mut regs, mut back, mut first, mut searched } = frame;
+        let highest = space.mappings().last().map_or(0, |mapping| mapping.end);
+        let mask = regs.arch.address_mask(highest.max(regs.sp()));
+        self.address_mask = mask;
         loop {
             if out.len() >= full {
                 return Stop::Limit;
@@ -323,10 +332,15 @@ impl Unwinder {
             self.stack_pointers.push(regs.sp());
             let Some(rule) = rule else { return Stop::NoMapping };
 
-            let before = regs;
+            let (ip, sp) = (regs.ip, regs.sp());
             let was_searched = searched;
+            // The registers are copied where a second attempt may need them only.
+            let before = was_searched.then_some(regs);
             let stepped = match rule.kind {
-                Kind::Plain => step_plain(&rule.plain, &mut regs, stack, first),
+                Kind::Plain => match regs.arch {
+                    Arch::X86_64 => step_plain_x86_64(&rule.plain, &mut regs, stack, first),
+                    Arch::Aarch64 => step_plain_aarch64(&rule.plain, &mut regs, stack),
+                },
                 Kind::Exotic => match self.exotic.get(rule.plain.cfa_offset as usize) {
                     Some(exotic) => step_exotic(exotic, &mut regs, stack),
                     None => Err(Stop::BadUnwindInfo),
@@ -344,7 +358,11 @@ impl Unwinder {
                 Kind::Bad => Err(Stop::BadUnwindInfo),
             };
             let is_generated = rule.kind == Kind::Generated;
-            let stepped = if was_searched && !is_generated && !leads_on(stepped, space, &regs) {
+            regs.ip &= mask;
+            let stepped = if let Some(before) = before
+                && !is_generated
+                && !leads_on(stepped, space, &regs)
+            {
                 regs = before;
                 match self.search(memory, &mut regs, None, false) {
                     Some(slot) => {
@@ -362,7 +380,7 @@ impl Unwinder {
             if regs.ip == 0 {
                 return Stop::Root;
             }
-            if regs.ip == before.ip && regs.sp() == before.sp() {
+            if regs.ip == ip && regs.sp() == sp {
                 return Stop::Loop;
             }
             back = u64::from(!rule.signal);
@@ -420,14 +438,14 @@ impl Unwinder {
     ) -> Result<Caller, Stop> {
         let before = *regs;
         let stop = match layout.step(regs, memory.stack) {
-            Ok(()) if self.is_code(memory, regs.ip) => return Ok(Caller::ByLayout),
+            Ok(()) if self.is_code(regs.arch, memory, regs.ip) => return Ok(Caller::ByLayout),
             Ok(()) => Stop::NoUnwindInfo,
             Err(stop) => stop,
         };
         for words in 1..=MOST_PUSHED_WORDS {
             let Some(pushed) = layout.after_pushes(words).filter(|_| frame.first) else { break };
             *regs = before;
-            if pushed.step(regs, memory.stack).is_ok() && self.is_code(memory, regs.ip) {
+            if pushed.step(regs, memory.stack).is_ok() && self.is_code(regs.arch, memory, regs.ip) {
                 return Ok(Caller::ByLayout);
             }
         }
@@ -436,9 +454,9 @@ impl Unwinder {
     }
 
     /// Whether a frame of generated code may return to this address.
-    fn is_code(&mut self, memory: Memory<'_>, address: u64) -> bool {
+    fn is_code(&mut self, arch: Arch, memory: Memory<'_>, address: u64) -> bool {
         match &mut self.call_sites {
-            Some(call_sites) => call_sites.may_return_to(memory.space, address),
+            Some(call_sites) => call_sites.may_return_to(arch, memory.space, address),
             None => memory.space.find(address).is_some(),
         }
     }
@@ -453,20 +471,38 @@ impl Unwinder {
         is_generated: bool,
     ) -> Result<Caller, Stop> {
         let mut caller = *regs;
+        let mask = self.address_mask;
         let stepped = step_frame_pointer(&mut caller, memory.stack);
+        caller.ip &= mask;
+        if regs.arch == Arch::Aarch64
+            && frame.first
+            && let Some(link) = regs.get(LR).map(|link| link & mask)
+            && (stepped.is_err() || caller.ip != link)
+            // Where the code cannot be read a frame record is believed first.
+            && CallSites::is_link(memory.space, regs, link)
+                .unwrap_or(stepped.is_err() && !memory.stack.bytes.is_empty())
+        {
+            // A leaf function keeps no frame record: the frame pointer is its caller's.
+            regs.ip = link;
+            regs.set(LR, None);
+            self.stats.guessed_frames += 1;
+            return Ok(Caller::ByLink);
+        }
         let Some(call_sites) = &mut self.call_sites else {
             *regs = caller;
             self.stats.guessed_frames += u64::from(stepped.is_ok());
             return stepped.map(|()| Caller::ByFramePointer);
         };
         let found = match stepped {
-            Ok(()) if call_sites.may_return_to(memory.space, caller.ip) => {
+            Ok(()) if call_sites.may_return_to(caller.arch, memory.space, caller.ip) => {
                 *regs = caller;
                 Ok(Caller::ByFramePointer)
             }
             // In code that keeps no frame pointer it is 0 by chance.
             Err(Stop::Root) if !frame.first && !frame.searched => Err(Stop::Root),
-            _ if !frame.first && CallSites::is_thread_start(memory.space, regs.ip) => Err(Stop::Root),
+            _ if !frame.first && CallSites::is_thread_start(regs.arch, memory.space, regs.ip) => {
+                Err(Stop::Root)
+            }
             stepped => match self.search(memory, regs, None, is_generated) {
                 Some(slot) => {
                     self.searched(frame.regs, slot, is_generated);
@@ -544,18 +580,44 @@ fn leads_on(stepped: Result<(), Stop>, space: &AddressSpace, regs: &UserRegs) ->
 
 /// The caller of a frame with a plain rule.
 #[inline]
-fn step_plain(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>, first: bool) -> Result<(), Stop> {
+fn step_plain_x86_64(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>, first: bool) -> Result<(), Stop> {
     let base = regs.get(usize::from(rule.cfa_register)).ok_or(Stop::RegisterUnknown)?;
     let cfa = base.wrapping_add_signed(i64::from(rule.cfa_offset));
-    let at = |words: i16| cfa.wrapping_add_signed(i64::from(words) * 8);
-    let place = at(rule.return_address);
+    let place = cfa.wrapping_add_signed(i64::from(rule.return_address) * 8);
     regs.ip = stack.word(place).ok_or_else(|| stack.why_unreadable(place))?;
-    for (register, &words) in CALLEE_SAVED.into_iter().zip(&rule.saved) {
-        if words != SAME && !(first && just_popped(at(words), stack)) {
-            regs.set(register, stack.word(at(words)));
+    for (&register, &words) in Arch::X86_64.callee_saved().iter().zip(&rule.saved) {
+        let at = place.wrapping_add_signed(i64::from(words) * 8);
+        if words != SAME && !(first && just_popped(at, stack)) {
+            regs.set(register.into(), stack.word(at));
         }
     }
-    regs.set(RSP, Some(cfa));
+    regs.set_sp(cfa);
+    Ok(())
+}
+
+/// The same; the return address of a leaf function is in the link register.
+#[inline]
+fn step_plain_aarch64(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
+    let base = regs.get(usize::from(rule.cfa_register)).ok_or(Stop::RegisterUnknown)?;
+    let cfa = base.wrapping_add_signed(i64::from(rule.cfa_offset));
+    let from = match rule.return_address {
+        IN_LR => {
+            regs.ip = regs.get(LR).ok_or(Stop::RegisterUnknown)?;
+            cfa
+        }
+        words => {
+            let place = cfa.wrapping_add_signed(i64::from(words) * 8);
+            regs.ip = stack.word(place).ok_or_else(|| stack.why_unreadable(place))?;
+            regs.set(LR, Some(regs.ip));
+            place
+        }
+    };
+    for (&register, &words) in Arch::Aarch64.callee_saved().iter().zip(&rule.saved) {
+        if words != SAME {
+            regs.set(register.into(), stack.word(from.wrapping_add_signed(i64::from(words) * 8)));
+        }
+    }
+    regs.set_sp(cfa);
     Ok(())
 }
 
@@ -595,9 +657,12 @@ fn step_exotic(rule: &Exotic, regs: &mut UserRegs, stack: Stack<'_>) -> Result<(
         Source::Lost => Err(Stop::RegisterUnknown),
     };
     regs.ip = value(&rule.return_address)?;
+    if old.arch == Arch::Aarch64 {
+        regs.set(LR, Some(regs.ip));
+    }
     for (register, source) in &rule.registers {
         regs.set(usize::from(*register), value(source).ok());
     }
-    regs.set(RSP, Some(cfa));
+    regs.set_sp(cfa);
     Ok(())
 }

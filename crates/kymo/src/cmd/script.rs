@@ -185,6 +185,7 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     let printed = kymo_profile::script::write(&recording, &options, &store, &mut out)
         .with_context(|| format!("failed to print {}", input.display()))?;
     out.flush().context("failed to write the samples")?;
+    kymo_profile::unwind_samples::not_unwound(&recording).iter().for_each(|why| terminal::say(why));
     for problem in &printed.problems {
         terminal::say(&problem.to_string());
     }

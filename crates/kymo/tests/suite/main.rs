@@ -6,6 +6,7 @@
 //! | perf and kymo reading or writing the same file | `interop.rs`, a recording in `scenario.rs` |
 //! | the same with perf of three Debian releases, and every kind of recording | `matrix/`: a kind in `kinds.rs` |
 //! | programs that nobody here wrote | `real.rs` |
+//! | recordings of other machines | `aarch64.rs` |
 //! | options, exit codes, what is printed where | `cli.rs`; on a terminal: `terminal.rs` |
 //! | the pages of options in the book | `reference.rs` |
 //! | samples by cgroup, container, unit and pod | `cgroups.rs` |
@@ -45,6 +46,7 @@
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
+mod aarch64;
 mod bench;
 mod bombs;
 mod cgroups;

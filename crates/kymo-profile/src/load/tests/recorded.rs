@@ -33,7 +33,7 @@ fn real_recordings_count_alike() {
         .collect();
     paths.sort();
     for path in paths {
-        if !(path.is_dir() || path.extension().is_some_and(|e| e == "data")) {
+        if !path.extension().is_some_and(|e| e == "data" || e == "dir") {
             continue;
         }
         let recording = open(&path);

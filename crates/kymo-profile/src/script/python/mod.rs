@@ -79,7 +79,7 @@ pub fn run_python(
     };
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
     let (timeline, _, reads) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
-    let unwinder = StackUnwinder::new(&timeline);
+    let unwinder = StackUnwinder::new(&timeline, recording, store.options());
     let resolver = Resolver::new(&timeline, store);
     let questions = child.questions().map_err(PythonError::Talk)?;
     std::thread::scope(|scope| {

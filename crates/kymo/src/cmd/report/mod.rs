@@ -245,6 +245,7 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
         );
     }
     profile.notes.iter().for_each(|note| say(note));
+    kymo_profile::unwind_samples::not_unwound(recording).iter().for_each(|why| say(why));
     // Advice to a person; scripts read stderr for what is wrong with the recording.
     if let Some(words) = first_look::nameless(profile).filter(|_| io::stderr().is_terminal()) {
         say(&shown(&words));
