@@ -3,21 +3,22 @@
 //! The result has the form of a chain that the kernel walked (a marker, then addresses), so that everything after
 //! this treats both alike.
 //!
-//! The kernel's chains of aarch64 go along frame records, and a leaf function keeps none: its caller is
-//! missing. It is put in from the link register where unwind data says that it is there, as perf does.
+//! The kernel's chains of aarch64 go along frame records, and a leaf function keeps none: its
+//! caller is missing. It is put in from the link register where unwind data says that it is there,
+//! as perf does.
 use crate::timeline::{ModuleKind, Timeline};
 use kymo_data::abi::{
     PERF_CONTEXT_MAX, PERF_CONTEXT_USER, PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER,
 };
 use kymo_data::{Recording, Sample};
-use kymo_symbols::SymbolOptions;
 use kymo_symbols::unwind::{
-    AddressSpace, Arch, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
+    AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
+use kymo_symbols::{Arch, SymbolOptions};
 use std::sync::OnceLock;
 
-/// The instruction set of the recorded machine, if its stacks are unwound. Where a pipe does not name
-/// the machine, the recorded registers tell: bits 24 to 31 stand for none of x86_64.
+/// The instruction set of the recorded machine, if its stacks are unwound. Where a pipe does not
+/// name the machine, the recorded registers tell: bits 24 to 31 stand for none of x86_64.
 pub fn recorded_arch(recording: &Recording) -> Option<Arch> {
     match &recording.features.arch {
         Some(machine) => Arch::of_machine(machine),
@@ -148,8 +149,8 @@ impl ThreadUnwinder<'_> {
         }
     }
 
-    /// Puts the caller of a leaf function into a chain that the kernel walked, behind the function, if
-    /// others follow there, as perf does.
+    /// Puts the caller of a leaf function into a chain that the kernel walked, behind the function,
+    /// if others follow there, as perf does.
     fn put_leaf_caller(&mut self, sample: &Sample<'_>, maps: u32, chain: &mut Vec<u8>) {
         let Some(regs) = sample.user_regs else { return };
         let mut words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));

@@ -13,7 +13,7 @@ use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::bpf::Follower;
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
-use kymo_symbols::unwind::Arch;
+use kymo_symbols::Arch;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
@@ -294,8 +294,8 @@ impl RecordingPlan {
         self.open.events.iter().any(|event| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0)
     }
 
-    /// Whether stacks are unwound while recording; on machines whose stacks are not unwound they are
-    /// kept.
+    /// Whether stacks are unwound while recording; on machines whose stacks are not unwound they
+    /// are kept.
     pub fn reduces(&self) -> bool {
         let unwinds = !self.options.raw_stacks
             && self.options.fields.user_registers == 0

@@ -15,7 +15,7 @@
 use crate::options::{CallGraph, CpuMode, Options, Rate};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys;
-use kymo_symbols::unwind::Arch;
+use kymo_symbols::Arch;
 
 /// The largest copy, for which a record has room (perf_event_open(2): below 64 KiB, a multiple of
 /// 8).

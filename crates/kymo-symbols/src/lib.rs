@@ -63,6 +63,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arch;
 mod budget;
 pub mod build_id_cache;
 mod code_map;
@@ -94,6 +95,7 @@ pub mod unwind;
 mod user;
 mod vdso;
 
+pub use arch::Arch;
 pub use budget::Budget;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use debuginfod::Debuginfod;

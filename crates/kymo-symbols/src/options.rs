@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::budget::Budget;
 use super::debuginfod::Debuginfod;
+use crate::arch::Arch;
 
 /// Where to look for symbols and how to show them.
 #[derive(Clone, Debug)]
@@ -17,6 +18,9 @@ pub struct SymbolOptions {
     pub kallsyms: Option<PathBuf>,
     /// The build-id cache (`--buildid-dir`); `$PERF_BUILDID_DIR` or `~/.debug` unless given.
     pub buildid_dir: Option<PathBuf>,
+    /// The instruction set of the recorded machine: files for another one are not what was mapped
+    /// there. Any file is taken unless given.
+    pub arch: Option<Arch>,
     /// Whether names of compiled languages are made readable.
     pub demangle: bool,
     /// Whether the kernel's names are demangled too.
@@ -41,6 +45,15 @@ pub fn name_build_id_cache(folder: PathBuf) {
     let _ = BUILD_ID_CACHE.set(folder);
 }
 
+impl SymbolOptions {
+    /// Why a file for this ELF machine is not one of the recorded machine, if it is not.
+    pub(crate) fn other_machine(&self, elf_machine: u16) -> Option<String> {
+        let (wanted, found) = (self.arch?, Arch::of_elf(elf_machine)?);
+        (wanted != found)
+            .then(|| format!("the file is for {}, the recorded machine is {}", found.name(), wanted.name()))
+    }
+}
+
 impl Default for SymbolOptions {
     fn default() -> SymbolOptions {
         SymbolOptions {
@@ -48,6 +61,7 @@ impl Default for SymbolOptions {
             vmlinux: None,
             kallsyms: None,
             buildid_dir: BUILD_ID_CACHE.get().cloned(),
+            arch: None,
             demangle: true,
             demangle_kernel: false,
             entry_names: true,

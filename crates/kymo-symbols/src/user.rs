@@ -48,7 +48,14 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     let mut go: Option<Arc<ElfFile>> = None;
     for candidate in locate::candidates(options, path, build_id.as_deref()) {
         let elf = match open_if_it_fits(&candidate, build_id.as_deref(), &options.budget) {
-            Ok(elf) => Arc::new(elf),
+            Ok(elf) => match options.other_machine(elf.machine) {
+                None => Arc::new(elf),
+                Some(why) => {
+                    let file = candidate.path.display();
+                    notes.push(Note(format!("{file}: {why}; its symbols are not used (--symfs?)")));
+                    continue;
+                }
+            },
             Err(refusal) => {
                 if candidate.path == own || refusal.is_mismatch {
                     notes.push(Note(refusal.why));
@@ -208,5 +215,29 @@ fn crc32(mut file: std::fs::File) -> Option<u32> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Arch;
+
+    /// Checks that the file that lies here under the path of a program of another machine names
+    /// nothing, and that the reason is said.
+    #[test]
+    fn a_file_for_another_machine() {
+        let other = match Arch::NATIVE {
+            Some(Arch::Aarch64) => Arch::X86_64,
+            _ => Arch::Aarch64,
+        };
+        let load = |arch| {
+            let options = SymbolOptions { arch, ..SymbolOptions::default() };
+            load(&options, Path::new("/proc/self/exe"), None)
+        };
+        assert!(load(None).symbols.is_some() && load(Arch::NATIVE).symbols.is_some());
+        let refused = load(Some(other));
+        assert!(refused.symbols.is_none());
+        assert!(refused.notes.iter().any(|note| note.0.contains(other.name())), "{:?}", refused.notes);
     }
 }

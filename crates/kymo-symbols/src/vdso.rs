@@ -13,6 +13,7 @@ use super::user::{self, Loaded};
 /// Loads the vdso's symbols: this machine's own, or the copy in the build-id cache if the recorded one differs.
 pub(super) fn load(options: &SymbolOptions, build_id: Option<&[u8]>) -> Loaded {
     let fits = |elf: &ElfFile| match (build_id, elf.build_id()) {
+        _ if options.other_machine(elf.machine).is_some() => false,
         (Some(wanted), Some(own)) => same_build_id(wanted, &own),
         (Some(_), None) => false,
         (None, _) => true,

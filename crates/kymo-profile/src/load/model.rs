@@ -12,7 +12,8 @@
 use super::{LoadOptions, LostAt, RecordCounts};
 use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
 use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
-use kymo_symbols::unwind::{AddressSpace, Arch, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::Arch;
+use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::collections::HashMap;
 
 mod tables;

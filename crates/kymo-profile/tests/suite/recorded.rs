@@ -1,7 +1,8 @@
 //! Reads the samples of a plain perf.data file with registers and stacks, each with its process's mappings.
 use kymo_data::abi::*;
 use kymo_data::{Attr, RawRecord, Record, RecordHeader, SampleLayout};
-use kymo_symbols::unwind::{AddressSpace, Arch, UnwindModules, UserRegs};
+use kymo_symbols::Arch;
+use kymo_symbols::unwind::{AddressSpace, UnwindModules, UserRegs};
 use std::collections::HashMap;
 use std::path::Path;
 

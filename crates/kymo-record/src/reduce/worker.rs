@@ -8,7 +8,8 @@ use crate::account::Unwound;
 use crate::python::PythonStacks;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
-use kymo_symbols::unwind::{Arch, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::Arch;
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
 /// How much of a stack is read at once beyond its copy.

@@ -14,11 +14,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::arch::Arch;
 use super::instructions::{self, Before, LONGEST_CALL};
 use super::regs::UserRegs;
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
+use crate::arch::Arch;
 
 /// How much of the stack is searched. Assembly rarely has larger frames.
 const MOST_STACK_BYTES: u64 = 8 << 10;
@@ -120,10 +120,10 @@ impl CallSites {
         stops || instructions::exits_thread(arch, &code)
     }
 
-    /// Whether the link register of the innermost frame holds the address that this frame returns to:
-    /// a call of the frame's function, as far as can be seen, lies before it. Once the function has
-    /// called another, the register holds an address in the function itself. `None`: the code cannot
-    /// be read.
+    /// Whether the link register of the innermost frame holds the address that this frame returns
+    /// to: a call of the frame's function, as far as can be seen, lies before it. Once the function
+    /// has called another, the register holds an address in the function itself. `None`: the code
+    /// cannot be read.
     pub(super) fn is_link(space: &AddressSpace, regs: &UserRegs, link: u64) -> Option<bool> {
         let Some(mapping) = space.find(link) else { return Some(false) };
         let start = mapping.file_offset(link).wrapping_sub(LONGEST_CALL as u64);

@@ -3,10 +3,10 @@
 //! No unwind data is read for them: their registers and stacks have another shape. Tasks of 32-bit
 //! ARM have no frame pointer that all compilers agree on: they have the sampled address only.
 
-use super::arch::{Arch, RBP};
 use super::regs::UserRegs;
 use super::stack::Stack;
 use super::stats::Stop;
+use crate::arch::{Arch, RBP};
 
 /// Appends the frames of a 32-bit task to `out`, at most `full` of them in all. Return addresses
 /// are lowered by `back`.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::arch::Arch;
+use crate::arch::Arch;
 use crate::budget::{Budget, Charge, is_stored};
 
 /// Loaded segments beyond these are not looked at: real files have ten, and each address is looked up in all of them.

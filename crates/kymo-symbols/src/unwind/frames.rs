@@ -7,10 +7,10 @@ use gimli::{
     UnwindContext, UnwindOffset, UnwindSection,
 };
 
-use super::arch::Arch;
 use super::elf::{ElfParts, Section};
 use super::module::Module;
 use super::rule::{FrameRule, Rule};
+use crate::arch::Arch;
 use crate::budget::{Budget, Charge};
 
 type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
@@ -125,9 +125,9 @@ impl Frames {
         Rule::FramePointer.into()
     }
 
-    /// Whether an address is in a signal trampoline, or just behind it: a sample in the kernel's work of
-    /// rt_sigreturn is behind the last instruction, a return address has been put one byte back from
-    /// the first.
+    /// Whether an address is in a signal trampoline, or just behind it: a sample in the kernel's
+    /// work of rt_sigreturn is behind the last instruction, a return address has been put one byte
+    /// back from the first.
     fn is_sigreturn(&self, module: &Module, file_offset: u64) -> bool {
         let code = match self.parts.arch {
             Arch::X86_64 => X86_64_SIGRETURN,

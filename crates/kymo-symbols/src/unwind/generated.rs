@@ -1,10 +1,10 @@
 //! Frames of generated code, which has no unwind data: the caller of this crate may know how its
 //! compiler lays them out.
 
-use super::arch::{Arch, LR};
 use super::regs::UserRegs;
 use super::stack::Stack;
 use super::stats::Stop;
+use crate::arch::{Arch, LR};
 
 /// How far above the stack pointer a frame pointer may point to be believed, in bytes; libunwind's
 /// limit.

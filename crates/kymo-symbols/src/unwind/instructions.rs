@@ -1,6 +1,6 @@
 //! Which bytes are calls, jump stubs and the ends of threads, by instruction set.
 
-use super::arch::Arch;
+use crate::arch::Arch;
 
 /// The longest call instruction that is recognised.
 pub(super) const LONGEST_CALL: usize = 7;

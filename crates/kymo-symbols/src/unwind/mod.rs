@@ -93,16 +93,15 @@
 //!
 //! # Instruction sets
 //!
-//! x86_64 and aarch64, by [`Arch`]; a recording of either is unwound on any machine. 32-bit tasks of
-//! x86 are walked along frame pointers. A file for another machine than the recorded one is refused
-//! when it is read, see [`UnwindModules::problems`].
+//! x86_64 and aarch64, by [`Arch`](crate::Arch); a recording of either is unwound on any machine.
+//! 32-bit tasks of x86 are walked along frame pointers. A file for another machine than the
+//! recorded one is refused when it is read, see [`UnwindModules::problems`].
 //!
 //! On aarch64 a return address may carry a signature (pointer authentication). The bits of every
 //! return address above the process's address space are cleared, whatever the tables say: code
 //! without tables signs, too. The innermost frame of code without tables returns to the link
 //! register if a call of that code lies before it, else along the frame record.
 
-mod arch;
 mod call_sites;
 mod compat;
 mod elf;
@@ -123,7 +122,6 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use arch::Arch;
 pub use elf::Image;
 pub use generated::{GeneratedCode, GeneratedFrame, UnknownCode};
 pub use module::{FileId, MappedFile, Module, ModuleProblem, Opener, Seen, UnwindModules, own_vdso};

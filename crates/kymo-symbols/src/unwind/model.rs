@@ -7,10 +7,10 @@ use gimli::{
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value,
 };
 
-use super::arch::Arch;
 use super::elf::ElfParts;
 use super::regs::UserRegs;
 use super::stats::Stop;
+use crate::arch::Arch;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type Result<T> = std::result::Result<T, Stop>;
@@ -79,7 +79,10 @@ impl Model {
                 return (frames, Stop::NoMapping);
             }
             let (signal, caller) = self.caller(lookup, &regs, &word, frames.len() == 1);
-            let caller = caller.map(|caller| UserRegs { ip: caller.ip & mask, ..caller });
+            let caller = caller.map(|mut caller| {
+                caller.ip &= mask;
+                caller
+            });
             match caller {
                 Err(stop) => return (frames, stop),
                 Ok(caller) if caller.ip == 0 => return (frames, Stop::Root),

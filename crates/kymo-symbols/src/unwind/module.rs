@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 
-use super::arch::Arch;
 use super::elf::{self, ElfParts, Image};
 use super::frames::Frames;
+use crate::arch::Arch;
 use crate::budget::{Budget, open_regular};
 use crate::locate;
 use crate::options::SymbolOptions;

@@ -1,6 +1,6 @@
 //! The user registers of one sample, in DWARF's numbering.
 
-use super::arch::{Arch, LR, REGISTERS, RIP};
+use crate::arch::{Arch, LR, REGISTERS, RIP};
 
 /// The registers of user space at the moment of a sample, or of one frame while unwinding.
 ///
@@ -50,8 +50,8 @@ impl UserRegs {
         Some(regs)
     }
 
-    /// Registers of a sample of aarch64 that has no copy of the stack, at this instruction: of use if
-    /// the link register is among them. The stack pointer is 0 unless it was recorded.
+    /// Registers of a sample of aarch64 that has no copy of the stack, at this instruction: of use
+    /// if the link register is among them. The stack pointer is 0 unless it was recorded.
     pub fn of_leaf(ip: u64, mask: u64, values: impl IntoIterator<Item = u64>) -> Option<UserRegs> {
         let (mut regs, _) = UserRegs::recorded(Arch::Aarch64, mask, values);
         regs.get(LR)?;

@@ -1,13 +1,15 @@
 //! How to get from one frame to its caller, in a form that is cheap to keep and to carry out.
 //!
-//! Nearly all frames follow one pattern: the CFA is a register plus an offset, the return address and the
-//! callee-saved registers lie at fixed places below it. Those become a [`Plain`] rule of 20 bytes that a
-//! cache holds by value. On aarch64 a leaf function's return address is in a register instead. What is left (signal trampolines, jump stubs, realigned stacks) becomes an [`Exotic`] rule.
+//! Nearly all frames follow one pattern: the CFA is a register plus an offset, the return address
+//! and the callee-saved registers lie at fixed places below it. Those become a [`Plain`] rule of 20
+//! bytes that a cache holds by value. On aarch64 a leaf function's return address is in a register
+//! instead. What is left (signal trampolines, jump stubs, realigned stacks) becomes an [`Exotic`]
+//! rule.
 
 use gimli::{CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindSection, UnwindTableRow};
 
-use super::arch::{Arch, LR, MOST_SAVED, RSP, SP};
 use super::expression::Expression;
+use crate::arch::{Arch, LR, MOST_SAVED, RSP, SP};
 
 /// In [`Plain::saved`]: the register still has its value.
 pub(super) const SAME: i8 = i8::MIN;
@@ -127,12 +129,13 @@ impl Rule {
     /// The rule of a signal trampoline, from the kernel's layout of the frame that it builds: the
     /// registers are restored from there.
     pub(super) fn signal_trampoline(arch: Arch) -> Rule {
-        /// DWARF numbers in the order of `struct sigcontext`; the stack and the instruction pointer follow.
+        /// DWARF numbers in the order of `struct sigcontext`; the stack and the instruction pointer
+        /// follow.
         const X86_64_ORDER: [u16; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2];
         /// x86_64: the stack pointer points to a `ucontext`. Bytes from there to the first of them.
         const X86_64_FIRST: i64 = 40;
-        /// aarch64: the stack pointer points to a `siginfo` of 128 bytes, then come a `ucontext` whose
-        /// `sigcontext` begins after 176 bytes, a fault address, x0 to x30, sp and pc.
+        /// aarch64: the stack pointer points to a `siginfo` of 128 bytes, then come a `ucontext`
+        /// whose `sigcontext` begins after 176 bytes, a fault address, x0 to x30, sp and pc.
         const AARCH64_FIRST: i64 = 128 + 176 + 8;
         let (order, first): (Vec<u16>, i64) = match arch {
             Arch::X86_64 => (X86_64_ORDER.to_vec(), X86_64_FIRST),

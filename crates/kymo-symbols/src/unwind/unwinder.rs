@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use gimli::UnwindContext;
 
-use super::arch::{Arch, LR, MOST_SAVED};
 use super::call_sites::CallSites;
 use super::compat;
 use super::expression::{Expression, ExpressionError};
@@ -15,6 +14,7 @@ use super::rule::{CfaSource, Exotic, FrameRule, IN_LR, Plain, Rule, SAME, Source
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
 use super::stats::{Stop, UnwindStats};
+use crate::arch::{Arch, LR, MOST_SAVED};
 
 /// Rules kept per unwinder: a power of two. 16 Ki rules of 32 bytes fit into the second-level cache
 /// of a core, and hold all addresses that a large program's profile returns to often.

@@ -57,7 +57,7 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     let recording = open::recording(input)?;
     let time = args.time.as_deref().map(|text| TimeSpans::parse(text, &recording)).transpose();
     let time = time.map_err(|error| exit::usage(anyhow::Error::new(error)))?;
-    let store = args.symbols_from.store();
+    let store = args.symbols_from.store(&recording);
     let captured = super::header::captured(input);
     let write = |out: &mut dyn Write| {
         kymo_profile::script::write_json(&recording, captured, time.as_ref(), &store, out)

@@ -169,7 +169,7 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     for problem in &recording.problems {
         terminal::say(&problem.to_string());
     }
-    let store = args.symbols_from.store();
+    let store = args.symbols_from.store(&recording);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     if let Some(script) = script.filter(|_| !args.header_only) {
         return run_script(&recording, &options, &store, &script);

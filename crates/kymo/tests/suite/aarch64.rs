@@ -1,5 +1,5 @@
-//! Recordings of aarch64, read on any machine: beside perf 7.2, and beside what it printed where the
-//! recorded machine's C library was at hand.
+//! Recordings of aarch64, read on any machine: beside perf 7.2, and beside what it printed where
+//! the recorded machine's C library was at hand.
 
 use crate::matrix::perf_of;
 use crate::tools::{Tool, kymo, skip, text};
@@ -59,8 +59,9 @@ impl Printed {
     }
 }
 
-/// Checks that call chains have the addresses that perf 7.2 printed with all files at hand: unwound by
-/// the copies of stacks, and with the callers of leaf functions that the kernel's chains leave out.
+/// Checks that call chains have the addresses that perf 7.2 printed with all files at hand: unwound
+/// by the copies of stacks, and with the callers of leaf functions that the kernel's chains leave
+/// out.
 #[test]
 fn call_chains_of_aarch64() {
     for name in ["fp", "dwarf"] {
@@ -104,8 +105,8 @@ fn names_in_programs_of_aarch64() {
     }
 }
 
-/// Checks every recording beside perf 7.2: samples, and call chains as far as the programs' own files
-/// lead.
+/// Checks every recording beside perf 7.2: samples, and call chains as far as the programs' own
+/// files lead.
 #[test]
 fn as_perf_reads_recordings_of_aarch64() {
     let Some(perf) = perf_of("sid") else {
@@ -130,4 +131,34 @@ fn as_perf_reads_recordings_of_aarch64() {
         heads.map(|head| head.replace("unknown:", "lr:")).collect()
     };
     assert_eq!(registers(&perf), registers(&kymo()));
+}
+
+/// Checks that stacks of a machine that kymo does not unwind are named in a sentence, that no
+/// callers are invented for them, and that the samples are counted all the same.
+#[test]
+fn stacks_of_an_unknown_machine() {
+    let mut bytes = std::fs::read(folder().join("dwarf.data")).expect("the recording");
+    // Stacks have the word, too; the header comes last.
+    let name = bytes.windows(8).rposition(|word| word == b"aarch64\0").expect("the name");
+    bytes[name..name + 7].copy_from_slice(b"riscv64");
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("riscv64.data");
+    std::fs::write(&file, bytes).expect("written");
+    let report = kymo().succeed(["report", "-i", text(&file), "-g", "none", "--no-children"]);
+    assert!(report.stderr.contains("copies of stacks are of riscv64"), "{}", report.stderr);
+    let of_arm = kymo().succeed(["report", "-i", text(&folder().join("dwarf.data")), "-g", "none"]);
+    let samples = |table: &str| table.lines().find(|line| line.contains("Samples")).map(str::to_owned);
+    assert_eq!(samples(&report.stdout), samples(&of_arm.stdout));
+    let script = kymo().succeed(["script", "-i", text(&file)]);
+    let printed = samples_of_programs(&script.stdout);
+    assert!(printed > 20, "{}", script.stdout);
+    assert!(script.stderr.contains("riscv64"), "{}", script.stderr);
+}
+
+/// How many samples of programs there are; each has its own address only.
+fn samples_of_programs(printed: &str) -> usize {
+    let in_kernel = |frame: &String| frame.find(' ') == Some(16);
+    let all = samples(printed);
+    let own = all.iter().filter(|sample| !sample.frames.first().is_some_and(in_kernel));
+    own.inspect(|sample| assert_eq!(sample.frames.len(), 1, "{sample:?}")).count()
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use kymo_symbols::{Debuginfod, SymbolOptions, SymbolStore};
+use kymo_data::Recording;
+use kymo_symbols::{Arch, Debuginfod, SymbolOptions, SymbolStore};
 use regex_lite::Regex;
 
 use crate::cmd::filter::{self, FilterArgs, InputArgs};
@@ -332,14 +333,15 @@ pub(crate) struct SymbolArgs {
 }
 
 impl SymbolArgs {
-    /// A store by these options; nothing is loaded yet.
-    pub(crate) fn store(&self) -> SymbolStore {
+    /// A store for a recording by these options; nothing is loaded yet.
+    pub(crate) fn store(&self, recording: &Recording) -> SymbolStore {
         let announce = |sentence: &str| kymo_cli::eprintln!("kymo: {sentence}");
         let fetcher = if self.no_debuginfod { None } else { Debuginfod::configured(announce) };
         SymbolStore::new(SymbolOptions {
             symfs: self.symfs.clone(),
             vmlinux: self.vmlinux.clone(),
             kallsyms: self.kallsyms.clone(),
+            arch: recording.features.arch.as_deref().and_then(Arch::of_machine),
             demangle: !self.no_demangle,
             entry_names: !self.no_entry_names,
             debuginfod: fetcher.map(Arc::new),

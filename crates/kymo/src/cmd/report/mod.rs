@@ -60,7 +60,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let mut plan = plan(&args, &recording).map_err(exit::usage)?;
-    let store = args.symbols_from.store();
+    let store = args.symbols_from.store(&recording);
     if args.dump.raw {
         dump::write_raw(&mut out, &recording, &input.to_string_lossy(), &store)
             .with_context(|| format!("failed to read {}", input.display()))?;

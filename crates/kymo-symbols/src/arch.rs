@@ -1,4 +1,4 @@
-//! What the unwinder must know of an instruction set: registers, calling convention, addresses.
+//! What must be known of an instruction set: registers, calling convention, addresses.
 
 use crate::elf::{EM_AARCH64, EM_X86_64};
 
@@ -21,22 +21,22 @@ pub enum Arch {
 }
 
 /// How many registers are followed at most: those with DWARF's numbers 0 to 31.
-pub(super) const REGISTERS: usize = 32;
+pub(crate) const REGISTERS: usize = 32;
 /// The most callee-saved registers that an instruction set has, except the stack pointer.
-pub(super) const MOST_SAVED: usize = 11;
+pub(crate) const MOST_SAVED: usize = 11;
 
 /// DWARF's number of x86_64's rbp.
-pub(super) const RBP: usize = 6;
+pub(crate) const RBP: usize = 6;
 /// DWARF's number of x86_64's rsp.
-pub(super) const RSP: usize = 7;
+pub(crate) const RSP: usize = 7;
 /// DWARF's number of x86_64's return address column.
-pub(super) const RIP: usize = 16;
+pub(crate) const RIP: usize = 16;
 /// DWARF's number of aarch64's frame pointer, x29.
-pub(super) const X29: usize = 29;
+pub(crate) const X29: usize = 29;
 /// DWARF's number of aarch64's link register, x30: the return address while a function runs.
-pub(super) const LR: usize = 30;
+pub(crate) const LR: usize = 30;
 /// DWARF's number of aarch64's stack pointer.
-pub(super) const SP: usize = 31;
+pub(crate) const SP: usize = 31;
 
 /// perf's register numbers (`PERF_REG_X86_*`) in the order of DWARF's numbers 0 to 15.
 const X86_64_OF_PERF: [u8; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23];
@@ -88,7 +88,7 @@ impl Arch {
     }
 
     /// perf's register numbers in the order of DWARF's.
-    pub(super) fn perf_numbers(self) -> &'static [u8] {
+    pub(crate) fn perf_numbers(self) -> &'static [u8] {
         match self {
             Arch::X86_64 => &X86_64_OF_PERF,
             Arch::Aarch64 => &AARCH64_OF_PERF,
@@ -96,7 +96,7 @@ impl Arch {
     }
 
     /// perf's number of the instruction pointer.
-    pub(super) fn perf_ip(self) -> u8 {
+    pub(crate) fn perf_ip(self) -> u8 {
         match self {
             Arch::X86_64 => 8,
             Arch::Aarch64 => 32,
@@ -105,7 +105,7 @@ impl Arch {
 
     /// DWARF's number of the stack pointer.
     #[inline]
-    pub(super) const fn sp(self) -> usize {
+    pub(crate) const fn sp(self) -> usize {
         match self {
             Arch::X86_64 => RSP,
             Arch::Aarch64 => SP,
@@ -114,7 +114,7 @@ impl Arch {
 
     /// DWARF's number of the frame pointer.
     #[inline]
-    pub(super) const fn fp(self) -> usize {
+    pub(crate) const fn fp(self) -> usize {
         match self {
             Arch::X86_64 => RBP,
             Arch::Aarch64 => X29,
@@ -122,7 +122,7 @@ impl Arch {
     }
 
     /// The column of an unwind table that holds the rule for the return address.
-    pub(super) const fn return_column(self) -> usize {
+    pub(crate) const fn return_column(self) -> usize {
         match self {
             Arch::X86_64 => RIP,
             Arch::Aarch64 => LR,
@@ -130,7 +130,7 @@ impl Arch {
     }
 
     /// How many registers are followed: those with DWARF's numbers below.
-    pub(super) const fn registers(self) -> usize {
+    pub(crate) const fn registers(self) -> usize {
         match self {
             Arch::X86_64 => RIP,
             Arch::Aarch64 => REGISTERS,
@@ -139,13 +139,13 @@ impl Arch {
 
     /// Whether the rule for a register says nothing of use: wider registers are not followed, and
     /// the stack pointer of the caller is the CFA.
-    pub(super) fn is_passed_over(self, number: usize) -> bool {
+    pub(crate) fn is_passed_over(self, number: usize) -> bool {
         number == self.sp() || (number >= self.registers() && number != self.return_column())
     }
 
     /// The callee-saved registers of the calling convention, except the stack pointer.
     #[inline]
-    pub(super) const fn callee_saved(self) -> &'static [u8] {
+    pub(crate) const fn callee_saved(self) -> &'static [u8] {
         match self {
             // rbx, rbp, r12 to r15
             Arch::X86_64 => &[3, 6, 12, 13, 14, 15],
@@ -155,9 +155,10 @@ impl Arch {
     }
 
     /// The bits of an address of code, where `highest` is an address near the end of what programs
-    /// can use. aarch64 has several sizes of address spaces (`Documentation/arch/arm64/memory.rst`),
-    /// and the bits above are a pointer's signature (`pointer-authentication.rst`).
-    pub(super) fn address_mask(self, highest: u64) -> u64 {
+    /// can use. aarch64 has several sizes of address spaces
+    /// (`Documentation/arch/arm64/memory.rst`), and the bits above are a pointer's signature
+    /// (`pointer-authentication.rst`).
+    pub(crate) fn address_mask(self, highest: u64) -> u64 {
         const SIZES: [u32; 6] = [36, 39, 42, 47, 48, 52];
         match self {
             Arch::X86_64 => u64::MAX,
