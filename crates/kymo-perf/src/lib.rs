@@ -75,7 +75,6 @@ pub mod evlist;
 pub mod explain;
 pub mod hotplug;
 pub mod hotspot;
-#[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod machine;
 pub mod patched;

@@ -54,6 +54,9 @@ fn enter_for(
     children: bool,
     unwinder: Option<&mut dyn Unwind>,
 ) -> Result<Client, EnterError> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(EnterError::Machine);
+    }
     crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to
     // be let go.

@@ -10,6 +10,9 @@ pub enum EnterError {
     /// There is no such process (any more).
     #[error("the process is gone")]
     Gone,
+    /// Threads of this machine are not borrowed.
+    #[error("programs are entered on x86-64 only; the kernel's probes work here (`--engine kernel`)")]
+    Machine,
     /// It belongs to the kernel.
     #[error("it is a thread of the kernel")]
     KernelThread,

@@ -42,7 +42,7 @@ pub(super) fn restarted(mut registers: Registers, has_signals: bool) -> Register
     registers
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
     use crate::sys::ptrace::no_registers;

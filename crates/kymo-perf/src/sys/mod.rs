@@ -11,7 +11,8 @@ pub mod fake;
 mod fork;
 mod inherited;
 pub mod memory;
-#[cfg(target_arch = "x86_64")]
+#[cfg(not(target_arch = "x86_64"))]
+mod other_registers;
 pub mod ptrace;
 mod real;
 mod signal_mask;

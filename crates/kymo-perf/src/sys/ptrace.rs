@@ -11,8 +11,14 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+#[cfg(not(target_arch = "x86_64"))]
+pub use super::other_registers::Registers;
+#[cfg(target_arch = "x86_64")]
 pub use libc::user_regs_struct as Registers;
 
+/// `PTRACE_GETREGS` and `PTRACE_SETREGS` of x86-64.
+const GETREGS: u32 = 12;
+const SETREGS: u32 = 13;
 const NT_X86_XSTATE: usize = 0x202;
 /// More than any processor has (AMX included).
 const MOST_XSTATE_BYTES: usize = 16 << 10;
@@ -223,7 +229,7 @@ impl Traced {
     /// ESRCH if it is gone or does not stand still.
     pub fn registers(&self) -> io::Result<Registers> {
         let mut registers = no_registers();
-        self.ask(libc::PTRACE_GETREGS, 0, ptr::from_mut(&mut registers).addr())?;
+        self.ask_general(GETREGS, ptr::from_mut(&mut registers).addr())?;
         Ok(registers)
     }
 
@@ -232,7 +238,15 @@ impl Traced {
     /// # Errors
     /// As [`Traced::go`]; EIO for values that no program can have.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        self.ask(libc::PTRACE_SETREGS, 0, ptr::from_ref(registers).addr())
+        self.ask_general(SETREGS, ptr::from_ref(registers).addr())
+    }
+
+    /// Reads or writes all general registers, which are known of x86-64 only.
+    fn ask_general(&self, what: u32, registers: usize) -> io::Result<()> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.ask(what, 0, registers)
     }
 
     /// Everything that a function call may change, and the mask of signals.
