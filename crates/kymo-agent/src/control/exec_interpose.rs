@@ -415,8 +415,8 @@ pub(super) fn finish(holder: &mut Holder<'_>) {
     }
 }
 
-/// To be called by the program's only thread, before it begins: where nobody could write the way in,
-/// what it executes comes up without the agent, because the variables are taken out.
+/// To be called by the program's only thread, before it begins: where nobody could write the way
+/// in, what it executes comes up without the agent, because the variables are taken out.
 pub(super) fn settle() {
     let library = LIBRARY.load(Ordering::Relaxed);
     if library.is_null() || lock(&TO_WRITE).is_empty() {

@@ -9,8 +9,9 @@
 //!   Written                   ------>    lets them go
 //! ```
 //! Where the kernel does not let the process write its own code, `Ready` names the bytes, and the
-//! tracer has written them when it says `Held`. It could write at any time, but only while it traces
-//! a thread, and this one goes on. So a program that has not begun is held by the tracer, too.
+//! tracer has written them when it says `Held`. It could write at any time, but only while it
+//! traces a thread, and this one goes on. So a program that has not begun is held by the tracer,
+//! too.
 //!
 //! Of the pipe only the thread that traces has the other end, and the kernel takes that away before
 //! it lets the first thread go. The socket says less: it lasts as long as any thread of a tracer

@@ -15,8 +15,8 @@ pub(super) fn address(name: &[u8]) -> Option<(libc::sockaddr_un, libc::socklen_t
 /// set another one: it may be anyone. Where all users are known, it is the user "nobody".
 pub(super) const NO_USER: libc::uid_t = 65534;
 
-/// Whether a listener of this user may command a program of that one. `is_known`: each number stands
-/// for one user here ([`users_are_known`]).
+/// Whether a listener of this user may command a program of that one. `is_known`: each number
+/// stands for one user here ([`users_are_known`]).
 pub(super) fn may_command(listener: libc::uid_t, own: libc::uid_t, is_known: bool) -> bool {
     listener == 0 || (listener == own && (is_known || listener != NO_USER))
 }

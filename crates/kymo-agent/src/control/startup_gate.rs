@@ -7,9 +7,9 @@
 //!     '--Go, the tracer's end, or too long-->  RUNS
 //! ```
 //! At `Go` the agent's thread ends, and the first thread waits until it is gone: what a program may
-//! do only with one thread, it may do then (`unshare(CLONE_NEWUSER)`). And the C library carries out
-//! a change of user in all threads, and ends the program if the results differ: a thread of ours does
-//! not have the capabilities that the program has given to its own thread alone.
+//! do only with one thread, it may do then (`unshare(CLONE_NEWUSER)`). And the C library carries
+//! out a change of user in all threads, and ends the program if the results differ: a thread of
+//! ours does not have the capabilities that the program has given to its own thread alone.
 //!
 //! It waits in a system call of its own, so it stands in no site of any library.
 use crate::sys::raw;

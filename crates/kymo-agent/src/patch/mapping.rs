@@ -186,8 +186,8 @@ pub(crate) fn code_at(address: u64, bytes: u64, twice: bool) -> io::Result<()> {
 /// Maps memory of [`code_at`] a second time.
 pub(crate) fn to_write(address: u64, bytes: u64) -> io::Result<CodeAlias> {
     let place = ptr::without_provenance_mut(address as usize);
-    // SAFETY: an old size of 0 leaves the shared mapping where it is, and maps its memory once more,
-    // wherever the kernel likes.
+    // SAFETY: an old size of 0 leaves the shared mapping where it is, and maps its memory once
+    // more, wherever the kernel likes.
     let at = unsafe { libc::mremap(place, 0, bytes as usize, libc::MREMAP_MAYMOVE) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());

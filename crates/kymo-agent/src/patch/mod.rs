@@ -46,10 +46,10 @@
 //! served, and programs that block SIGILL: there is no trap then.
 //!
 //! When the tracer ends without a word, its sites are restored with traps, but for those of the C
-//! library, and all where only a tracer can write code: they stay, count for nobody, and are taken away when the next tracer holds the threads
-//! ([`abandon`], [`clean`]). When it ends in the middle of a pass, the kernel lets the threads go,
-//! and the pass, which looks for that before each few sites, ends: each site is then either written
-//! or as it was.
+//! library, and all where only a tracer can write code: they stay, count for nobody, and are taken
+//! away when the next tracer holds the threads ([`abandon`], [`clean`]). When it ends in the middle
+//! of a pass, the kernel lets the threads go, and the pass, which looks for that before each few
+//! sites, ends: each site is then either written or as it was.
 //!
 //! # What runs at a hit
 //! Registers and flags are the program's again before it goes on; a stub uses these meanwhile, kept

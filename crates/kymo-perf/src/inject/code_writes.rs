@@ -6,11 +6,11 @@
 //!
 //! | way | `always` | `ptrace` | `never` | why, or why not |
 //! |---|---|---|---|---|
-//! | the agent, `/proc/self/mem` | yes | no | no | the fastest: pages are prepared before threads stop |
-//! | the tracer, `/proc/PID/task/TID/mem` | yes | yes | no | writes exactly five bytes, as the agent would |
-//! | the tracer, `PTRACE_POKETEXT` | yes | yes | yes | eight bytes: three beside the site are written as they are |
-//! | another mapping over the page | yes | yes | yes | not used: uprobes of the page would not be hit any more |
-//! | `mprotect`, in turns | yes | yes | yes | not used: fails half-way where code may not become executable again |
+//! | the agent, `/proc/self/mem` | yes | no | no | pages are prepared before threads stop |
+//! | the tracer, `/proc/PID/task/TID/mem` | yes | yes | no | five bytes, as the agent would |
+//! | the tracer, `PTRACE_POKETEXT` | yes | yes | yes | eight bytes, three as they are |
+//! | another mapping over the page | yes | yes | yes | not used: hides uprobes of the page |
+//! | `mprotect`, in turns | yes | yes | yes | not used: may fail half-way (`PR_SET_MDWE`) |
 //!
 //! So the tracer writes, while it holds the threads, by the first of its two ways that the kernel
 //! permits. No page is writable and executable at any time.
@@ -18,7 +18,8 @@
 //! # Guarantees
 //! - A site is written in one step, and only over the bytes that the agent has named. If this
 //!   process is killed in between, each site is as before or whole, and the agent looks which.
-//! - Nothing is written outside of the process's own private memory: the kernel refuses shared pages.
+//! - Nothing is written outside of the process's own private memory: the kernel refuses shared
+//!   pages.
 use super::target::TargetProcess;
 use crate::sys::ptrace::Traced;
 use kymo_core::probe::wire::EDIT_BYTES;

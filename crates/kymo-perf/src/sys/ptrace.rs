@@ -215,7 +215,8 @@ impl Traced {
         self.ask(libc::PTRACE_SYSCALL, 0, 0)
     }
 
-    /// Writes eight bytes of its memory, into private pages that are not writable, too. Any address.
+    /// Writes eight bytes of its memory, into private pages that are not writable, too. Any
+    /// address.
     ///
     /// # Errors
     /// EIO where nothing private is; ESRCH if it is gone or does not stand still.

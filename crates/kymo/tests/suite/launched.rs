@@ -193,8 +193,9 @@ fn abandoned() {
     assert!(std::fs::read_to_string(&output).expect("text").starts_with("outer 200 inner 200"));
 }
 
-/// Checks that a program which changes its user, and one for which a namespace is made, run as ever and are counted: there is
-/// no thread of ours then, which would have other capabilities, and would forbid the namespace.
+/// Checks that a program which changes its user, and one for which a namespace is made, run as ever
+/// and are counted: there is no thread of ours then, which would have other capabilities, and would
+/// forbid the namespace.
 #[test]
 fn other_users() {
     const TEST: &str = "launched::other_users";
@@ -214,7 +215,8 @@ fn other_users() {
             continue;
         }
         said.prints("outer 200 inner 200");
-        // In a namespace without users nobody knows who listens, and the program comes up without the agent.
+        // In a namespace without users nobody knows who listens, and the program comes up without
+        // the agent.
         if how[0] == "unshare" {
             said.ends(1);
         } else {
@@ -226,7 +228,8 @@ fn other_users() {
     }
 }
 
-/// Checks that a user without a name, nobody, probes its own programs from inside, started and running.
+/// Checks that a user without a name, nobody, probes its own programs from inside, started and
+/// running.
 #[test]
 fn by_nobody() {
     const TEST: &str = "launched::by_nobody";
@@ -274,8 +277,9 @@ fn in_no_program() {
     said.says("the program cannot be probed from inside");
 }
 
-/// Checks that a program which kymo has started and counts is not taken over by another kymo; and that when the first one is
-/// killed, the next one takes its probes away, counts, and leaves the program as it was.
+/// Checks that a program which kymo has started and counts is not taken over by another kymo; and
+/// that when the first one is killed, the next one takes its probes away, counts, and leaves the
+/// program as it was.
 #[test]
 fn entered_by_another() {
     const TEST: &str = "launched::entered_by_another";

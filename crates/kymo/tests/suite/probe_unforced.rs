@@ -1,8 +1,9 @@
-//! Where the kernel does not let a program write its own code (`proc_mem.force_override` of Linux 6.12 and later), kymo
-//! writes it while it holds the threads: through the memory of a thread that it traces, or by ptrace.
+//! Where the kernel does not let a program write its own code (`proc_mem.force_override` of Linux
+//! 6.12 and later), kymo writes it while it holds the threads: through the memory of a thread that
+//! it traces, or by ptrace.
 //!
-//! `fixtures/programs/unforced.c` makes such a kernel: in the program alone (only tracers may write, `ptrace`), or in kymo,
-//! too (nobody may by `/proc/PID/mem`, `never`).
+//! `fixtures/programs/unforced.c` makes such a kernel: in the program alone (only tracers may
+//! write, `ptrace`), or in kymo, too (nobody may by `/proc/PID/mem`, `never`).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,7 +26,8 @@ fn many(test: &str) -> Option<Many> {
     Some(Many::run(Command::new(&program).env("LD_PRELOAD", library()), &program, folder))
 }
 
-/// A kymo that probes all functions, on a kernel where tracers may write through files, or nobody may.
+/// A kymo that probes all functions, on a kernel where tracers may write through files, or nobody
+/// may.
 fn probing(many: &Many, tracers_may: bool) -> Probing {
     let pid = many.pid();
     let words = ["probe", "--json", "--engine", "inproc", "-p", &pid, "many_*", "libc:str*"];
@@ -36,8 +38,9 @@ fn probing(many: &Many, tracers_may: bool) -> Probing {
     Probing::by(&mut command)
 }
 
-/// Checks that a running program is patched by the tracer in both ways, functions of the C library with it; that each call is
-/// counted, the program answers the same, and its code is its file's afterwards.
+/// Checks that a running program is patched by the tracer in both ways, functions of the C library
+/// with it; that each call is counted, the program answers the same, and its code is its file's
+/// afterwards.
 #[test]
 fn attached() {
     let Some(mut many) = many("probe_unforced::attached") else { return };
@@ -54,8 +57,8 @@ fn attached() {
     }
 }
 
-/// Checks that a program goes on when the kymo that has probes in it is killed, though nobody can take them away then, and that
-/// the next one does.
+/// Checks that a program goes on when the kymo that has probes in it is killed, though nobody can
+/// take them away then, and that the next one does.
 #[test]
 fn killed() {
     let Some(mut many) = many("probe_unforced::killed") else { return };
@@ -74,8 +77,9 @@ fn killed() {
     }
 }
 
-/// Checks that a command, its threads and what it forks and executes are counted and timed from the first call on, and that
-/// what cannot have the agent comes up without it: the ways in are written by the tracer, too.
+/// Checks that a command, its threads and what it forks and executes are counted and timed from the
+/// first call on, and that what cannot have the agent comes up without it: the ways in are written
+/// by the tracer, too.
 #[test]
 fn launched() {
     const TEST: &str = "probe_unforced::launched";
@@ -94,8 +98,8 @@ fn launched() {
     assert_eq!((&probe["hits"], &probe["latencies"]["count"]), (&1800.into(), &1800.into()), "{probe}");
 }
 
-/// Checks that a program whose threads nobody can hold, because a debugger does, is refused with the reason and a status, and
-/// runs as ever; zeros are no result.
+/// Checks that a program whose threads nobody can hold, because a debugger does, is refused with
+/// the reason and a status, and runs as ever; zeros are no result.
 #[test]
 fn refused() {
     const TEST: &str = "probe_unforced::refused";

@@ -1,8 +1,8 @@
 //! Memory for stubs, near the code that jumps there.
 //!
 //! It is never writable where it is executed. It is written through `/proc/self/mem`, and where the
-//! kernel does not write such pages ([`OwnMemory::is_forced`]), through a second mapping of the same
-//! memory, which is writable, not executable, and there only while stubs are made.
+//! kernel does not write such pages ([`OwnMemory::is_forced`]), through a second mapping of the
+//! same memory, which is writable, not executable, and there only while stubs are made.
 use super::memory::{OwnMemory, mapped};
 use super::unwinder_hooks;
 use crate::patch::codegen::callout;

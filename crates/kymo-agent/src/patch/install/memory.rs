@@ -94,8 +94,8 @@ impl OwnMemory {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 
-    /// Writes whatever the page's protection, where [`OwnMemory::is_forced`]; a private page becomes
-    /// this process's own copy.
+    /// Writes whatever the page's protection, where [`OwnMemory::is_forced`]; a private page
+    /// becomes this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
     }

@@ -147,8 +147,8 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     all - patcher.left.len()
 }
 
-/// Has code written that is no probe's, in one pass while `holder` holds the threads: places, what is
-/// there, what is to be there.
+/// Has code written that is no probe's, in one pass while `holder` holds the threads: places, what
+/// is there, what is to be there.
 ///
 /// # Errors
 /// Why something of it was not written.

@@ -20,7 +20,8 @@
 //!   Commit                           ------>
 //!                                    <------  Refused { id, reason }, Placed { of }, Before { id, of }  (many)
 //!                                    <------  Armed { armed, stopped_ns }
-//!   Go                               ------>  a program that was held before its first instruction runs
+//!   Go                               ------>  a program that was held before its first instruction runs,
+//!                                             and nobody is there to be asked any more
 //!                                    <------  Refused, ProbeSlots, Before: at any time, when a module was loaded that probes wait for
 //!   Rings { .. } and their file      ------>
 //!                                    <------  Recording   (or Failed)
@@ -45,8 +46,8 @@
 //!                                    <------  Armed
 //! ```
 //!
-//! Where the kernel does not let the agent write code, the tracer does it between `Ready` and `Held`,
-//! and the agent looks what was written.
+//! Where the kernel does not let the agent write code, the tracer does it between `Ready` and
+//! `Held`, and the agent looks what was written.
 //!
 //! Descriptors go one way only, from the tracer to the agent. The tracer takes none: the target
 //! could send it a file of its own file system, and closing that would hang as long as the target
