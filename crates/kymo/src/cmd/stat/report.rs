@@ -1,5 +1,5 @@
 //! `kymo stat report`: the counts of a recording, as `kymo stat` prints them.
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
