@@ -11,7 +11,7 @@
 //! ```text
 //!  +--------+-----------+---------------------+----------------------------------------+-----------------+
 //!  | header | event ids | attr 0, attr 1, ... | records                                | features        |
-//!  | 104    | u64 each  | 128 + 16 each       | rec | rec | COMPRESSED( rec | re | ...| table, payloads |
+//!  | 104    | u64 each  | 64..144 + 16 each   | rec | rec | COMPRESSED( rec | re | ...| table, payloads |
 //!  +--------+-----------+---------------------+----------------------------------------+-----------------+
 //!      |                                       ^ data offset                            ^ data offset + size
 //!      +-- says where the attrs and the data are, and which features there are
