@@ -8,8 +8,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its
 /// owner may open it.
 pub(crate) fn create(name: &CStr) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // A system call, because the C library has a function for it only since glibc 2.27.
     // SAFETY: a C string and flags.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) } as i32;
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
