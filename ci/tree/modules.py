@@ -7,7 +7,7 @@ from .source import without_test_modules
 
 # A crate may use those of lower ranks. `kymo-testing` serves tests of all.
 RANKS = [
-    {"kymo-core", "kymo-data", "kymo-files", "kymo-testing"},
+    {"kymo-core", "kymo-data", "kymo-embed", "kymo-files", "kymo-testing"},
     {"kymo-symbols", "kymo-perf", "kymo-agent"},
     {"kymo-profile"},
     {"kymo-record"},

@@ -3,8 +3,8 @@
 //! else could put in its place.
 use kymo_perf::inject::Library;
 
-/// What is put into programs (see build.rs). Empty where this program was only checked.
-pub(crate) static LIBRARY: Library = Library::embedded(include_bytes!(env!("KYMO_AGENT_LIBRARY")));
+/// What is put into programs. Empty where this program was only checked.
+pub(crate) static LIBRARY: Library = Library::embedded(kymo_embed::shared_library_of!(kymo_agent));
 
 #[cfg(test)]
 mod tests {
