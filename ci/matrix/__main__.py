@@ -31,7 +31,7 @@ ROOT = HERE.parent.parent
 def arguments():
     parser = argparse.ArgumentParser(description="Try kymo in the kernels of four Debian releases.")
     parser.add_argument("--kernel", action="append", choices=machine.SUITES, help="this kernel only")
-    parser.add_argument("--row", action="append", help="only rows whose names contain this")
+    parser.add_argument("--row", action="append", help="only the row of this name, or those whose names contain it")
     parser.add_argument("--nightly", action="store_true", help="the machines of the nights, too")
     parser.add_argument("--variant", action="append", choices=[one.name for one in variants.NIGHTLY], help="these machines")
     parser.add_argument("--kymo", type=pathlib.Path, default=ROOT / "target/release/kymo")
@@ -90,7 +90,7 @@ def main():
     args.kymo, args.work = args.kymo.resolve(), args.work.resolve()
     all_rows = rows.read_rows(HERE / "rows.toml")
     places = [
-        (kernel, variant, [row for row in variant.rows(all_rows) if wanted(args, row)])
+        (kernel, variant, [row for row in variant.rows(all_rows) if row.name in wanted(args, all_rows)])
         for variant in machines(args)
         for kernel in args.kernel or machine.SUITES
         if variant.has(kernel)
@@ -114,9 +114,12 @@ def main():
     return 1 if wrong else 0
 
 
-def wanted(args, row):
-    """Whether a row was asked for."""
-    return not args.row or any(word in row.name for word in args.row)
+def wanted(args, all_rows):
+    """The names of the rows that were asked for: by name, or by a part of names where no row has that name."""
+    names = [row.name for row in all_rows]
+    if not args.row:
+        return set(names)
+    return {name for word in args.row for name in names if name == word or (word not in names and word in name)}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ guest_root() {
     # What the packages' own scripts would have done.
     ln -sf mawk "$root/usr/bin/awk"
     ln -sf dash "$root/bin/sh"
-    printf 'root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/tmp:/bin/bash\n' >"$root/etc/passwd"
+    printf 'root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\n' >"$root/etc/passwd"
     printf 'root:x:0:\nuser:x:1000:\n' >"$root/etc/group"
     rm -rf "$root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "$root"/var/lib/dpkg
     mkdir -p "$root"/{proc,sys,dev,tmp,run,root,row,perfs}

@@ -77,8 +77,8 @@ def header(kernels):
 
 def cell(result, notes):
     """The answer, with the number of its reason among the notes; one that is not as expected says so."""
-    if result is None:
-        return "-"
+    if result is None or result.outcome is None:
+        return "not tried"
     if result.deviation():
         return "**not as expected**"
     if not result.expectation.reason:

@@ -128,6 +128,8 @@ class Page(unittest.TestCase):
         self.assertIn("| a command | no (1) | no (1) | yes | **not as expected** |", page)
         self.assertIn('1. the kernel has none of it ("no such event").', page)
         self.assertNotIn("\n2. ", page)
+        untried = table.page([table.Result("5.10", "plain", ROW, YES, None)], {"5.10": "5.10.1"}, [])
+        self.assertIn("| a command | not tried |", untried)
 
 
 if __name__ == "__main__":

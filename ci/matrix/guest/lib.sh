@@ -14,7 +14,7 @@ perf() {
 
 # A command of an ordinary user.
 user() {
-    setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all env HOME=/tmp "$@"
+    setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all env HOME=/home/user "$@"
 }
 
 paranoid() {
