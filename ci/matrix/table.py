@@ -65,6 +65,11 @@ def page(results, kernels, variants):
             by_kernel = {result.kernel: result for result in there if result.row == row}
             out.append(f"| {row.title} | {' | '.join(cell(by_kernel.get(kernel), notes) for kernel in kernels)} |")
         out.append("")
+    wrong = [result for result in results if result.outcome and result.deviation()]
+    if wrong:
+        out += ["## Not as expected in this run", ""]
+        out += [f"- {result.kernel}, {result.row.group}, {result.row.title}: {result.deviation()}." for result in wrong]
+        out.append("")
     out += ["## Why", ""]
     out += [f"{number}. {reason}." for number, reason in enumerate(notes, 1)]
     return "\n".join(out) + "\n"

@@ -21,6 +21,14 @@ paranoid() {
     sysctl -qw "kernel.perf_event_paranoid=$1"
 }
 
+# Starts a program that sleeps before it works, and waits until it does.
+begin() {
+    "$@" &
+    until grep -q "^$! ($1) S" /proc/$!/stat; do
+        sleep 0.1
+    done
+}
+
 # Once a program of this name has run for a second, the last CPU goes away; half a second later it is back. The time of
 # that is in the file `back`, in the seconds of recordings.
 cpu_goes_and_comes() {
