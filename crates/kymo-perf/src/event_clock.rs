@@ -21,7 +21,7 @@ pub enum EventClock {
     /// The scheduler's.
     Scheduler {
         /// Keeps the event open.
-        events: evlist::Evlist,
+        events: Box<evlist::Evlist>,
         /// Where its records are.
         rings: Vec<MappedRing>,
         /// Given to the thread again and again.
@@ -78,7 +78,7 @@ impl EventClock {
         };
         let mut events = evlist::open(Arc::new(sys::Real), plan, OpenEngine::Serial).ok()?;
         let rings = events.map_rings(PAGES, false).ok()?;
-        let mut clock = EventClock::Scheduler { events, rings, name: name.to_owned() };
+        let mut clock = EventClock::Scheduler { events: Box::new(events), rings, name: name.to_owned() };
         clock.now().map(|_| clock)
     }
 

@@ -101,6 +101,7 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
         instants: Vec::new(),
         instant_stride: 1,
         threads: Vec::new(),
+        single_threaded: 0,
         time_range: None,
         counts: RecordCounts::default(),
         summary: ReadSummary::default(),
