@@ -84,6 +84,7 @@ mod tests {
     use crate::output::Output;
     use kymo_perf::machine::Machine;
     use kymo_perf::selector::{self, CallGraph as EventCallGraph};
+    use kymo_symbols::Arch;
 
     const MIB: u64 = 1 << 20;
 

@@ -404,8 +404,11 @@ fn filters(status: &[u8]) -> u32 {
     number(b"Seccomp_filters:").or(number(b"Seccomp:")).unwrap_or(0)
 }
 
-/// What is to be written into the C library: places, and what is there.
-static TO_WRITE: Mutex<Vec<(u64, [u8; JUMP_BYTES], [u8; JUMP_BYTES])>> = Mutex::new(Vec::new());
+/// A place in the C library, what is there, and what is to be there.
+type PendingWrite = (u64, [u8; JUMP_BYTES], [u8; JUMP_BYTES]);
+
+/// What is to be written into the C library.
+static TO_WRITE: Mutex<Vec<PendingWrite>> = Mutex::new(Vec::new());
 
 /// Has the one who holds the threads write what this process could not.
 pub(super) fn finish(holder: &mut Holder<'_>) {

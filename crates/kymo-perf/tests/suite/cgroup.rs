@@ -145,7 +145,7 @@ fn cpu_time_before_the_exec() {
         words.extend(std::iter::repeat_n(OsString::from("x".repeat(100_000)), round % 3 * 8));
         let mut command = Workload::prepare_marking(&words).unwrap();
         cgroup.add(command.pid()).unwrap();
-        let tally = CgroupCounter::start(cgroup.path(), command.pid(), 0);
+        let tally = CgroupCounter::start(cgroup.path(), command.pid(), &[]);
         let Ok(tally) = tally.inspect_err(|error| skip(test, error)) else { return };
         let before = waiting(command.pid());
         let event = Real.open(&attr, &EventTarget::new(command.pid(), -1)).unwrap();

@@ -371,7 +371,7 @@ fn a_leaf_function_of_aarch64() {
     let code = parts.segments.iter().find(|s| s.executable).expect("code");
     let start = base + code.svma;
     space.map(start, start + code.file_bytes, code.offset, modules.module(b"/image", b""));
-    let words = [base + 0xa98 | 0x2a << 48, 0, 0, 0];
+    let words = [(base + 0xa98) | (0x2a << 48), 0, 0, 0];
     let stack: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     let mut regs = UserRegs::unknown(Arch::Aarch64, base + inner);
     regs.set_sp(0xffff_f000_0000);
