@@ -15,7 +15,6 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A conversation is under way (C1).
@@ -53,7 +52,7 @@ fn start(descriptor: c_int, lent: BorrowedStack) -> c_int {
     }
     // SAFETY: open, as was just seen, and given to us by who calls.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    converse_on(socket, HeldBy::Nobody, lent).map_or_else(|errno| -errno, |_| STARTED)
+    converse_on(socket, HeldBy::Nobody, lent).map_or_else(|errno| -errno, |()| STARTED)
 }
 
 /// A stack that somebody runs on until the tracer speaks.
@@ -85,8 +84,8 @@ impl BorrowedStack {
     }
 }
 
-/// The conversation's thread; EBUSY, EAGAIN.
-fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<JoinHandle<()>, c_int> {
+/// Starts the conversation's thread; EBUSY, EAGAIN.
+fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c_int> {
     // Away from the numbers that a program closes or gives anew.
     let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
     if is_counted_for() {
@@ -112,7 +111,8 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<JoinH
         startup_gate::let_run();
         BUSY.store(false, Ordering::Release);
     };
-    std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body).map_err(|_| {
+    let started = std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body);
+    started.map(drop).map_err(|_| {
         BUSY.store(false, Ordering::Release);
         libc::EAGAIN
     })
@@ -146,14 +146,10 @@ fn is_counted_for() -> bool {
     if is_ours && unsafe { libc::poll(&mut end, 1, 0) } == 0 {
         return true;
     }
-    if COUNTED_FOR.swap(-1, Ordering::Relaxed) == number {
-        if is_ours {
-            // SAFETY: a socket of a kind that nearly nobody has, whose other end is gone.
-            drop(unsafe { OwnedFd::from_raw_fd(number) });
-        }
-        #[cfg(target_arch = "x86_64")]
-        crate::patch::release_counters();
-    }
+    // The number is not closed: it may be the program's by now.
+    COUNTED_FOR.store(-1, Ordering::Relaxed);
+    #[cfg(target_arch = "x86_64")]
+    crate::patch::release_counters();
     false
 }
 
@@ -234,12 +230,11 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
         #[cfg(target_arch = "x86_64")]
         super::exec_interpose::install();
         if let Some(socket) = connect(&at) {
-            let threads = startup_gate::threads();
             startup_gate::will_wait();
             match converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE) {
-                Ok(thread) => {
+                Ok(()) => {
                     startup_gate::wait();
-                    startup_gate::wait_for_end(thread, threads);
+                    startup_gate::wait_for_end();
                 }
                 Err(_) => startup_gate::let_run(),
             }

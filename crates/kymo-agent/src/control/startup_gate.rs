@@ -12,9 +12,9 @@
 //! ours does not have the capabilities that the program has given to its own thread alone.
 //!
 //! It waits in a system call of its own, so it stands in no site of any library.
+use crate::sys::clock::own_tid;
 use crate::sys::raw;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const RUNS: u32 = 0;
@@ -24,12 +24,12 @@ const WRITES: u32 = 2;
 /// A tracer that takes longer is in trouble, and the program is not to be.
 const TRACER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread that was joined takes no longer until it is counted out.
-const END_TIMEOUT: Duration = Duration::from_millis(200);
+/// A thread with nothing left to do takes no longer to end.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 static STATE: AtomicU32 = AtomicU32::new(RUNS);
-/// The agent's thread is about to end.
-static ENDS: AtomicBool = AtomicBool::new(false);
+/// The agent's thread, when it is about to end; or 0.
+static ENDS: AtomicI32 = AtomicI32::new(0);
 
 /// Before there is anybody who could let it run.
 pub(super) fn will_wait() {
@@ -66,25 +66,18 @@ pub(super) fn let_run() {
 
 /// It runs when the agent's thread, which calls this and ends, is gone.
 pub(super) fn let_go() {
-    // Release: by the store of let_run(), which comes behind it.
-    ENDS.store(true, Ordering::Relaxed);
+    // Relaxed: published by the Release in let_run().
+    ENDS.store(own_tid(), Ordering::Relaxed);
     let_run();
 }
 
-/// How many threads the program has.
-pub(super) fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
-}
-
-/// After [`wait`]: waits for the end of the agent's thread, if that is near. `others`: how many
-/// threads there were before.
-pub(super) fn wait_for_end(thread: JoinHandle<()>, others: usize) {
-    if !ENDS.load(Ordering::Relaxed) || thread.join().is_err() {
-        return;
-    }
-    // The kernel tells of its end a moment before it counts it out.
+/// After [`wait`]: waits until the agent's thread is gone, if it ends now. Not by joining it: a
+/// thread that ends may need a lock of the dynamic linker, which has called us.
+pub(super) fn wait_for_end() {
+    let tid = ENDS.load(Ordering::Relaxed);
     let until = Instant::now() + END_TIMEOUT;
-    while threads() > others && Instant::now() < until {
+    let is_there = || std::fs::exists(format!("/proc/self/task/{tid}")).unwrap_or(false);
+    while tid != 0 && is_there() && Instant::now() < until {
         std::thread::yield_now();
     }
 }
@@ -96,7 +89,8 @@ pub(super) struct StartupGate;
 #[cfg(target_arch = "x86_64")]
 impl crate::patch::Hold for StartupGate {
     fn hold(&mut self, _: &crate::patch::Request<'_>) -> Result<(), String> {
-        if threads() != 2 {
+        let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+        if threads != 2 {
             return Err("a library of the program has made threads before it began".to_owned());
         }
         // Acquire: as if it had been stopped here.

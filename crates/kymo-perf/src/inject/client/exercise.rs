@@ -1,7 +1,7 @@
 //! Any bytes as what an agent says: for the fuzz target, and for its corpus in tests.
 use super::*;
 use kymo_core::probe::wire::ProbeKind;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 /// Nothing is waited for: whatever the agent says is there before it is asked.
 const EXERCISE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -5,9 +5,9 @@
 //! that is true and steers no terminal.
 use super::exercise::{ask_everything, exercise, is_shown, pair, wanted};
 use super::*;
-use kymo_core::probe::wire::ProbeState;
+use kymo_core::probe::wire::{self, ProbeState};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,8 @@
 //! Agents that do not listen, talk without end, or say what nobody asked.
 use super::exercise::{pair, wanted};
 use super::*;
+use kymo_core::probe::wire;
+use rustix::net::{Shutdown, shutdown};
 
 /// A client that soon loses patience, and who answers it. Nobody here says when something is to
 /// happen, only that it ends.
