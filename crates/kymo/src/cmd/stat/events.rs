@@ -6,6 +6,7 @@ use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
 
 use super::StatArgs;
+use super::derived::Role;
 
 /// perf's set, in its order. The first is `cpu-clock` where CPUs are counted on.
 const DEFAULT: &[&str] = &["context-switches", "cpu-migrations", "page-faults", "cycles"];
@@ -35,6 +36,27 @@ pub(super) struct Event {
     pub(super) cgroup: Option<String>,
     /// What `-M` has printed behind its count.
     pub(super) metric: Option<&'static NamedMetric>,
+}
+
+impl Event {
+    fn is_clock(&self) -> bool {
+        Role::of(&self.selected.attr) == Role::Clock
+    }
+
+    /// The unit that its counts are printed in; empty: just numbers.
+    pub(super) fn unit(&self) -> &str {
+        match &self.selected.unit {
+            _ if self.is_clock() => "msec",
+            _ if self.selected.tool.is_some() => "ns",
+            Some(unit) => &unit.name,
+            None => "",
+        }
+    }
+
+    /// By what a count is multiplied to be in that unit.
+    pub(super) fn scale(&self) -> f64 {
+        if self.is_clock() { 1e-6 } else { self.selected.unit.as_ref().map_or(1.0, |unit| unit.scale) }
+    }
 }
 
 /// The clock of the CPU time that is counted.

@@ -5,29 +5,9 @@ use kymo_perf::count::kernel_stats::KernelStats;
 
 use super::accounts;
 use super::counting::{Counting, Run};
-use super::events::Event;
 use super::line::{Form, Line};
 use super::output::Output;
 use super::repeat::Series;
-
-fn is_clock(event: &Event) -> bool {
-    super::derived::Role::of(&event.selected.attr) == super::derived::Role::Clock
-}
-
-/// The unit that the event's counts are printed in.
-pub(super) fn unit(event: &Event) -> &str {
-    match &event.selected.unit {
-        _ if is_clock(event) => "msec",
-        _ if event.selected.tool.is_some() => "ns",
-        Some(unit) => &unit.name,
-        None => "",
-    }
-}
-
-/// By what a count is multiplied to be in that unit.
-pub(super) fn scale(event: &Event) -> f64 {
-    if is_clock(event) { 1e-6 } else { event.selected.unit.as_ref().map_or(1.0, |unit| unit.scale) }
-}
 
 impl Counting<'_> {
     /// All lines about some runs, in perf's order.
@@ -37,8 +17,8 @@ impl Counting<'_> {
             self.events.iter().zip(names.iter()).map(|(event, name)| super::line::Counted {
                 attr: &event.selected.attr,
                 name,
-                unit: unit(event),
-                scale: scale(event),
+                unit: event.unit(),
+                scale: event.scale(),
                 cgroup: event.cgroup.as_deref(),
                 metric: event.metric,
             }),
@@ -118,17 +98,17 @@ impl Counting<'_> {
             let of_run = |run: &Run| {
                 let rows = run.rows.get(index)?.as_ref()?;
                 let sum = rows.iter().fold(Count::default(), |sum, row| sum.plus(row.count));
-                Some(sum.scaled()? as f64 * scale(event))
+                Some(sum.scaled()? as f64 * event.scale())
             };
             let values: Option<Vec<f64>> = runs.iter().map(of_run).collect();
             if let Some(values) = values {
-                let unit = unit(event);
+                let unit = event.unit();
                 let name = if unit.is_empty() {
                     event.selected.name.clone()
                 } else {
                     format!("{} ({unit})", event.selected.name)
                 };
-                series.push((name, Series(values), if scale(event) == 1.0 { 0 } else { 2 }));
+                series.push((name, Series(values), if event.scale() == 1.0 { 0 } else { 2 }));
             }
         }
         series.push(("elapsed (seconds)".into(), elapsed.clone(), 6));

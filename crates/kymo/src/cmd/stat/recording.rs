@@ -12,7 +12,6 @@ use kymo_record::{CountWriter, Output};
 
 use super::StatArgs;
 use super::counting::Counting;
-use super::print::{scale, unit};
 
 /// Why the counts of these arguments cannot be recorded.
 pub(super) fn refusal(args: &StatArgs) -> Option<&'static str> {
@@ -75,8 +74,8 @@ impl CountFile {
             }
         }
         records.extend(stat_round(time_ns, last));
-        let writer = self.writer.as_mut().into_iter();
-        writer.map(|writer| writer.append(&records)).collect::<Result<(), _>>().with_context(|| self.failed())
+        let mut writer = self.writer.as_mut().into_iter();
+        writer.try_for_each(|writer| writer.append(&records)).with_context(|| self.failed())
     }
 
     /// Completes the file.
@@ -123,8 +122,8 @@ fn specs(counting: &Counting<'_>) -> Vec<EventSpec> {
 fn head(counting: &Counting<'_>, threads: &[i32]) -> Vec<u8> {
     let mut records = Vec::new();
     for (at, event) in counting.events.iter().enumerate() {
-        if scale(event) != 1.0 || !unit(event).is_empty() {
-            records.extend(event_unit(id(at), unit(event), scale(event)));
+        if event.scale() != 1.0 || !event.unit().is_empty() {
+            records.extend(event_unit(id(at), event.unit(), event.scale()));
         }
     }
     let named = |tid: &i32| (*tid, if *tid < 0 { Vec::new() } else { name_of(*tid).into_bytes() });

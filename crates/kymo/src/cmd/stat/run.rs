@@ -22,7 +22,6 @@ use super::bind::{Open, Whose};
 use super::counting::{Counting, End, Run};
 use super::events::Event;
 use super::output::Output;
-use super::print::unit;
 use super::tools::Times;
 use super::watched::Watched;
 use super::{StatArgs, say};
@@ -55,7 +54,7 @@ pub(super) fn all(
     let topology = args.per_cache.map_or(topology.clone(), |level| topology.with_caches(&machine, level));
     let names = RefCell::new(events.iter().map(|event| event.selected.name.clone()).collect());
     let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, signals, names };
-    output.unit_width = events.iter().map(|event| unit(event).len()).max().unwrap_or(0).max(4);
+    output.unit_width = events.iter().map(|event| event.unit().len()).max().unwrap_or(0).max(4);
     let mut runs = Vec::new();
     while args.repeat == 0 || (runs.len() as u32) < args.repeat {
         if let Some(command) = &args.pre {
