@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo docs fmt lint matrix newcomer perf-tests setup test
+.PHONY: build demo dist docs fmt lint matrix newcomer perf-tests setup test
 build:
 	$(CARGO) build --release
 
@@ -28,6 +28,10 @@ newcomer:
 
 docs:
 	ci/docs.sh
+
+# A tarball, .deb, .rpm and wheel in target/dist/packages. With --verify they are made twice and compared.
+dist:
+	python3 -m ci.dist
 
 fmt:
 	$(CARGO) fmt --all

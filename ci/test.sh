@@ -124,7 +124,7 @@ export KYMO_PERFS=${KYMO_PERFS:-$PWD/target/perfs}
 check cargo fmt --all -- --check
 check cargo clippy --workspace --all-targets --locked -- -D warnings
 if command -v shellcheck >/dev/null; then
-    check shellcheck ci/*.sh ci/matrix/*.sh ci/matrix/guest/* .ci/run
+    check shellcheck ci/*.sh ci/dist/*.sh ci/dist/zig-cc ci/matrix/*.sh ci/matrix/guest/* .ci/run
 fi
 check ci/rustdoc.sh
 # Each crate can be packaged; ci.tree checks that it needs no file outside.

@@ -1,7 +1,8 @@
 //! One HTML page that needs nothing but itself: timeline, flame graph and table of a profile.
 //!
-//! The source of the page is the folder `ui/` of this crate. This file puts the pieces together and packs the numbers. The page computes shares,
-//! ranges and views by itself from what is packed here; it never asks the network for anything.
+//! The source of the page is the folder `ui/` of this crate. This file puts the pieces together and
+//! packs the numbers. The page computes shares, ranges and views by itself from what is packed here;
+//! it never asks the network for anything.
 //!
 //! # The packed form
 //! One JSON object in a `<script type="application/json">`. Long lists of numbers are *columns*: unsigned LEB128

@@ -1,0 +1,1 @@
+"""The packages of kymo: `make dist`."""
