@@ -206,8 +206,8 @@ fn unknown_types_pass() {
         assert_eq!(records.len(), known + 3);
         let said: Vec<_> = summary.problems.iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("type 200") && said[0].contains("2 records"), "{said:?}");
-        assert!(said[1].contains("type 40") && said[1].contains("1 record "), "{said:?}");
+        assert!(said[0].contains("unknown (200)") && said[0].contains("2 records"), "{said:?}");
+        assert!(said[1].contains("unknown (40)") && said[1].contains("1 record "), "{said:?}");
     }
 }
 
