@@ -67,7 +67,10 @@ def wrong(rows, reasons):
         for row in rows
         if row.falls_short() and row.reason(reasons) is None
     ]
-    for test in reasons:
+    for test, reason in reasons.items():
+        # Not everywhere does the machine have what such a reason speaks of.
+        if reason.startswith("where "):
+            continue
         if any(row.perf.status == "pass" for row in ran[test]) and not any(row.falls_short() for row in ran[test]):
             messages.append(f"reasons.txt has a reason for {test}, which kymo passes where perf does: take it out")
     return messages
@@ -95,7 +98,8 @@ def page(rows, reasons, machine):
         out += ["| test | perf | kymo |", "|---|---|---|"]
         out += [f"| `{row.test}` | {row.perf.status} | {row.kymo.status} |" for row in mine]
         out.append("")
-    short = {row.test: row.reason(reasons) or "not known yet" for row in rows if row.falls_short()}
+    # Releases may have different reasons.
+    short = {(row.test, row.reason(reasons) or "not known yet") for row in rows if row.falls_short()}
     out += ["## Why kymo does not pass", "", "| test | reason |", "|---|---|"]
-    out += [f"| `{test}` | {reason} |" for test, reason in sorted(short.items())]
+    out += [f"| `{test}` | {reason} |" for test, reason in sorted(short)]
     return "\n".join(out) + "\n"
