@@ -9,6 +9,10 @@
 //! - a direct call must lead to a jump stub (the PLT), or to a place at most [`MOST_CODE_BYTES`]
 //!   before the code.
 //!
+//! An indirect call, or one of a jump stub, in another file than the code's counts only if no direct
+//! call of the code lies close behind it: calls that have ended leave such addresses in frames that
+//! are not filled.
+//!
 //! Registers keep their values: a caller whose rule needs one that the code has changed ends the
 //! walk or is missed.
 
@@ -22,6 +26,8 @@ use crate::arch::Arch;
 
 /// How much of the stack is searched. Assembly rarely has larger frames.
 const MOST_STACK_BYTES: u64 = 8 << 10;
+/// How far behind a call from another file one from the code's own file is looked for.
+const MOST_STALE_BYTES: u64 = 2 << 10;
 /// How many words are looked at for one sample, whatever a hostile program has on its stack.
 const MOST_WORDS: usize = 4 << 10;
 /// How far a function's start may lie before an instruction of it.
@@ -70,28 +76,42 @@ impl CallSites {
         is_generated: bool,
     ) -> Option<(u64, u64)> {
         let start = regs.sp().checked_next_multiple_of(8)?;
-        let end = start.checked_add(MOST_STACK_BYTES)?;
-        for slot in (behind.map_or(start, |slot| slot + 8)..end).step_by(8) {
-            self.words_left = self.words_left.checked_sub(1)?;
-            let word = stack.word(slot)?;
+        let mut end = start.checked_add(MOST_STACK_BYTES)?;
+        let module = |mapping: &Mapping| mapping.module.as_ref().map(|module| module.id());
+        let here = space.find(regs.ip).and_then(module);
+        let mut elsewhere = None;
+        let mut slot = behind.map_or(start, |slot| slot + 8);
+        while slot < end {
+            let Some(left) = self.words_left.checked_sub(1) else { break };
+            self.words_left = left;
+            let Some(word) = stack.word(slot) else { break };
+            let found = (slot, word);
+            slot += 8;
             let Some(mapping) = space.find(word) else { continue };
-            let leads_here = match self.before(regs.arch, space, mapping, word) {
-                Before::Other | Before::Nop => false,
+            match self.before(regs.arch, space, mapping, word) {
+                Before::Other | Before::Nop => {}
                 // No jump stub leads to it. It may have been jumped to from the function that was
                 // called, as from the interpreter of PHP.
-                Before::Stub if is_generated => false,
-                Before::Direct(_) if is_generated => true,
-                Before::Indirect | Before::Stub => true,
+                Before::Stub if is_generated => {}
+                Before::Direct(_) if is_generated => return Some(found),
+                Before::Indirect | Before::Stub if is_generated || module(mapping) == here => {
+                    return elsewhere.or(Some(found));
+                }
+                // An earlier call may have left it: the dynamic linker's, for example.
+                Before::Indirect | Before::Stub if elsewhere.is_none() => {
+                    elsewhere = Some(found);
+                    end = end.min(slot.saturating_add(MOST_STALE_BYTES));
+                }
+                Before::Indirect | Before::Stub => {}
                 Before::Direct(distance) => {
                     let target = word.wrapping_add_signed(distance.into());
-                    regs.ip.wrapping_sub(target) < MOST_CODE_BYTES
+                    if regs.ip.wrapping_sub(target) < MOST_CODE_BYTES {
+                        return Some(found);
+                    }
                 }
-            };
-            if leads_here {
-                return Some((slot, word));
             }
         }
-        None
+        elsewhere
     }
 
     /// Whether a function whose frame pointer was followed may return to this address. Generated

@@ -61,9 +61,10 @@ fn small_rows() {
         ["record", "-q", "-e", "cpu-clock", "-F", "20000", "-o", text(&file), "--", "sh", "-c", command];
     kymo().succeed(record);
     let report = format!("--no-pager report --no-children -g none -i {}", text(&file));
-    // Remarks have shares in them, too.
-    let is_row =
-        |line: &&str| line.trim_start().split_once('%').is_some_and(|(n, _)| n.parse::<f64>().is_ok());
+    // A remark has a space between number and sign; a row may begin with a colour.
+    let is_row = |line: &&str| {
+        line.split_once('%').is_some_and(|(before, _)| before.ends_with(|c: char| c.is_ascii_digit()))
+    };
     let rows = |printed: &str| printed.lines().filter(is_row).count();
     let all = rows(&kymo().succeed(report.split(' ')).stdout);
     let some = rows(&on_a_terminal(&folder, "", &report));
