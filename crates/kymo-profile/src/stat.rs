@@ -4,6 +4,9 @@ use kymo_data::{ReadError, Recording, StatConfig, StatCount, StatRecord, abi};
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 
+/// As many CPUs as a kernel can have (x86's `MAXSMP`). A damaged file may name others.
+const MOST_CPUS: i32 = 8192;
+
 /// Everything such a recording says.
 #[derive(Debug, Default)]
 pub struct CountRecording {
@@ -75,7 +78,9 @@ impl CountRecording {
             match StatRecord::parse(&record) {
                 Some(StatRecord::Config(config)) => all.config = config,
                 Some(StatRecord::Threads(threads)) => all.threads = threads,
-                Some(StatRecord::Count(count)) => open.extend(by_id(count.id).map(|event| (event, count))),
+                Some(StatRecord::Count(count)) if count.cpu < MOST_CPUS => {
+                    open.extend(by_id(count.id).map(|event| (event, count)))
+                }
                 Some(StatRecord::Round { time_ns, last }) => {
                     let mut counts = std::mem::take(&mut open);
                     if all.config.interval_ms != 0 {
