@@ -190,3 +190,47 @@ fn code_at<const N: usize>(space: &AddressSpace, address: u64) -> Option<[u8; N]
     let mapping = space.find(address)?;
     mapping.module.as_ref()?.code_at(mapping.file_offset(address))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{STACK_AT, small_elf, stack_of, store_of};
+    use super::*;
+
+    const PROGRAM: u64 = 0x40_1000;
+    const LIBRARY: u64 = 0x7f00_1000;
+    /// Behind an indirect call, and behind a direct call of the code at 0x40.
+    const INDIRECT: u64 = 0x10;
+    const DIRECT: u64 = 0x20;
+
+    /// The return address that is found for code at 0x44 of the program.
+    fn caller(words: &[u64]) -> Option<u64> {
+        let mut code = vec![0x33; 0x80];
+        code[0x0e..0x10].copy_from_slice(&[0xff, 0xd0]);
+        code[0x1b..0x20].copy_from_slice(&[0xe8, 0x20, 0, 0, 0]);
+        let modules = store_of(small_elf(&code));
+        let mut space = AddressSpace::new();
+        space.map(PROGRAM, PROGRAM + 0x80, 0x1000, modules.module(b"/program", b""));
+        space.map(LIBRARY, LIBRARY + 0x80, 0x1000, modules.module(b"/library", b""));
+        let regs = UserRegs::new(PROGRAM + 0x44, STACK_AT, STACK_AT);
+        let bytes = stack_of(words);
+        let mut sites = CallSites::default();
+        sites.begin();
+        let stack = Stack { start: STACK_AT, bytes: &bytes };
+        sites.return_address(&space, &regs, stack, None, false).map(|(_, address)| address)
+    }
+
+    /// Checks that an address behind a call in another file, which an ended call may have left, yields to a direct call
+    /// of the code close behind it, and to nothing else.
+    #[test]
+    fn a_stale_address_of_another_file_is_no_caller() {
+        let (own, other) = (PROGRAM + DIRECT, LIBRARY + INDIRECT);
+        assert_eq!(caller(&[7, other, 8, own]), Some(own));
+        assert_eq!(caller(&[7, other, 8]), Some(other));
+        assert_eq!(caller(&[7, other, PROGRAM + INDIRECT, own]), Some(other));
+        assert_eq!(caller(&[7, PROGRAM + INDIRECT, other, own]), Some(PROGRAM + INDIRECT));
+        let far: Vec<u64> = [other].into_iter().chain([0; 300]).chain([own]).collect();
+        assert_eq!(caller(&far), Some(other));
+        // A direct call of other code is none of this.
+        assert_eq!(caller(&[LIBRARY + DIRECT]), None);
+    }
+}

@@ -14,7 +14,7 @@ use crate::Budget;
 use kymo_testing::skip;
 
 /// A store that finds this image under every path.
-fn store_of(bytes: Arc<[u8]>) -> UnwindModules {
+pub(super) fn store_of(bytes: Arc<[u8]>) -> UnwindModules {
     UnwindModules::with_opener(Box::new(move |_| Ok(Image::Bytes(Arc::clone(&bytes)))), u64::MAX)
 }
 
@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-const STACK_AT: u64 = 0x7ffd_0000_0000;
+pub(super) const STACK_AT: u64 = 0x7ffd_0000_0000;
 
 /// Registers and a stack on which many words are addresses of code or of the stack, so that walks get somewhere.
 fn scene(random: &mut Random, arch: Arch, functions: &[(u64, u64)]) -> (UserRegs, Vec<u8>) {
@@ -183,7 +183,7 @@ fn cut_off_tables_change_no_walk() {
 }
 
 /// Puts an ELF file together: one executable segment with this code at file offset and address 0x1000.
-fn small_elf(code: &[u8]) -> Arc<[u8]> {
+pub(super) fn small_elf(code: &[u8]) -> Arc<[u8]> {
     let mut elf = vec![0_u8; 0x1000];
     elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
     elf[18..20].copy_from_slice(&62_u16.to_le_bytes());
@@ -198,7 +198,7 @@ fn small_elf(code: &[u8]) -> Arc<[u8]> {
     elf.into()
 }
 
-fn stack_of(words: &[u64]) -> Vec<u8> {
+pub(super) fn stack_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
