@@ -55,6 +55,8 @@ pub struct RecordingPlan {
     pub late_notes: Vec<String>,
     /// The event that takes what is told of Python's frames, if they are walked.
     pub(crate) python_event: Option<usize>,
+    /// Why the kernel does not let them be walked after all.
+    pub(crate) python_refusal: Option<String>,
     /// Whom to observe, whatever the scope.
     pub(crate) observed: Observed,
     /// How often all threads were opened again because new ones had come.
@@ -146,6 +148,7 @@ impl RecordingPlan {
             notes,
             late_notes: Vec::new(),
             python_event: None,
+            python_refusal: None,
             observed,
             attempts: 0,
         };
@@ -208,9 +211,9 @@ impl RecordingPlan {
             && Follower::available().is_ok()
     }
 
-    /// Python's frames cannot be walked after all.
+    /// Python's frames cannot be walked after all, which matters only if there are any.
     pub(crate) fn give_up_python(&mut self, reason: impl fmt::Display) {
-        self.late_notes.push(format!("Python's functions are shown as native frames: {reason}"));
+        self.python_refusal = Some(reason.to_string());
         self.options.python = false;
         self.set_scope(self.scope);
     }
@@ -507,6 +510,7 @@ mod tests {
             assert!(types.iter().all(|bits| bits & Perf::SAMPLE_IDENTIFIER != 0) && types.len() == 2);
             plan.give_up_python("a test says so");
             assert_eq!((plan.python_event, plan.open.events.len()), (None, 1));
+            assert!(plan.late_notes.is_empty(), "{:?}: there may be no Python", plan.late_notes);
         }
     }
 

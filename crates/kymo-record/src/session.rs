@@ -245,8 +245,9 @@ impl Session {
             }
             _ => Vec::new(),
         };
-        if plan.python_event.is_none() && plan.reduces() && plan.options.python {
-            remarks.extend(python::without_names(&written.stats.files));
+        let refusal = plan.python_refusal.as_deref();
+        if plan.python_event.is_none() && plan.reduces() && (plan.options.python || refusal.is_some()) {
+            remarks.extend(python::without_names(&written.stats.files, refusal));
         }
         let (reported, remark) = user_lost;
         remarks.extend(remark);

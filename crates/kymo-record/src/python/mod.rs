@@ -42,13 +42,22 @@ pub(crate) fn runs_in(processes: &[i32]) -> bool {
 }
 
 /// What to say where Python was recorded, and its functions have no names because programs may not
-/// be loaded into the kernel. `files`: all that were mapped.
-pub(crate) fn without_names(files: &HashSet<Vec<u8>>) -> Option<String> {
-    let is_missed = files.iter().any(|file| is_named_python(file));
-    let unavailable = if is_missed { Follower::available().err() } else { None }?;
-    let hint = unavailable.hint().unwrap_or("there is no way around it");
+/// be loaded into the kernel, or because of what it says to the program that walks. `files`: all
+/// that were mapped.
+pub(crate) fn without_names(files: &HashSet<Vec<u8>>, refusal: Option<&str>) -> Option<String> {
+    if !files.iter().any(|file| is_named_python(file)) {
+        return None;
+    }
+    let reason = match (refusal, Follower::available().err()) {
+        (Some(refusal), _) => refusal.to_owned(),
+        (None, Some(unavailable)) => {
+            let hint = unavailable.hint().unwrap_or("there is no way around it");
+            format!("{unavailable}; {hint}")
+        }
+        (None, None) => return None,
+    };
     Some(format!(
-        "Python's functions are shown as native frames: {unavailable}; {hint}, or start Python 3.12 or later with `-X perf`"
+        "Python's functions are shown as native frames: {reason}, or start Python 3.12 or later with `-X perf`"
     ))
 }
 
@@ -85,4 +94,20 @@ struct Interpreter {
     is_separated: bool,
     /// Each frame is run by a native frame of its own.
     is_entered_each: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_names;
+    use std::collections::HashSet;
+
+    /// Checks that a kernel that refuses the program is a matter only of recordings with Python.
+    #[test]
+    fn a_refusal_is_told_where_python_was() {
+        let files = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<HashSet<_>>();
+        let refusal = Some("the kernel is too old");
+        assert_eq!(without_names(&files(&["/bin/ls", "/lib/libc.so.6"]), refusal), None);
+        let said = without_names(&files(&["/bin/ls", "/usr/bin/python3.11"]), refusal).unwrap();
+        assert!(said.contains("native frames: the kernel is too old, or start"), "{said}");
+    }
 }
