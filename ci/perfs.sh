@@ -32,13 +32,14 @@ unpack() {
     rm -rf "$scratch/$1/root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "${scratch:?}/$1/root/var"
 }
 
-# Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only.
+# Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only. In bullseye
+# all other names of the linker are links to a place outside of the folder.
 command_of() {
     local root=$folder/$1/root
     # shellcheck disable=SC2016 # for the command, not for this script
     printf '#!/bin/sh\n# Debian perf of %s, unpacked by ci/perfs.sh.\nroot=%s\n' "$1" "'$root'"
     # shellcheck disable=SC2016
-    echo 'for linker in "$root"/lib64/ld-linux-* "$root"/lib/ld-linux-* "$root"/usr/lib64/ld-linux-* "$root"/usr/lib/ld-linux-*; do
+    echo 'for linker in "$root"/lib64/ld-linux-* "$root"/lib/ld-linux-* "$root"/usr/lib64/ld-linux-* "$root"/usr/lib/ld-linux-* "$root"/lib/*/ld-[0-9]*.so; do
     [ -e "$linker" ] && break
 done
 libraries=
