@@ -3,11 +3,14 @@
 //! The facts are [`Caps`]; this module turns them into a list that people read from top to bottom,
 //! most needed first.
 
+use crate::bpf::BpfError;
+use crate::bpf::PythonWalker;
+use crate::bpf::uprobe::Uprobes;
 use crate::caps::{Capability, Caps, TracefsState, Trial};
-use crate::cgroup::CgroupError;
+use crate::cgroup::{self, CgroupError};
 use crate::explain::{Attempt, Explanation, explain_open, setcap_all_command};
 use crate::selector::EventAttr;
-use crate::sys::ANY;
+use crate::sys::{ANY, Real};
 use perf_event_open_sys::bindings;
 
 /// Ring memory per CPU that recording should have: 512 KiB and the head page, perf's and kymo's
@@ -67,9 +70,36 @@ impl Check {
     }
 }
 
-/// The list for these facts, most needed first. `cgroup`: tries to make a cgroup with events, where
-/// one may be made.
-pub fn checklist(caps: &Caps, cgroup: impl FnOnce() -> Result<(), CgroupError>) -> Vec<Check> {
+/// What is known only once it was tried. Nothing stays of a try.
+pub trait Attempts {
+    /// Makes a cgroup with events.
+    fn cgroup(&self) -> Result<(), CgroupError>;
+    /// Loads a program that counts at uprobes.
+    fn kernel_probes(&self) -> Result<(), BpfError>;
+    /// Loads the programs that walk Python's frames.
+    fn python(&self) -> Result<(), BpfError>;
+}
+
+/// The machine that this runs on.
+#[derive(Debug)]
+pub struct ThisMachine;
+
+impl Attempts for ThisMachine {
+    fn cgroup(&self) -> Result<(), CgroupError> {
+        cgroup::try_one(&Real)
+    }
+
+    fn kernel_probes(&self) -> Result<(), BpfError> {
+        Uprobes::try_one()
+    }
+
+    fn python(&self) -> Result<(), BpfError> {
+        PythonWalker::new()?.program().map(drop)
+    }
+}
+
+/// The list for these facts, most needed first.
+pub fn checklist(caps: &Caps, attempts: &dyn Attempts) -> Vec<Check> {
     let clock = EventAttr { kind: bindings::PERF_TYPE_SOFTWARE, ..EventAttr::default() };
     let user = EventAttr { exclude_kernel: true, ..clock };
     let trials = &caps.trials;
@@ -91,7 +121,7 @@ pub fn checklist(caps: &Caps, cgroup: impl FnOnce() -> Result<(), CgroupError>) 
         kernel_symbols(caps),
         ring_memory(caps),
         descriptors(caps),
-        of_cgroup(caps, cgroup),
+        of_cgroup(caps, || attempts.cgroup()),
         privileged(
             caps,
             "bpf-filter",
@@ -99,6 +129,8 @@ pub fn checklist(caps: &Caps, cgroup: impl FnOnce() -> Result<(), CgroupError>) 
             caps.bpf(),
             "it needs CAP_BPF and CAP_PERFMON",
         ),
+        program(caps, "kernel-probes", "probes in the kernel (--engine kernel)", || attempts.kernel_probes()),
+        program(caps, "python", "names of Python's functions", || attempts.python()),
         privileged(
             caps,
             "real-time",
@@ -130,6 +162,22 @@ fn tried(
 /// What needs nothing but a privilege.
 fn privileged(caps: &Caps, id: &'static str, name: &'static str, may: bool, why: &str) -> Check {
     if may { Check::yes(id, name, "") } else { Check::no(id, name, why).privilege(caps) }
+}
+
+/// What this process may load, and the kernel may not take.
+fn program(
+    caps: &Caps,
+    id: &'static str,
+    name: &'static str,
+    attempt: impl FnOnce() -> Result<(), BpfError>,
+) -> Check {
+    if !caps.bpf() {
+        return privileged(caps, id, name, false, "it needs CAP_BPF and CAP_PERFMON");
+    }
+    match attempt() {
+        Ok(()) => Check::yes(id, name, ""),
+        Err(error) => Check::no(id, name, error.to_string()).hint("no setting of this machine helps"),
+    }
 }
 
 fn hardware(caps: &Caps) -> Check {

@@ -104,7 +104,8 @@ mod tests {
     /// Checks that a kernel that refuses the program is a matter only of recordings with Python.
     #[test]
     fn a_refusal_is_told_where_python_was() {
-        let files = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<HashSet<_>>();
+        let files =
+            |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<HashSet<_>>();
         let refusal = Some("the kernel is too old");
         assert_eq!(without_names(&files(&["/bin/ls", "/lib/libc.so.6"]), refusal), None);
         let said = without_names(&files(&["/bin/ls", "/usr/bin/python3.11"]), refusal).unwrap();

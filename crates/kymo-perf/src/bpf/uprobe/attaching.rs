@@ -334,6 +334,21 @@ fn load_waiting(
     load(kind, name, &program(false), None)
 }
 
+/// Loads a program that counts, by the kind of program that this kernel knows, and forgets it.
+pub(super) fn try_one(maps: Maps) -> Result<(), BpfError> {
+    let condition = Condition::default();
+    let job = AttachJob {
+        exit: None,
+        frame: CallKey::StackPointer,
+        timed: false,
+        callers: false,
+        condition: &condition,
+        values: None,
+    };
+    let load = |kind| job.load(kind, maps, 1).map(drop);
+    load(ProgramKind::UprobeMulti).or_else(|refused| load(ProgramKind::Uprobe).map_err(|_| refused))
+}
+
 /// Whether a refusal is about one of the places, not about all.
 fn is_about_place(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))

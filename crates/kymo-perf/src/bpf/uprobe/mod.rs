@@ -336,6 +336,25 @@ pub fn is_mistaken(path: &Path, offset: u64) -> bool {
 const ENOTSUPP: i32 = 524;
 
 impl Uprobes {
+    /// Loads a program that counts, without a place: whether this kernel takes it.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn try_one() -> Result<(), BpfError> {
+        let map = |cause| BpfError::Map { what: "counts", entries: 1, cause };
+        let (table, _words) = WideMap::shared(SHORT_LINE, 1, sys::name("kymo_probes")).map_err(map)?;
+        attaching::try_one(Maps {
+            table: table.number(),
+            bank_bits: 0,
+            started: None,
+            callers: None,
+            followed: None,
+            ring: None,
+            waits: false,
+            frame: CallKey::StackPointer,
+        })
+    }
+
     /// Attaches to all places; when it returns, hits count. How long that takes is the kernel's:
     /// about 3 us a place, and a pause for all CPUs for each file.
     ///
