@@ -46,3 +46,16 @@ cpu_goes_and_comes() {
         cut -d' ' -f1 /proc/uptime >back
     ) &
 }
+
+# Waits until that CPU is back. An emulator takes seconds for it.
+until_back() {
+    until [[ -s back ]]; do
+        sleep 0.2
+    done
+}
+
+# Writes a program in bash with a name of its own.
+program() {
+    printf '#!/bin/bash\n%s\n' "$2" >"$1"
+    chmod 755 "$1"
+}
