@@ -23,6 +23,7 @@
 
 pub mod alloc;
 mod capi;
+#[cfg(target_arch = "x86_64")]
 mod control;
 pub mod fence;
 #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,9 @@
 //! Which sites the agent will refuse, told from the modules' files before any program runs: by the agent's own rules.
-use kymo_symbols::sites::Site;
-use std::collections::HashMap;
-use std::path::Path;
-
 #[cfg(target_arch = "x86_64")]
 use crate::capability::surrounding;
+use kymo_symbols::sites::Site;
+#[cfg(target_arch = "x86_64")]
+use std::{collections::HashMap, path::Path};
 
 /// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
 #[cfg(target_arch = "x86_64")]

@@ -82,37 +82,3 @@ pub(super) trait ProbeEngine {
     /// Removes what earlier conversations had to leave. How many probes that were.
     fn clean(&mut self, threads: &mut Threads<'_>) -> u32;
 }
-
-/// Where nothing can be put in place.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) struct Unsupported;
-
-#[cfg(not(target_arch = "x86_64"))]
-impl ProbeEngine for Unsupported {
-    fn change(&mut self, _: &[u32], add: Vec<RequestedProbe>, _: &mut Threads<'_>) -> BatchOutcome {
-        let no = |asked: RequestedProbe| (asked.spec.id, "the agent patches x86-64 programs only".to_owned());
-        BatchOutcome { refused: add.into_iter().map(no).collect(), ..BatchOutcome::default() }
-    }
-
-    fn sizes(&self) -> (u32, u32) {
-        (1, 0)
-    }
-
-    fn count_in(&mut self, _: &File, _: u32, _: u32, _: bool) -> io::Result<()> {
-        Err(io::Error::other("the agent patches x86-64 programs only"))
-    }
-
-    fn close(&mut self) {}
-
-    fn list(&self) -> Vec<ProbeStatus> {
-        Vec::new()
-    }
-
-    fn clear(&mut self, _: &mut Threads<'_>) -> u32 {
-        0
-    }
-
-    fn clean(&mut self, _: &mut Threads<'_>) -> u32 {
-        0
-    }
-}

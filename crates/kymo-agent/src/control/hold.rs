@@ -50,10 +50,8 @@ impl<'a> Threads<'a> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 pub(super) use tracer::may_write;
 
-#[cfg(target_arch = "x86_64")]
 mod tracer {
     use super::{HeldBy, Threads};
     use crate::patch::{Hold, Holder, OwnMemory, Request};

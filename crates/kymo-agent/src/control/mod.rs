@@ -10,23 +10,20 @@
 //! at from then on (`exec_interpose.rs`). What the tracer says is checked like anything from
 //! outside (`kymo_core::probe::wire`).
 //!
+//! It is there on x86-64 only, as what it commands is: `patch/`.
+//!
 //! # Invariants
 //! - **C1** At most one tracer at a time; another one is told so.
 //! - **C2** When the conversation ends, however it does, no site of it is armed any more.
 //! - **C3** A forked child has no such thread, and takes no orders meant for its parent.
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
-#[cfg(target_arch = "x86_64")]
 mod exec_interpose;
 mod hold;
-#[cfg(target_arch = "x86_64")]
 mod maps;
-#[cfg(target_arch = "x86_64")]
 mod patching;
 mod peer;
-#[cfg(target_arch = "x86_64")]
 mod preload_check;
-#[cfg(target_arch = "x86_64")]
 mod semaphore;
 mod session;
 mod start;

@@ -25,12 +25,7 @@ pub(super) fn may_command(listener: libc::uid_t, own: libc::uid_t, is_known: boo
 /// another one's. The first namespace has, and those that map all.
 pub(super) fn users_are_known() -> bool {
     let mut text = [0; 256];
-    #[cfg(target_arch = "x86_64")]
     let got = crate::sys::raw::text(c"/proc/self/uid_map", &mut text);
-    #[cfg(not(target_arch = "x86_64"))]
-    let got = std::fs::File::open("/proc/self/uid_map")
-        .and_then(|mut file| std::io::Read::read(&mut file, &mut text))
-        .unwrap_or(0);
     maps_all(&text[..got])
 }
 

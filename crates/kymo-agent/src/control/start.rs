@@ -98,7 +98,6 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
     let body = move || {
         hold_signals_back();
         // It calls functions of the C library as the program does.
-        #[cfg(target_arch = "x86_64")]
         crate::patch::exclude_current_thread();
         lent.unmap(&socket);
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine
@@ -118,14 +117,8 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
     })
 }
 
-#[cfg(target_arch = "x86_64")]
 fn converse(socket: &UnixDatagram, by: HeldBy) -> SessionEnd {
     session::run(socket, &mut super::patching::Patching::default(), by)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn converse(socket: &UnixDatagram, by: HeldBy) -> SessionEnd {
-    session::run(socket, &mut super::engine::Unsupported, by)
 }
 
 /// Whether the tracer is still there that this program was started by, and counts. If not, what it
@@ -148,7 +141,6 @@ fn is_counted_for() -> bool {
     }
     // The number is not closed: it may be the program's by now.
     COUNTED_FOR.store(-1, Ordering::Relaxed);
-    #[cfg(target_arch = "x86_64")]
     crate::patch::release_counters();
     false
 }
@@ -171,12 +163,9 @@ fn hold_signals_back() {
 fn connect(at: &str) -> Option<OwnedFd> {
     let (name, rest) = at.split_once('.')?;
     let (password, tick) = rest.split_once('.').unwrap_or((rest, ""));
-    #[cfg(target_arch = "x86_64")]
     if let Ok(tick) = tick.parse() {
         crate::patch::know_tick(tick);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = tick;
     let (address, length) = address(name.as_bytes())?;
     // SAFETY: three numbers.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
@@ -227,7 +216,6 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
     _ = catch_unwind(|| {
         // The variable stays: what this program executes is to come up so, too, if it can.
         let Ok(at) = std::env::var(VARIABLE) else { return };
-        #[cfg(target_arch = "x86_64")]
         super::exec_interpose::install();
         if let Some(socket) = connect(&at) {
             startup_gate::will_wait();
@@ -239,7 +227,6 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
                 Err(_) => startup_gate::let_run(),
             }
         }
-        #[cfg(target_arch = "x86_64")]
         super::exec_interpose::settle();
     });
 }

@@ -86,7 +86,6 @@ pub(super) fn wait_for_end() {
 #[derive(Debug)]
 pub(super) struct StartupGate;
 
-#[cfg(target_arch = "x86_64")]
 impl crate::patch::Hold for StartupGate {
     fn hold(&mut self, _: &crate::patch::Request<'_>) -> Result<(), String> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);

@@ -1,6 +1,8 @@
 //! Whether this process is the child of the one that began to count.
 #![allow(unsafe_code)]
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// A page with a 1 in the parent, which the kernel clears for a child. Null until the first use;
 /// dangling where that failed.

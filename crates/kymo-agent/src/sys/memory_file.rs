@@ -23,6 +23,7 @@ pub(crate) fn create(name: &CStr) -> io::Result<File> {
 
 /// Whether a file that another process has made is memory of at least this length which stays so:
 /// nobody who maps it is killed when it gets shorter.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn check(file: &File, bytes: u64) -> io::Result<()> {
     // SAFETY: a descriptor of ours and a number. Of files that are no memory it fails.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -36,6 +37,7 @@ pub(crate) fn check(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// The same file by a number that no program counts on; as it is where there is none.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn out_of_the_way(file: OwnedFd) -> OwnedFd {
     // The usual limit is 1024.
     for lowest in [900, 200] {

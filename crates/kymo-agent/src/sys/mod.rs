@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod memory_file;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod pass;
 pub(crate) mod perf_event;
 #[cfg(target_arch = "x86_64")]

@@ -42,6 +42,8 @@ pub struct Registers {
     pub rip: u64,
     /// Code segment.
     pub cs: u64,
+    /// Stack segment.
+    pub ss: u64,
     /// Flags.
     pub eflags: u64,
     /// Stack pointer.
