@@ -194,6 +194,7 @@ fn fields(returns: bool) -> &'static str {
     match (returns, std::env::consts::ARCH) {
         (true, _) => " ret=$retval",
         (false, "x86_64") => " arg1=%di arg2=%si arg3=%dx",
+        (false, "aarch64") => " arg1=%x0 arg2=%x1 arg3=%x2",
         (false, _) => "",
     }
 }

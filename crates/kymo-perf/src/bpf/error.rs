@@ -93,7 +93,7 @@ fn load_hint(cause: &io::Error) -> String {
 const LATEST_NEED: (u32, u32) = (5, 17);
 
 /// The first two numbers of a release.
-fn version(release: &str) -> Option<(u32, u32)> {
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }

@@ -102,6 +102,13 @@ impl WatchProgram {
             let words = "this architecture's registers are not known to it".into();
             return Err(BpfError::Unavailable(super::Unavailable::Refused(words)));
         }
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        if cfg!(target_arch = "aarch64") && repeats_traps(&release) {
+            let words = format!(
+                "Linux {release} would let a thread trap at a watchpoint for ever, Linux 6.6 does not"
+            );
+            return Err(BpfError::Unavailable(super::Unavailable::Refused(words)));
+        }
         let cpus = crate::cpu_list::possible();
         let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let events = sys::create_map(MapKind::Events, cpus, sys::name("kymo_hits"));
@@ -132,6 +139,12 @@ impl WatchProgram {
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
         WatchCounts { seen: word(SEEN), lost: word(LOST), strangers: word(STRANGERS) }
     }
+}
+
+/// Whether a kernel for aarch64 steps over the instruction at a watchpoint only where the event has no
+/// program: with one, the thread would trap at the same instruction again and again.
+fn repeats_traps(release: &str) -> bool {
+    super::error::version(release).is_none_or(|version| version < (6, 6))
 }
 
 impl Assembler {
@@ -199,6 +212,16 @@ fn hit(followed: i32, key: FollowKey, events: &MapFd, counts: &MapFd, stop: bool
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks which kernels for aarch64 would let a thread trap for ever.
+    #[test]
+    fn kernels_that_do_not_step() {
+        for (release, repeats) in
+            [("6.1.0-39-arm64", true), ("6.12.117+deb13-cloud-arm64", false), ("6.6.0", false), ("odd", true)]
+        {
+            assert_eq!(repeats_traps(release), repeats, "{release}");
+        }
+    }
 
     /// Checks that the raw bytes are read as they are written, and that shorter ones are none.
     #[test]

@@ -22,6 +22,11 @@
 //! - [`Scope::Tasks`] needs only the right to trace the processes: events of each thread, which new
 //!   threads and children inherit. A thread made while the list of threads is walked can be missed.
 //!
+//! # Before or after the access
+//! x86-64 traps after the access, at the next instruction. aarch64 traps before it, at the
+//! instruction itself ([`TRAPS_BEFORE_ACCESS`]): what the kernel's program reads there is the old
+//! value, and the new one is read some time afterwards.
+//!
 //! # Invariants
 //! - **W1** What is armed is what the schedule's turn says, in all threads, or the call fails and
 //!   nothing is armed.
@@ -48,4 +53,8 @@ pub use holder::{Holders, holders};
 pub use opening::{Armed, WatchError, Watcher};
 pub use options::{Scope, WatchOptions};
 pub use range::{Range, RangeError, WatchedPiece};
+/// Whether a watchpoint traps before the access, at the instruction that makes it; else after it, at
+/// the next one.
+pub const TRAPS_BEFORE_ACCESS: bool = cfg!(target_arch = "aarch64");
+
 pub use schedule::{BreakpointSlots, Register, Schedule, ScheduleError};

@@ -3,7 +3,7 @@ use super::condition::{AccessFacts, Condition};
 use super::place::{Part, Place, parts};
 use super::rounds::{Access, WatchRecord};
 use kymo_perf::proc::{self, ProcessMemory};
-use kymo_perf::watch::Schedule;
+use kymo_perf::watch::{Schedule, TRAPS_BEFORE_ACCESS};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
@@ -162,16 +162,19 @@ impl Ledger {
             self.after_exec += 1;
             return None;
         }
-        let (word, comm) = match told {
+        let (at_hit, comm) = match told {
             Some((word, readable, comm)) => (readable.then_some(word), comm.to_vec()),
-            None => (self.read(pid, address), self.comm(pid, tid)),
+            None => (None, self.comm(pid, tid)),
         };
-        let read_after = told.is_none() && word.is_some();
+        let is_new = told.is_some() && !TRAPS_BEFORE_ACCESS;
+        let word = if is_new { at_hit } else { self.read(pid, address) };
+        let read_after = !is_new && word.is_some();
         self.read_after += u64::from(read_after);
         let before = match word {
             Some(word) => self.values.insert((pid, address & !7), word),
             None => self.values.get(&(pid, address & !7)).copied(),
         };
+        let before = if TRAPS_BEFORE_ACCESS { at_hit.or(before) } else { before };
         let parts = self.by_address.get(&address)?;
         let changed = |part: &&Part| match (before, word) {
             (Some(before), Some(word)) => part.value(before) != part.value(word),

@@ -2,6 +2,7 @@
 use crate::modules::{CodeMapping, mapped_code};
 use kymo_files::open_regular;
 use kymo_perf::proc::ProcessMemory;
+use kymo_perf::watch::TRAPS_BEFORE_ACCESS;
 use kymo_symbols::place::accessing_instruction;
 use kymo_symbols::{ModuleKey, SymbolStore};
 use rustc_hash::FxHashMap;
@@ -73,7 +74,7 @@ impl Names {
         if let Some(known) = self.sites.get(&(pid, ip, code)) {
             return Arc::clone(known);
         }
-        let exact = if code { Some(ip) } else { self.before(pid, ip) };
+        let exact = if code || TRAPS_BEFORE_ACCESS { Some(ip) } else { self.before(pid, ip) };
         // Where the instruction is not found, its last byte is the one before.
         let mut site = self.find(pid, exact.unwrap_or(ip.wrapping_sub(u64::from(!code))));
         site.exact = exact.is_some();

@@ -39,7 +39,8 @@ pub struct Access {
     pub tid: i32,
     /// Where it ran.
     pub cpu: u32,
-    /// Where the thread goes on: behind the instruction that made the access.
+    /// Where the thread goes on: behind the instruction that made the access, or at it
+    /// ([`kymo_perf::watch::TRAPS_BEFORE_ACCESS`]).
     pub ip: u64,
     /// Where the register begins.
     pub address: u64,
