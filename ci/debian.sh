@@ -6,12 +6,22 @@
 #   debian_unpack_only SUITE APT FOLDER PATTERN PACKAGE...   of those, the packages whose names match the pattern
 #
 # APT is a scratch folder for lists and archives of that release. A second call with the same APT downloads no list again.
+# `debian_architectures` names the architectures of packages, the first one for packages that name none (`gcc`, `gcc:arm64`);
+# without it they are those of this machine.
 
 # The mirror of Debian that this machine's own apt uses.
 debian_mirror() {
     # shellcheck disable=SC2016 # apt replaces $(REPO_URI)
     apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         grep -m 1 -E '/debian/?$' || true
+}
+
+# The lines of that configuration about architectures.
+debian_architectures_conf() {
+    [[ -n ${debian_architectures:-} ]] || return 0
+    echo "APT::Architecture \"${debian_architectures%% *}\";"
+    # shellcheck disable=SC2086 # one word each
+    echo "APT::Architectures { $(printf '"%s"; ' $debian_architectures)};"
 }
 
 # Writes the configuration of an apt that knows one release only and believes that nothing is installed.
@@ -36,6 +46,7 @@ Acquire::Retries "2";
 APT::Install-Recommends "false";
 APT::Sandbox::User "";
 Debug::NoLocking "true";
+$(debian_architectures_conf)
 CONF
         APT_CONFIG=$apt/apt.conf.new timeout 600 apt-get -qq update </dev/null || return 1
         mv "$apt/apt.conf.new" "$apt/apt.conf"
