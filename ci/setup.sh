@@ -12,7 +12,7 @@ note() { printf 'note: %s\n' "$*" >&2; }
 # What the tests run, and the Debian package that has it.
 tools=(
     perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils patchelf:patchelf bc:bc setpriv:util-linux mkfs.ext4:e2fsprogs
-    javac:openjdk-17-jdk-headless node:nodejs go:golang-go ruby:ruby lua5.4:lua5.4
+    javac:openjdk-17-jdk-headless node:nodejs go:golang-go musl-gcc:musl-tools ruby:ruby lua5.4:lua5.4
     luajit:luajit erl:erlang-base ocamlopt:ocaml-nox
     chromium:chromium nginx:nginx-light redis-server:redis-server pg_ctlcluster:postgresql chrt:util-linux
 )

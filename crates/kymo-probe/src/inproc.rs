@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// The sites that it serves in one process, and the rest with the reasons.
 pub(crate) struct Entered {
-    pub engine: Inproc,
+    pub engine: Box<dyn Engine>,
     /// Numbers of the sites that are armed.
     pub served: Vec<usize>,
     pub refused: Refusals,
@@ -25,8 +25,8 @@ pub(crate) struct Entered {
     pub stopped_ns: u64,
     /// Why they ran meanwhile, if they did.
     pub not_held: Option<String>,
-    /// How its code was written, if the agent could not.
-    pub writer: Option<CodeWriter>,
+    /// How its code was written, if that was not as usual.
+    pub how: Option<&'static str>,
     /// Probes that an earlier kymo had to leave in it, and that are gone now.
     pub cleaned_up: u32,
 }
@@ -198,7 +198,7 @@ impl Plan {
 }
 
 /// A site's file as lists of mappings name it: without links.
-fn mapped_name(site: &Site) -> Vec<u8> {
+pub(crate) fn mapped_name(site: &Site) -> Vec<u8> {
     let path = site.module.path();
     // Below another root the name is that of the process.
     let real = if site.module.file() == path { path.canonicalize().ok() } else { None };
@@ -234,7 +234,8 @@ pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<
     let engine =
         Inproc { client: Some(client), plan, pid, every: request.every, callers: RefCell::new(None) };
     let inject::Outcome { stopped_ns, not_held, writer, .. } = outcome;
-    Ok(Entered { engine, served, refused, stopped_ns, not_held, writer, cleaned_up })
+    let (engine, how) = (Box::new(engine), writer.and_then(CodeWriter::words));
+    Ok(Entered { engine, served, refused, stopped_ns, not_held, how, cleaned_up })
 }
 
 /// What a site is to do besides counting.

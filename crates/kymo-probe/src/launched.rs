@@ -11,7 +11,7 @@
 use crate::engine::{Choice, Engine, ProbeRequest, Reading};
 use crate::inproc::{Plan, Refusals};
 use crate::{capability, forecast, modules};
-use kymo_perf::inject::{self, Arrival, Client, CodeWriter, Execs, Preload, Without};
+use kymo_perf::inject::{self, Arrival, Client, CodeWriter, EnterError, Execs, Preload, Without};
 use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -35,8 +35,19 @@ const TOLD: usize = 5;
 /// So many programs are talked to at a time; each takes ten seconds at most for an answer.
 const MOST_TALKS: usize = 64;
 
+/// A command that is about to be started, and probed from inside then.
+pub struct Launch(Way);
+
+enum Way {
+    /// With the agent in it.
+    Agent(AgentLaunch),
+    /// It cannot load the agent.
+    #[cfg(target_arch = "x86_64")]
+    Stubs(crate::remote::StubLaunch),
+}
+
 /// A command that is about to be started with the agent in it.
-pub struct Launch {
+struct AgentLaunch {
     preload: Preload,
     plan: Plan,
     children: bool,
@@ -56,8 +67,13 @@ pub fn prepare(
     loaded: &[Arc<ProbeModule>],
 ) -> Result<Launch, String> {
     capability::check(request, None)?;
-    capability::check_returns(choice, request)?;
     let program = modules::executed(command).map_err(|error| error.to_string())?;
+    #[cfg(target_arch = "x86_64")]
+    if let Err(EnterError::Static | EnterError::Musl) = inject::preloadable(&program) {
+        let launch = crate::remote::prepare(sites, request, children, &program)?;
+        return Ok(Launch(Way::Stubs(launch)));
+    }
+    capability::check_returns(choice, request)?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
     let mut plan = Plan::of(sites, request)?;
     if choice != Choice::Inproc {
@@ -77,28 +93,59 @@ pub fn prepare(
         true => preload.with_tick(kymo_agent::patch::Clock::measured().tick),
         false => preload,
     };
-    Ok(Launch { preload, plan, children })
+    Ok(Launch(Way::Agent(AgentLaunch { preload, plan, children })))
 }
 
 impl Launch {
     /// What the command's environment must have.
-    pub fn environment(&self) -> [(&'static str, OsString); 2] {
-        self.preload.environment()
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        match &self.0 {
+            Way::Agent(launch) => launch.preload.environment().into(),
+            #[cfg(target_arch = "x86_64")]
+            Way::Stubs(_) => Vec::new(),
+        }
     }
 
     /// The numbers of the sites that it will serve, ascending.
     pub(crate) fn served(&self) -> &[usize] {
-        &self.plan.served
+        match &self.0 {
+            Way::Agent(launch) => &launch.plan.served,
+            #[cfg(target_arch = "x86_64")]
+            Way::Stubs(launch) => launch.served(),
+        }
     }
 
     /// The sites that it cannot serve, with the reasons.
     pub fn refused(&self) -> &[(usize, String)] {
-        &self.plan.refused
+        match &self.0 {
+            Way::Agent(launch) => &launch.plan.refused,
+            #[cfg(target_arch = "x86_64")]
+            Way::Stubs(launch) => launch.refused(),
+        }
+    }
+
+    /// What is said about it.
+    pub(crate) fn words(&self) -> Option<&'static str> {
+        match &self.0 {
+            Way::Agent(_) => None,
+            #[cfg(target_arch = "x86_64")]
+            Way::Stubs(_) => Some(crate::remote::WORDS),
+        }
     }
 
     /// Lets programs in from now on. `pid` is the command's.
-    pub(crate) fn begin(self, pid: i32) -> io::Result<Launched> {
-        let Launch { preload, plan, children } = self;
+    pub(crate) fn begin(self, pid: i32) -> io::Result<Box<dyn Engine>> {
+        match self.0 {
+            Way::Agent(launch) => Ok(Box::new(launch.begin(pid)?)),
+            #[cfg(target_arch = "x86_64")]
+            Way::Stubs(launch) => Ok(Box::new(launch.begin(pid)?)),
+        }
+    }
+}
+
+impl AgentLaunch {
+    fn begin(self, pid: i32) -> io::Result<Launched> {
+        let AgentLaunch { preload, plan, children } = self;
         let (told, stop) = UnixStream::pair()?;
         let state = State { past: vec![Reading::default(); plan.served.len()], ..State::default() };
         let execs = Execs::of(pid, children);
@@ -119,7 +166,7 @@ impl Launch {
 }
 
 /// All programs that have come up.
-pub(crate) struct Launched {
+struct Launched {
     tree: Arc<ProcessTree>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,

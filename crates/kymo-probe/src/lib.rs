@@ -6,6 +6,7 @@
 //! ```text
 //!  "libc.so.6:malloc(size)" --modules, arguments, condition--> sites, values, conditions
 //!        --serve::serve--> inproc    in the program: the agent patches functions (attached, or from the first instruction: launched)
+//!                           remote    in a program that cannot load the agent: by stubs alone, written from outside
 //!                           kernel    uprobes with BPF programs: what is left
 //!  "-e probe:malloc"        --kernel_events, program_events--> events of a recording
 //!  "-e mem:queue.head"      --memory_events-----------------> breakpoints of a recording
@@ -40,5 +41,7 @@ pub mod launched;
 pub mod memory_events;
 pub mod modules;
 pub mod program_events;
+#[cfg(target_arch = "x86_64")]
+mod remote;
 pub mod serve;
 pub mod watch;

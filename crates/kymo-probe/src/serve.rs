@@ -10,7 +10,6 @@ use crate::launched::Launch;
 use crate::modules::reasons_of;
 use crate::{capability, inproc};
 use anyhow::Context;
-use kymo_perf::inject::CodeWriter;
 use kymo_symbols::sites::Site;
 use std::os::fd::BorrowedFd;
 
@@ -35,8 +34,9 @@ pub fn serve(
         let served = launch.served().to_vec();
         let pid = target.pids.first().copied().context("there is no command")?;
         left.retain(|number| served.binary_search(number).is_err());
+        words.extend(launch.words().map(str::to_owned));
         let engine = launch.begin(pid).context("failed to wait for programs to start")?;
-        services.push(Service { sites: served, engine: Box::new(engine) });
+        services.push(Service { sites: served, engine });
     } else if choice != Choice::Kernel && !target.command {
         match inside(choice, sites, request, target) {
             Ok(entered) => {
@@ -51,14 +51,11 @@ pub fn serve(
                         None => format!(
                             "patched while the program's threads stood still, {:.2} ms{}",
                             entered.stopped_ns as f64 / 1e6,
-                            entered
-                                .writer
-                                .and_then(CodeWriter::words)
-                                .map_or(String::new(), |how| format!(", {how}"))
+                            entered.how.map_or(String::new(), |how| format!(", {how}"))
                         ),
                         Some(why) => format!("patched while the program ran: {why}"),
                     });
-                    services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });
+                    services.push(Service { sites: entered.served, engine: entered.engine });
                 }
             }
             Err(reason) if choice == Choice::Inproc => return Err(impossible(&reason)),
@@ -106,11 +103,13 @@ fn inside(
     target: &Target,
 ) -> Result<inproc::Entered, String> {
     capability::check(request, Some(target))?;
-    capability::check_returns(choice, request)?;
-    match target.pids[..] {
-        [pid] => inproc::enter(sites, request, pid),
-        _ => Err("it enters one process at a time".to_owned()),
+    let [pid] = target.pids[..] else { return Err("it enters one process at a time".to_owned()) };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(entered) = crate::remote::enter(sites, request, pid)? {
+        return Ok(entered);
     }
+    capability::check_returns(choice, request)?;
+    inproc::enter(sites, request, pid)
 }
 
 /// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.

@@ -160,7 +160,12 @@ mod slots;
 
 pub use clock::Clock;
 pub(crate) use clock::know_tick;
+pub use codegen::freestanding::{
+    CALL_TABLE_BYTES, CallTable, Convention, FreestandingError, FreestandingSpec, FreestandingStub,
+    MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, routines,
+};
 pub use filter::{FilteredProbe, Measure};
+pub use install::arena::places_near;
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
@@ -168,7 +173,7 @@ pub use install::memory::{Memory, OwnMemory};
 pub use install::pass::SiteEdit;
 pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave};
 pub(crate) use install::patcher::{release_counters, write_code};
-pub use install::plan::{Function, Surroundings, plan, plan_inside, returns_oddly};
+pub use install::plan::{Function, Surroundings, plan, plan_begin, plan_exits, plan_inside, returns_oddly};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
 pub use layout::DEPTH;

@@ -28,6 +28,28 @@ impl Site {
         self.interiors.is_empty()
     }
 
+    /// The bytes that a jump replaces.
+    pub fn original(&self) -> [u8; JUMP_BYTES] {
+        self.original
+    }
+
+    /// The first byte behind what is displaced, and behind the jump.
+    pub fn end(&self) -> u64 {
+        self.resume().max(self.address + JUMP_BYTES as u64)
+    }
+
+    /// Where instructions begin that the jump overwrites, but for the first one.
+    pub fn interiors(&self) -> impl Iterator<Item = u64> {
+        self.interiors.iter().map(|at| self.address + u64::from(*at))
+    }
+
+    /// The jump that takes the place of the original bytes; `None` where it does not reach `to`.
+    pub fn jump(&self, to: u64) -> Option<[u8; JUMP_BYTES]> {
+        let distance = to.wrapping_sub(self.address).wrapping_sub(JUMP_BYTES as u64) as i64;
+        let distance = i32::try_from(distance).ok()?.to_le_bytes();
+        Some([0xe9, distance[0], distance[1], distance[2], distance[3]])
+    }
+
     /// Where the program goes on after the displaced instructions.
     pub(crate) fn resume(&self) -> u64 {
         self.displaced.last().map_or(self.address, Instruction::next_ip)

@@ -125,6 +125,11 @@ fn load_and_start(
     begin_conversation(thread, start, socket.1).map_err(|refusal| (refusal, true))
 }
 
+/// Whether the agent is in the process, or can be loaded: there is glibc's dynamic linker.
+pub(super) fn can_load(target: &TargetProcess) -> Result<bool, EnterError> {
+    Ok(!is_musl(target)? && (loaded(target)?.is_some() || opener(target)?.is_some()))
+}
+
 /// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it
 /// found them.
 fn is_musl(target: &TargetProcess) -> Result<bool, EnterError> {

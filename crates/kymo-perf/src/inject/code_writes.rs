@@ -72,6 +72,14 @@ pub(super) struct CodeEdit {
 }
 
 impl CodeEdit {
+    pub(super) fn new(at: u64, from: [u8; SITE_BYTES], to: [u8; SITE_BYTES]) -> CodeEdit {
+        CodeEdit { at, from, to }
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
     /// Reads them as they lie in the process's memory.
     pub(super) fn list(bytes: &[u8]) -> Vec<CodeEdit> {
         let edit = |bytes: &[u8]| {

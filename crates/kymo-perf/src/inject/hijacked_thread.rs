@@ -70,6 +70,9 @@ pub(super) struct HijackedThread<'t> {
     own_way: u64,
     /// The one in use: that, or the one on the lent stack.
     way: u64,
+    /// Where it is on the thread's own stack: unused memory, zero where another one may look for
+    /// such.
+    room: Range<u64>,
 }
 
 /// A thread that stands still where it may be borrowed.
@@ -87,6 +90,13 @@ pub(super) enum ReturnKind {
     Value,
     /// Anything, which is lost.
     Nothing,
+}
+
+fn missing() -> EnterError {
+    EnterError::Failed {
+        step: "looking for its way back from signals",
+        error: io::Error::new(io::ErrorKind::NotFound, "it is not where it should be"),
+    }
 }
 
 /// How long the thread may take.
@@ -136,26 +146,59 @@ impl<'t> HijackedThread<'t> {
     /// Borrows a thread that stands where it holds no lock of the allocator or the dynamic linker.
     pub(super) fn take(
         target: &'t TargetProcess,
-        mut unwinder: Option<&mut (dyn Unwind + '_)>,
+        unwinder: Option<&mut (dyn Unwind + '_)>,
     ) -> Result<HijackedThread<'t>, EnterError> {
-        let missing = || EnterError::Failed {
-            step: "looking for the C library's way back from signals",
-            error: io::Error::new(io::ErrorKind::NotFound, "it is not where it should be"),
-        };
         let gadgets = Gadgets::of(target).ok_or_else(missing)?;
         let places = UnsafePlaces::of(target);
+        Self::take_one_of(target, gadgets, &places, unwinder, None)
+    }
+
+    /// Borrows the first thread of a program that need not have a C library, for system calls only:
+    /// wherever it stands, but not in a restartable sequence. Other threads' stacks are not known
+    /// there.
+    pub(super) fn take_first(target: &'t TargetProcess) -> Result<HijackedThread<'t>, EnterError> {
+        let gadgets = Gadgets::anywhere(target).ok_or_else(missing)?;
+        Self::take_one_of(target, gadgets, &UnsafePlaces::default(), None, Some(target.pid))
+    }
+
+    /// Borrows a thread that stands still already, at the first instruction of its program. It is
+    /// not let go by [`HijackedThread::put_back`].
+    pub(super) fn of_stopped(
+        target: &'t TargetProcess,
+        thread: Traced,
+    ) -> Result<HijackedThread<'t>, EnterError> {
+        let gadgets = Gadgets::anywhere(target).ok_or_else(missing)?;
+        let failed = EnterError::failed("looking at its first thread");
+        let saved = thread.save().map_err(&failed)?;
+        let room = room::of(target, target.pid, saved.registers(), sigreturn::bytes(&saved), None)
+            .map_err(failed)?;
+        let room = room.ok_or_else(|| EnterError::Busy("on a stack with no room below it".to_owned()))?;
+        let has_signals = target.has_signals(target.pid);
+        Self::prepare(target, SafeThread { thread, saved, has_signals, room }, gadgets)
+    }
+
+    /// Borrows this thread, or one of all.
+    fn take_one_of(
+        target: &'t TargetProcess,
+        gadgets: Gadgets,
+        places: &UnsafePlaces,
+        mut unwinder: Option<&mut (dyn Unwind + '_)>,
+        only: Option<i32>,
+    ) -> Result<HijackedThread<'t>, EnterError> {
         let mut last = "where it does not stop".to_owned();
         let until = Instant::now() + LOOKING;
         for attempt in 0..TRIES {
             if Instant::now() >= until {
                 break;
             }
-            let tasks = proc::tasks(target.pid).map_err(|_| EnterError::Gone)?;
+            let all = || proc::tasks(target.pid).map_err(|_| EnterError::Gone);
+            let tasks = only.map_or_else(all, |only| Ok(vec![only]))?;
             // Not always the same ones in a process of thousands; the first thread first.
             let from = if attempt == 0 { 0 } else { attempt * 7 % tasks.len() };
             for tid in tasks.iter().cycle().skip(from).take(tasks.len().min(8)) {
                 let unwinder = unwinder.as_mut().map(|unwinder| &mut **unwinder as &mut dyn Unwind);
-                match Self::hold(target, *tid, &places, unwinder) {
+                let left = only.map(|_| gadgets.begin());
+                match Self::hold(target, *tid, places, unwinder, left) {
                     Ok(Ok(standing)) => return Self::prepare(target, standing, gadgets),
                     Ok(Err(place)) => last = place,
                     Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -177,6 +220,7 @@ impl<'t> HijackedThread<'t> {
         tid: i32,
         places: &UnsafePlaces,
         unwinder: Option<&mut (dyn Unwind + '_)>,
+        left: Option<[u8; 16]>,
     ) -> io::Result<Result<SafeThread, String>> {
         let mut thread = Traced::seize(tid)?;
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
@@ -209,7 +253,7 @@ impl<'t> HijackedThread<'t> {
             return Ok(Err(place));
         }
         let saved = thread.save()?;
-        let Some(room) = room::of(target, tid, &registers, sigreturn::bytes(&saved))? else {
+        let Some(room) = room::of(target, tid, &registers, sigreturn::bytes(&saved), left)? else {
             return Ok(Err("on a stack with no room below it".to_owned()));
         };
         let has_signals = target.has_signals(tid);
@@ -226,9 +270,17 @@ impl<'t> HijackedThread<'t> {
             sigreturn::prepare(target, saved, has_signals, gadgets, memory)
                 .map_err(EnterError::failed("writing a thread's way home"))
         };
-        let own_way = way(&saved, room)?;
-        let mut borrowed =
-            HijackedThread { target, thread: Some(thread), saved, gadgets, stack: 0, own_way, way: own_way };
+        let own_way = way(&saved, room.clone())?;
+        let mut borrowed = HijackedThread {
+            target,
+            thread: Some(thread),
+            saved,
+            gadgets,
+            stack: 0,
+            own_way,
+            way: own_way,
+            room,
+        };
         let at_gadget = borrowed.at_gadget();
         let thread = borrowed.thread()?;
         // The way home first, then the mask: with all signals held back nobody must be left alone.
@@ -329,6 +381,11 @@ impl<'t> HijackedThread<'t> {
         self.target.read(at, bytes).map_err(EnterError::failed("reading a result"))
     }
 
+    /// Writes memory of the process, where it was mapped for us.
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), EnterError> {
+        self.target.write(at, bytes).map_err(EnterError::failed("writing memory that is ours in it"))
+    }
+
     /// Makes the thread call a C function and gives its result, or 0 where that is lost.
     pub(super) fn call(
         &mut self,
@@ -396,9 +453,27 @@ impl<'t> HijackedThread<'t> {
         self.restore().map_err(EnterError::failed("putting a thread back"))
     }
 
-    fn restore(&mut self) -> io::Result<()> {
+    /// Restores everything, and leaves the thread stopped as it was.
+    pub(super) fn put_back(mut self) -> Result<Traced, EnterError> {
         self.way = self.own_way;
-        let Some(mut thread) = self.thread.take() else { return Ok(()) };
+        let (stack, size) = self.stack();
+        _ = self.system_call("unmapping a stack", libc::SYS_munmap, [stack, size, 0, 0, 0, 0]);
+        let restored = self.stop_restored().map_err(EnterError::failed("putting a thread back"))?;
+        restored.map(|(thread, _)| thread).ok_or(EnterError::Gone)
+    }
+
+    fn restore(&mut self) -> io::Result<()> {
+        match self.stop_restored()? {
+            Some((thread, signal)) => thread.release(signal),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the thread stand still with all that was saved, and the signal that it has stopped
+    /// before, or 0.
+    fn stop_restored(&mut self) -> io::Result<Option<(Traced, i32)>> {
+        self.way = self.own_way;
+        let Some(mut thread) = self.thread.take() else { return Ok(None) };
         // A system call that was interrupted is repeated by the kernel only on the way out of a
         // stop like the first one.
         thread.set_registers(&self.at_gadget())?;
@@ -409,7 +484,10 @@ impl<'t> HijackedThread<'t> {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         thread.restore(&self.saved)?;
-        thread.release(if let PtraceStop::Signal(signal) = stop { signal } else { 0 })
+        // The way home is not needed any more. Memory that was zero is so for the next one.
+        _ = self.target.write(self.room.start, &vec![0; (self.room.end - self.room.start) as usize]);
+        let signal = if let PtraceStop::Signal(signal) = stop { signal } else { 0 };
+        Ok(Some((thread, signal)))
     }
 }
 

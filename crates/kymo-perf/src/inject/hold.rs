@@ -38,6 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,18 @@ impl PatchSites {
         let edits = CodeEdit::list(&read(said.edits_at, said.edits as usize * EDIT_BYTES as usize)?);
         let places = PatchSites::of(sites, moves.as_chunks().0.to_vec(), said.restorers.clone());
         Ok(PatchSites { edits, ..places })
+    }
+
+    /// What a tracer writes by itself. `moves`: pairs, where threads go on that stand inside.
+    pub(super) fn to_write(
+        mut edits: Vec<CodeEdit>,
+        moves: Vec<[u64; 2]>,
+        mut restorers: Vec<u64>,
+    ) -> PatchSites {
+        edits.sort_unstable_by_key(CodeEdit::at);
+        restorers.truncate(MOST_RESTORERS);
+        let sites = edits.iter().map(CodeEdit::at).collect();
+        PatchSites { edits, ..PatchSites::of(sites, moves, restorers) }
     }
 
     fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> PatchSites {
@@ -212,6 +225,26 @@ impl HeldThreads {
     /// Holds all threads of a process but one. `process` is its descriptor: nobody is changed who
     /// is another one by now, or another program.
     pub(super) fn all_but(target: &TargetProcess, process: &OwnedFd, one: i32, places: &PatchSites) -> Tried {
+        HeldThreads::hold(target, process, Some(one), places)
+    }
+
+    /// Holds all threads of a process.
+    pub(super) fn all(target: &TargetProcess, process: &OwnedFd, places: &PatchSites) -> Tried {
+        HeldThreads::hold(target, process, None, places)
+    }
+
+    /// A thread that stands still already, which is the only one of its process.
+    pub(super) fn of_stopped(thread: Traced) -> HeldThreads {
+        let thread = HeldThread { traced: thread, signal: 0, stands: true };
+        HeldThreads { threads: vec![thread], since: Some(Instant::now()), until: Instant::now() + TOTAL }
+    }
+
+    /// The thread of [`HeldThreads::of_stopped`], which still stands.
+    pub(super) fn into_stopped(mut self) -> Option<Traced> {
+        self.threads.pop().map(|thread| thread.traced)
+    }
+
+    fn hold(target: &TargetProcess, process: &OwnedFd, one: Option<i32>, places: &PatchSites) -> Tried {
         // Others wait for this thread, which ends with the holding: it should not wait behind other
         // programs. Only root may.
         _ = rustix::process::setpriority_process(None, -20);
@@ -228,11 +261,15 @@ impl HeldThreads {
             let mut held = HeldThreads { threads: std::mem::take(&mut kept), since: None, until };
             // Nobody but that one thread can execute another program from then on, and that lets
             // the others end.
-            let is_same = || match !has_ended(process) && target.is_memory_of(one) {
-                true => Ok(()),
-                false => Err(Failed::Never("it has ended, or executes another program".to_owned())),
+            let is_same = |held: &HeldThreads| {
+                let live = |thread: &&HeldThread| thread.stands && thread.traced.registers().is_ok();
+                let one = one.or_else(|| Some(held.threads.iter().find(live)?.traced.tid()));
+                match !has_ended(process) && one.is_some_and(|one| target.is_memory_of(one)) {
+                    true => Ok(()),
+                    false => Err(Failed::Never("it has ended, or executes another program".to_owned())),
+                }
             };
-            let stopped_all = held.stop_all(target, one).and_then(|()| is_same());
+            let stopped_all = held.stop_all(target, one).and_then(|()| is_same(&held));
             let attempt = stopped_all.and_then(|()| held.look(target, places, &stacks));
             match attempt {
                 Ok(()) => return Tried { held: Ok(held), stopped },
@@ -262,9 +299,9 @@ impl HeldThreads {
         Tried { held: Err(why), stopped }
     }
 
-    fn stop_all(&mut self, target: &TargetProcess, one: i32) -> Result<(), Failed> {
+    fn stop_all(&mut self, target: &TargetProcess, one: Option<i32>) -> Result<(), Failed> {
         let mut known: HashSet<i32> = self.threads.iter().map(|thread| thread.traced.tid()).collect();
-        known.insert(one);
+        known.extend(one);
         let ends = Reaper::watch(target.pid);
         let mut started = false;
         for _ in 0..LISTS {
@@ -273,7 +310,7 @@ impl HeldThreads {
             }
             let tasks =
                 proc::tasks(target.pid).map_err(|_| Failed::Never("the process is gone".to_owned()))?;
-            if !started && !tasks.contains(&one) {
+            if !started && one.is_some_and(|one| !tasks.contains(&one)) {
                 return Err(Failed::Never("its writing thread is not among its threads".to_owned()));
             }
             let first = self.threads.len();
@@ -371,6 +408,20 @@ impl HeldThreads {
         let Some(thread) = self.threads.iter().find(stands) else { return CodeWriter::Ptrace };
         // What could not be written, the agent sees.
         code_writes::write(target, &thread.traced, &places.edits)
+    }
+
+    /// Whether a thread stands in one of these ranges, or where it stands cannot be known.
+    pub(super) fn any_in(&self, ranges: &[Range<u64>]) -> bool {
+        self.threads.iter().any(|thread| match thread.traced.registers() {
+            Ok(registers) => ranges.iter().any(|range| range.contains(&registers.rip)),
+            // One that is gone stands nowhere.
+            Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+        })
+    }
+
+    /// Writes these, as [`HeldThreads::write`] does.
+    pub(super) fn write_edits(&self, target: &TargetProcess, edits: Vec<CodeEdit>) -> CodeWriter {
+        self.write(target, &PatchSites::to_write(edits, Vec::new(), Vec::new()))
     }
 
     /// Lets all go. How long they stood still.

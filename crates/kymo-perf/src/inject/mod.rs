@@ -49,6 +49,7 @@ mod preload;
 mod preloadable;
 mod reap;
 mod refusal;
+mod remote;
 mod restart;
 mod rings;
 mod room;
@@ -69,6 +70,10 @@ pub use library::{Library, Unpacked};
 pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::EnterError;
+pub use remote::{
+    CommandStop, CommandTracer, RegionCounts, RegionSizes, RemoteProcess, RemoteRegion, RemoteTarget,
+    SitePatch, Written,
+};
 pub use unwind::{Registers, Unwind, UnwoundStack};
 
 /// So many random bits as text.

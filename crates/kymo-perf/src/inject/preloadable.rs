@@ -39,6 +39,9 @@ pub fn preloadable(program: &Path) -> Result<(), EnterError> {
         return Err(EnterError::Static);
     };
     let last = interpreter.rsplit(|byte| *byte == b'/').next().unwrap_or(interpreter);
+    if last.starts_with(b"ld-musl") {
+        return Err(EnterError::Musl);
+    }
     if !last.starts_with(b"ld-linux") {
         return not("the program is not made for the GNU C library, for which the agent is");
     }

@@ -29,12 +29,13 @@ const READ: u32 = 1;
 const WRITE: u32 = 2;
 
 /// Room for so many bytes for a thread that stands still with these registers; `None` if there is
-/// none.
+/// none. `left`: what a kymo that was killed may have left there.
 pub(super) fn of(
     target: &TargetProcess,
     tid: i32,
     registers: &Registers,
     bytes: u64,
+    left: Option<[u8; 16]>,
 ) -> io::Result<Option<Range<u64>>> {
     let maps = target.maps()?;
     let is_first = tid == target.pid;
@@ -48,7 +49,13 @@ pub(super) fn of(
     }
     let end = own.start + HANDLER_BYTES + bytes;
     let mut low = vec![0; (HANDLER_BYTES + bytes) as usize];
-    if end > own.end || target.read(own.start, &mut low).is_err() || low.iter().any(|byte| *byte != 0) {
+    if end > own.end || target.read(own.start, &mut low).is_err() {
+        return Ok(None);
+    }
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let (below, room) = low.split_at(HANDLER_BYTES as usize);
+    let is_left = || left.is_some_and(|left| memchr::memmem::find(room, &left).is_some());
+    if !is_zero(below) || !(is_zero(room) || is_left()) {
         return Ok(None);
     }
     Ok(Some(own.start + HANDLER_BYTES..end))
@@ -117,7 +124,7 @@ mod tests {
         let tid = target.pid + 1;
         let maps = target.maps().unwrap();
         let own = own_stack(&maps, false, registers.fs_base).unwrap();
-        let found = of(&target, tid, &registers, 0x1000).unwrap();
+        let found = of(&target, tid, &registers, 0x1000, None).unwrap();
         let mut low = vec![0; (HANDLER_BYTES + 0x1000) as usize];
         target.read(own.start, &mut low).unwrap();
         let expected = own.start + HANDLER_BYTES..own.start + HANDLER_BYTES + 0x1000;

@@ -45,6 +45,8 @@ const QUIET: [libc::c_long; 6] = [
 pub(super) const QUIET_BYTES: u64 = 7;
 /// Of one mapping looked through.
 const MOST_CODE_BYTES: u64 = 16 << 20;
+/// Where handlers return to: no program has more such places.
+const MOST_RESTORERS: usize = 8;
 /// `struct ucontext` of the kernel, and the `siginfo` behind it.
 const CONTEXT_BYTES: usize = 304;
 const INFO_BYTES: usize = 128;
@@ -81,6 +83,73 @@ impl Gadgets {
             });
             Some(Gadgets { syscall: find(&SYSCALL)?, quiet, restorer: find(&RESTORER)? })
         })
+    }
+}
+
+impl Gadgets {
+    /// With what a way home begins.
+    pub(super) fn begin(&self) -> [u8; 16] {
+        let mut begin = [0; 16];
+        begin[..8].copy_from_slice(&self.syscall.to_le_bytes());
+        begin[8..].copy_from_slice(&self.restorer.to_le_bytes());
+        begin
+    }
+
+    /// The same in all of the process's code, for programs without a C library that can be found.
+    /// Where there is none, what is missing is put behind the end of code, where the last page has
+    /// zeros that nothing executes; it stays there.
+    pub(super) fn anywhere(target: &TargetProcess) -> Option<Gadgets> {
+        let (mut syscall, mut zeros) = (None, None);
+        each_code(target, &mut |start, bytes| {
+            syscall = syscall.or_else(|| position(bytes, &SYSCALL).map(|at| start + at as u64));
+            let tail = bytes.len().checked_sub(2 * TAIL_BYTES).and_then(|at| Some((at, bytes.get(at..)?)));
+            if let Some((at, tail)) = tail
+                && tail.iter().all(|byte| *byte == 0)
+                && (start + bytes.len() as u64).is_multiple_of(4096)
+            {
+                zeros = zeros.or(Some(start + (at + TAIL_BYTES) as u64));
+            }
+        });
+        let restorer = restorers(target).first().copied();
+        if let (Some(syscall), Some(restorer)) = (syscall, restorer) {
+            return Some(Gadgets { syscall, quiet: None, restorer });
+        }
+        let tail = zeros?;
+        let mut code = [0; TAIL_BYTES];
+        code[..RESTORER.len()].copy_from_slice(&RESTORER);
+        code[TAIL_BYTES - SYSCALL.len()..].copy_from_slice(&SYSCALL);
+        target.write(tail, &code).ok()?;
+        Some(Gadgets { syscall: tail + (TAIL_BYTES - SYSCALL.len()) as u64, quiet: None, restorer: tail })
+    }
+}
+
+/// What may be written behind the end of code.
+const TAIL_BYTES: usize = 16;
+
+/// Where handlers of signals return to in this process, as far as its code shows.
+pub(super) fn restorers(target: &TargetProcess) -> Vec<u64> {
+    let mut found = Vec::new();
+    each_code(target, &mut |start, bytes| {
+        let all = memchr::memmem::find_iter(bytes, &RESTORER);
+        found.extend(all.map(|at| start + at as u64));
+    });
+    found.truncate(MOST_RESTORERS);
+    found
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, part)
+}
+
+/// Shows the code that the process has mapped from files: addresses and bytes.
+fn each_code(target: &TargetProcess, show: &mut dyn FnMut(u64, &[u8])) {
+    let maps = target.maps().unwrap_or_default();
+    let code = Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0 && mapping.path.starts_with(b"/"));
+    for mapping in code {
+        let bytes = mapping.end.saturating_sub(mapping.start).min(MOST_CODE_BYTES);
+        let mut bytes = vec![0; bytes as usize];
+        let read = target.read_some(mapping.start, &mut bytes);
+        show(mapping.start, &bytes[..read]);
     }
 }
 

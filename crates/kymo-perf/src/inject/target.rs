@@ -93,6 +93,17 @@ impl TargetProcess {
         })
     }
 
+    /// Looks at a process that the calling thread traces.
+    pub(super) fn look_traced(pid: i32) -> Result<TargetProcess, EnterError> {
+        TargetProcess::look_once(pid, |status: &str| match check_status(status) {
+            Err(EnterError::Traced(_) | EnterError::Stopped) => {
+                let seccomp = field(status, "Seccomp").and_then(|mode| mode.parse().ok());
+                seccomp.filter(|mode| *mode != 0).map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
+            }
+            checked => checked,
+        })
+    }
+
     fn look_with(
         pid: i32,
         check: impl Fn(&str) -> Result<(), EnterError>,
@@ -159,6 +170,12 @@ impl TargetProcess {
     /// Reads memory as far as there is some: how many bytes.
     pub(super) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
         self.memory.read_some(address, bytes).unwrap_or(0)
+    }
+
+    /// Reads memory as far as there is some, without fetching pages that were never touched: how
+    /// many bytes. In the place of such pages is what no address is.
+    pub(super) fn read_resident(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        self.memory.read_resident(self.pid, address, bytes)
     }
 
     /// Whether a signal waits for this thread that it would take; yes if that cannot be told.

@@ -25,6 +25,9 @@ const MOST_XSTATE_BYTES: usize = 16 << 10;
 /// `PTRACE_EVENT_STOP`.
 const EVENT_STOP: i32 = 128;
 
+/// The event of a thread that has executed a program, in [`PtraceStop::Event`].
+pub(crate) const EXECUTED: i32 = libc::PTRACE_EVENT_EXEC;
+
 /// Why a held thread stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtraceStop {
@@ -111,6 +114,15 @@ impl Traced {
         }
         traced.ask(libc::PTRACE_SEIZE, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
         Ok(Traced { gone: false, ..traced })
+    }
+
+    /// Has it stop when it executes a program, as [`EXECUTED`] tells.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone or does not stand still.
+    pub(crate) fn stop_at_exec(&self) -> io::Result<()> {
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
+        self.ask(libc::PTRACE_SETOPTIONS, 0, options as usize)
     }
 
     /// Its number.

@@ -53,12 +53,15 @@ const LUAJIT: [&str; 6] = ["lj_BC_", "lj_vm_", "lj_ff_", "lj_fff_", "lj_cont_", 
 const HASKELL: [&str; 4] = ["_info", "_entry", "_ret", "_fast"];
 
 /// Beginnings of names of code that is known by the addresses of its instructions.
-const PINNED: [(&str, &str); 5] = [
+const PINNED: [(&str, &str); 8] = [
     ("SafeFetch", "its fault handler knows it by the address of its instructions"),
     ("ZN9SafeFetch", "its fault handler knows it by the address of its instructions"),
     ("TcmallocSlab_", "it is a restartable sequence"),
     ("ZN2v88internal12trap_handler", "its fault handler knows it by the address of its instructions"),
     ("rseq_", "it is a restartable sequence"),
+    ("syscall_cancel_arch", "its C library cancels threads by where in it they are"),
+    ("syscall_cp_asm", "its C library cancels threads by where in it they are"),
+    ("cp_", "its C library cancels threads by where in it they are"),
 ];
 
 fn plain(name: &str) -> &str {
@@ -106,12 +109,24 @@ impl Site {
     /// `None` if they may move.
     #[must_use]
     pub fn immovable(&self) -> Option<&'static str> {
-        let name = self.symbol.as_deref()?;
-        if self.module.runtime() == Some(Runtime::Go)
-            && self.module.go_functions().at(self.function_start()).is_some()
-        {
+        if self.is_go() {
             return Some("Go's runtime looks up where in a function a fault or a preemption was");
         }
+        self.pinned()
+    }
+
+    /// Whether it is in code that Go's compiler or assembler made.
+    #[must_use]
+    pub fn is_go(&self) -> bool {
+        self.module.runtime() == Some(Runtime::Go)
+            && self.module.go_functions().at(self.function_start()).is_some()
+    }
+
+    /// The same as [`Site::immovable`], for who moves only such instructions of Go as can neither
+    /// fault nor be a place where the runtime stops a goroutine.
+    #[must_use]
+    pub fn pinned(&self) -> Option<&'static str> {
+        let name = self.symbol.as_deref()?;
         PINNED.iter().find(|(begin, _)| plain(name).starts_with(begin)).map(|(_, why)| *why)
     }
 

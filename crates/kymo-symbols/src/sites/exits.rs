@@ -215,6 +215,19 @@ impl Site {
         entry.and_then(Result::ok).unwrap_or(self.offset)
     }
 
+    /// Where, as linked, a Go function's body begins behind the check of its stack; none if it has
+    /// no check.
+    ///
+    /// # Errors
+    /// Why that cannot be told, in words.
+    pub fn go_body(&self) -> Result<Option<u64>, String> {
+        if self.length_bytes == 0 || self.length_bytes > LARGEST_BYTES {
+            return Err("its size is not known, or too large".to_owned());
+        }
+        let entry = self.shape(true)?.go_entry()?;
+        Ok(Some(entry - self.offset).filter(|check| *check > 0).map(|check| self.svma + check))
+    }
+
     fn shape(&self, go: bool) -> Result<CallShape<'_>, String> {
         let module = &*self.module;
         let name = self.symbol.as_deref().unwrap_or_default();

@@ -34,6 +34,7 @@
 //! | `-p` with children, and by name | `kin.rs` |
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
+//! | programs that cannot load the agent, and are probed in-process even so | `probe_static.rs` |
 //! | kernels that do not let a program write its own code | `probe_unforced.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | names of code that programs make while they run | `generated_code.rs` |
@@ -77,6 +78,7 @@ mod probe_foreign;
 mod probe_inside;
 mod probe_lifetimes;
 mod probe_refusals;
+mod probe_static;
 mod probe_unforced;
 mod programs;
 mod python;

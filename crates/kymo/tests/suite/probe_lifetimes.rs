@@ -161,9 +161,13 @@ impl Probing {
     /// As Ctrl-C does; what it counted.
     pub(crate) fn end(mut self) -> (Value, String) {
         signal(&self.child, Signal::INT);
-        self.words.read_to_string(&mut self.said).expect("its words");
+        // Beside its document, which may be longer than a pipe.
+        let words = std::thread::spawn(move || {
+            self.words.read_to_string(&mut self.said).expect("its words");
+            self.said
+        });
         let output = self.child.wait_with_output().expect("kymo's end");
-        (serde_json::from_slice(&output.stdout).expect("JSON"), self.said)
+        (serde_json::from_slice(&output.stdout).expect("JSON"), words.join().expect("its words"))
     }
 
     pub(crate) fn kill(mut self) {

@@ -1,4 +1,5 @@
-//! Programs that cannot be entered: kymo says what, why, and what to do, leaves them alone, and lets the kernel probe them.
+//! Programs that cannot be entered: kymo says what, why, and what to do, leaves them alone, and lets the kernel probe them. Those that only cannot load
+//! the agent are probed all the same.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,13 +69,32 @@ fn compiled(test: &str, compiler: &str, options: &[&str]) -> Option<(PathBuf, te
     }
 }
 
+/// Asserts that a program which cannot load the agent is probed from inside all the same, and has its own code afterwards.
+fn by_stubs(many: &mut Many) {
+    let plain = many.call(100);
+    let file = format!("/{}", many.program());
+    for options in [&["--engine", "inproc", "many_*"][..], &["--ret", "many_*"]] {
+        let probing = Probing::start(many, options);
+        assert_eq!(many.call(100), plain);
+        assert!(!many.is_untouched(&file) && many.threads() == [many.program()], "{}", probing.said);
+        let (found, said) = probing.end();
+        assert_eq!(hits_of_all(&found), (100, "inproc".to_owned()), "{said}");
+        assert!(said.contains("without a library in the program"), "{said}");
+        assert!(many.is_untouched(&file), "code is not the file's");
+        assert_eq!(many.call(100), plain);
+    }
+    // What stubs do not do is the kernel's.
+    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "-g", "many_*"]).ends(1);
+    said.says("stubs alone tell no callers apart").says("leave --engine out");
+}
+
 /// Checks a program that is linked statically.
 #[test]
 fn linked_statically() {
     let Some((program, folder)) = compiled("probe_refusals::linked_statically", "gcc", &["-static"]) else {
         return;
     };
-    both(&mut Many::run(&mut Command::new(&program), &program, folder), "it is linked statically");
+    by_stubs(&mut Many::run(&mut Command::new(&program), &program, folder));
 }
 
 /// Checks a program of 32 bits.
@@ -88,7 +108,7 @@ fn of_32_bits() {
 #[test]
 fn of_musl() {
     let Some((program, folder)) = compiled("probe_refusals::of_musl", "musl-gcc", &[]) else { return };
-    both(&mut Many::run(&mut Command::new(&program), &program, folder), "its C library is musl");
+    by_stubs(&mut Many::run(&mut Command::new(&program), &program, folder));
 }
 
 /// Checks a container whose root has another C library only.
@@ -109,7 +129,7 @@ fn in_a_container_of_musl() {
     let many = Many::run(&mut container, Path::new("/many"), folder);
     let outer = many.pid();
     let Some(pid) = inside(&outer) else { return skip(TEST, "no namespaces here") };
-    both(&mut many.of(pid), "its C library is musl");
+    by_stubs(&mut many.of(pid));
 }
 
 /// Checks a program that has forbidden itself all but four system calls.

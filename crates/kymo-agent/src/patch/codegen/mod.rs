@@ -3,6 +3,7 @@
 pub(crate) mod callout;
 pub(crate) mod context;
 mod count;
+pub(crate) mod freestanding;
 mod moved;
 mod predicate;
 mod record;

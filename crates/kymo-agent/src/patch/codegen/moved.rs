@@ -6,6 +6,21 @@ use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind,
 
 /// Writes them, and the way back behind them. `enter` is the stub's begin. Gives each one's label.
 pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Result<Vec<CodeLabel>, IcedError> {
+    let (moved, ends) = each(a, site, enter, &mut |_, _| Ok(()))?;
+    if !ends {
+        a.jmp(site.resume())?;
+    }
+    Ok(moved)
+}
+
+/// The same without the way back; `before` may write something before each of them, which a
+/// thread that is moved to an instruction's label executes, too. Whether the flow ends with them.
+pub(crate) fn each(
+    a: &mut CodeAssembler,
+    site: &Site,
+    enter: u64,
+    before: &mut dyn FnMut(&mut CodeAssembler, &Instruction) -> Emitted,
+) -> Result<(Vec<CodeLabel>, bool), IcedError> {
     let mut moved = Vec::new();
     let mut ends = false;
     for instruction in &site.displaced {
@@ -14,6 +29,7 @@ pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Resul
         // A place of its own: the instruction may become several.
         a.zero_bytes()?;
         moved.push(label);
+        before(a, instruction)?;
         if is_call(instruction) {
             call(a, instruction)?;
             ends = true;
@@ -33,10 +49,7 @@ pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Resul
             FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
         );
     }
-    if !ends {
-        a.jmp(site.resume())?;
-    }
-    Ok(moved)
+    Ok((moved, ends))
 }
 
 /// A call that pushes the address in the function, not one in the stub.

@@ -153,10 +153,7 @@ impl Chunk {
 
 /// Maps a chunk in a gap near `site`, below it where possible: above programs the heap grows.
 fn map_near(site: u64, bytes: u64, is_twice: bool) -> io::Result<Chunk> {
-    let mapped = mapped()?;
-    let mut places: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, site, bytes)).collect();
-    places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
-    for place in places.into_iter().take(64) {
+    for place in places_near(&mapped()?, site, bytes) {
         match mapping::code_at(place, bytes, is_twice) {
             Ok(()) => {
                 let (calls, end) = (CallTargets::default(), place + bytes);
@@ -169,6 +166,15 @@ fn map_near(site: u64, bytes: u64, is_twice: bool) -> io::Result<Chunk> {
         }
     }
     Err(io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Where so many bytes may be mapped near `site` among these mappings, which are in order: the
+/// best place first.
+pub fn places_near(mapped: &[(u64, u64)], site: u64, bytes: u64) -> Vec<u64> {
+    let mut places: Vec<u64> = gaps(mapped).filter_map(|gap| place(gap, site, bytes)).collect();
+    places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
+    places.truncate(64);
+    places
 }
 
 fn gaps(mapped: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {

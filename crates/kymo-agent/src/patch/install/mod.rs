@@ -1,7 +1,7 @@
 //! Puts code in place and takes it away, in the agent's own thread: looks at functions, maps stubs,
 //! holds or asks threads, writes sites, and changes the tables by which modules find functions that
 //! matter here.
-mod arena;
+pub(crate) mod arena;
 pub(crate) mod error;
 pub(crate) mod flow;
 mod got_hooks;

@@ -97,6 +97,58 @@ pub fn plan_inside(
     Ok(site)
 }
 
+/// Decides how the instructions from the function's begin to `end` can move together: the check of
+/// a stack, behind which a call has begun.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_begin(
+    memory: &dyn Memory,
+    function: &Function,
+    end: u64,
+    surroundings: &Surroundings<'_>,
+) -> Result<Site, Refusal> {
+    let looked = Disassembly::of(memory, function, surroundings)?;
+    let site = looked.through(0, end)?;
+    // What is displaced ends where an instruction begins.
+    if site.resume() == end { Ok(site) } else { Err(Refusal::NotAnInstruction { at: end }) }
+}
+
+/// Decides how the instructions at which calls of `function` end can move, each with as few of
+/// those before it as a jump needs.
+///
+/// # Errors
+/// As [`plan_inside`], for the first one that cannot; the reason is that with the fewest
+/// instructions before it.
+pub fn plan_exits(
+    memory: &dyn Memory,
+    function: &Function,
+    exits: &[u64],
+    surroundings: &Surroundings<'_>,
+) -> Result<Vec<Site>, Refusal> {
+    /// The longest instruction, and four bytes.
+    const MOST_BEFORE: u64 = 19;
+    let looked = Disassembly::of(memory, function, surroundings)?;
+    let starts = looked.instruction_starts();
+    let plan = |exit: u64| -> Result<Site, Refusal> {
+        let none = Refusal::NotAnInstruction { at: exit };
+        let at = starts.binary_search(&exit).map_err(|_| none)?;
+        let before = starts[..=at].iter().rev().take_while(|from| exit - **from <= MOST_BEFORE);
+        let mut refusal = None;
+        for from in before {
+            match looked
+                .through((from - function.start) as usize, exit + 1)
+                .and_then(|site| looked.exit(site))
+            {
+                Ok(site) => return Ok(site),
+                Err(why) => _ = refusal.get_or_insert(why),
+            }
+        }
+        Err(refusal.unwrap_or(none))
+    };
+    exits.iter().map(|exit| plan(*exit)).collect()
+}
+
 /// Whether a function of this name uses its return address for more than one return: it keeps it
 /// for another time, gives it to another stack, asks who calls, or is entered where no return
 /// address is on top of the stack. A probe must not stand in it; the entry can be probed.
@@ -200,14 +252,48 @@ impl<'a> Disassembly<'a> {
         first_in(&self.flow.targets, from, to).or_else(|| first_in(self.surroundings.targets, from, to))
     }
 
+    /// Where instructions begin, ascending.
+    fn instruction_starts(&self) -> Vec<u64> {
+        let mut decoder = Decoder::with_ip(64, &self.code, self.function.start, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut starts = Vec::new();
+        while decoder.can_decode() {
+            starts.push(decoder.ip());
+            decoder.decode_out(&mut instruction);
+        }
+        starts
+    }
+
+    /// What else holds for a site where calls end: nothing that is displaced is executed after an
+    /// end of the function's flow, and no computed jump leads into it.
+    fn exit(&self, site: Site) -> Result<Site, Refusal> {
+        let ends = site.displaced.iter().position(is_end).unwrap_or(site.displaced.len());
+        let rest = site.displaced.get(ends + 1..).unwrap_or_default();
+        if let Some(end) = site.displaced.get(ends)
+            && rest.iter().any(|instruction| instruction.mnemonic() != Mnemonic::Nop)
+        {
+            return Err(Refusal::FlowEnds { at: end.ip() });
+        }
+        if self.flow.computed && !site.is_single_instruction() {
+            return Err(Refusal::ComputedJumps { function: self.function.start });
+        }
+        Ok(Site { entry: false, ..site })
+    }
+
     fn at(&self, offset: usize) -> Result<Site, Refusal> {
+        self.through(offset, 0)
+    }
+
+    /// A site whose displaced instructions reach as far as `end`, at least.
+    fn through(&self, offset: usize, end: u64) -> Result<Site, Refusal> {
         let address = self.function.start + offset as u64;
         let mut decoder = Decoder::with_ip(64, &self.code[offset..], address, DecoderOptions::NONE);
         let mut displaced: Vec<Instruction> = Vec::new();
         let mut covered = 0;
-        while covered < JUMP_BYTES {
+        while covered < JUMP_BYTES || decoder.ip() < end {
             if !decoder.can_decode() {
-                self.rest_is_padding(displaced.last(), offset + covered, JUMP_BYTES - covered)?;
+                let needed = JUMP_BYTES.saturating_sub(covered);
+                self.rest_is_padding(displaced.last(), offset + covered, needed)?;
                 break;
             }
             let instruction = decoder.decode();

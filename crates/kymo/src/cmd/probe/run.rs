@@ -58,7 +58,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     // Nor does a program that does not answer keep us from ending.
     inject::interrupt_by(signals.another_fd()?);
     let launch = launch(args, (&sites, &modules), &request, &mut words)?;
-    let variables = launch.as_ref().map(Launch::environment).into_iter().flatten().collect::<Vec<_>>();
+    let variables = launch.as_ref().map(Launch::environment).unwrap_or_default();
     let mut workload = match args.command.is_empty() {
         true => None,
         false => Some(Workload::prepare_in(&args.command, &variables).context("failed to fork")?),

@@ -1,0 +1,493 @@
+//! Stubs that need nothing of this crate in the program: no C library, no thread-local memory, no
+//! function to call but what is written beside them. A tracer writes them into programs that
+//! cannot load the agent.
+//!
+//! ```text
+//!  at a function's begin               at an exit                       routines, once for all stubs of a program
+//!   [unless this is a forked child]     moved: add rsp, 8                 enter: (identity, depth, now) into a free slot of the table
+//!   lock inc hits                              pop rbx                    leave: finds the slot, frees it, one of the site's buckets += 1
+//!   [call enter]                        call leave
+//!   moved: push rbp ..                  moved: ret
+//!   jmp behind them
+//! ```
+//! In Go the check of the stack comes first, because a function begins anew after its stack has
+//! grown, and nothing may be below the stack pointer before it.
+//!
+//! # How a call is known
+//! | convention | identity | depth |
+//! |---|---|---|
+//! | C | the stack pointer where the frame begins, and the site | 1 |
+//! | Go | the goroutine (r14), and the site | from the frame's begin to the stack's upper end |
+//!
+//! The table is an array of buckets of [`BUCKET_SLOTS`] slots. A slot is taken by `lock cmpxchg` of
+//! its identity, by the only thread that can have that identity then. Where a bucket is full, the
+//! call is counted as missed. A call that never returned leaves its slot to the next one at the
+//! same place.
+//!
+//! # Invariants
+//! - **F1** No register changes. In C no flag does, and nothing in the red zone. In Go flags are
+//!   dead where a stub changes them: at a function's begin, behind the check, at its exits.
+//! - **F2** In Go no return address into a stub is on a goroutine's stack when the runtime may walk
+//!   it: it cannot stop a goroutine in code that it does not know.
+//! - **F3** In Go no instruction is moved that can fault ([`FreestandingError::Faults`]): the runtime
+//!   looks up in which function a fault was.
+use super::context::Emitted;
+use super::moved;
+use crate::patch::site::{Site, is_call};
+use iced_x86::code_asm::{
+    CodeAssembler, CodeLabel, al, cl, eax, ecx, esi, qword_ptr, r8, r8d, r14, rax, rcx, rdi, rdx, rsi, rsp,
+};
+use iced_x86::{
+    BlockEncoderOptions, Code, ConditionCode, FlowControl, IcedError, Instruction, InstructionInfoFactory,
+    MemoryOperand, Mnemonic, Register,
+};
+use std::fmt;
+
+/// Slots of a bucket, all of which are looked at.
+const BUCKET_SLOTS: i32 = 8;
+/// A slot: identity, depth, time, nothing.
+const SLOT_BYTES: i32 = 32;
+const DEPTH_AT: i32 = 8;
+const TIME_AT: i32 = 16;
+const BUCKET_BITS: i32 = 14;
+/// The bytes of the table of calls that are under way.
+pub const CALL_TABLE_BYTES: u64 = (1 << BUCKET_BITS) * (BUCKET_SLOTS * SLOT_BYTES) as u64;
+/// More sites than this have no number in an identity.
+pub const MOST_TIMED_SITES: u32 = 1 << 16;
+/// Spreads identities over the buckets: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// What may lie below the stack pointer of C code.
+const RED_ZONE: i32 = 128;
+/// What a stub keeps before it calls a routine, and the return address.
+const STUB_KEEPS: i32 = 3 * 8 + 8;
+/// What a routine keeps.
+const ROUTINE_KEEPS: i32 = 4 * 8;
+/// In Go's `g`: the upper end of its stack.
+const GO_STACK_END: i32 = 8;
+
+/// Whose rules the code at a site keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// The processor's ABI: a red zone, and a stack that does not move.
+    C,
+    /// Go's.
+    Go,
+}
+
+/// Where the routines of [`routines`] are, for each convention.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutineAddresses {
+    /// To be called where a call has begun.
+    pub enter: u64,
+    /// To be called where one ends.
+    pub leave: u64,
+}
+
+/// What the routines use.
+#[derive(Clone, Copy, Debug)]
+pub struct CallTable {
+    /// The table, of [`CALL_TABLE_BYTES`], at a multiple of a bucket's bytes; zero at first.
+    pub table: u64,
+    /// The histograms, [`kymo_core::latency::SLOTS`] words for each site, by their numbers.
+    pub histograms: u64,
+    /// The first site's count of calls that had no slot, and the bytes from one site's to the
+    /// next one's.
+    pub missed: (u64, i32),
+    /// Nanoseconds of a tick of the time stamp counter, times 2^32.
+    pub tick: u64,
+}
+
+/// What a stub is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct FreestandingSpec<'a> {
+    /// Whose rules hold.
+    pub convention: Convention,
+    /// The counter of the hits of this site; none at exits.
+    pub hits: Option<u64>,
+    /// Hits are counted behind the displaced instructions, instead of before.
+    pub hits_behind: bool,
+    /// A byte that is 0 in processes that are not to count.
+    pub while_set: Option<u64>,
+    /// The site's number and the routines, where calls are timed.
+    pub timed: Option<(u32, RoutineAddresses)>,
+    /// Where calls of the function end, ascending.
+    pub exits: &'a [u64],
+}
+
+/// A stub's bytes, and places in it.
+#[derive(Clone, Debug)]
+pub struct FreestandingStub {
+    /// To be written where it was made for.
+    pub code: Vec<u8>,
+    /// Where the site has to jump.
+    pub enter: u64,
+    /// Where a thread goes on that stands at one of the site's interiors: pairs.
+    pub moves: Vec<[u64; 2]>,
+}
+
+/// Why a site cannot have such a stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreestandingError {
+    /// Go's runtime would look up a fault of this instruction, and not find its function.
+    Faults(u64),
+    /// An instruction of this site, or a stub, does not reach what it needs.
+    OutOfReach(u64),
+}
+
+impl fmt::Display for FreestandingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FreestandingError::Faults(at) => write!(
+                f,
+                "the instruction at {at:#x} may fault, and Go's runtime looks up where in a function that was"
+            ),
+            FreestandingError::OutOfReach(at) => {
+                write!(f, "the code at {at:#x} does not reach what it needs from another place")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FreestandingError {}
+
+/// The stub of a site, to lie at `at`.
+///
+/// # Errors
+/// Where a displaced instruction may not be moved there.
+pub fn freestanding_stub(
+    site: &Site,
+    spec: &FreestandingSpec<'_>,
+    at: u64,
+) -> Result<FreestandingStub, FreestandingError> {
+    if spec.convention == Convention::Go {
+        site.displaced.iter().try_for_each(may_move_in_go)?;
+    }
+    stub(site, spec, at).map_err(|_| FreestandingError::OutOfReach(site.address))
+}
+
+fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<FreestandingStub, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    if !spec.hits_behind {
+        hit(&mut a, spec)?;
+    }
+    let (labels, ends) = moved::each(&mut a, site, at, &mut |a, instruction| match spec
+        .exits
+        .binary_search(&instruction.ip())
+    {
+        Ok(_) => exit(a, instruction, spec),
+        Err(_) => Ok(()),
+    })?;
+    if !ends {
+        if spec.hits_behind {
+            hit(&mut a, spec)?;
+        }
+        a.jmp(site.resume())?;
+    }
+    let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let mut moves = Vec::new();
+    for (instruction, label) in site.displaced.iter().zip(&labels) {
+        if site.interiors().any(|interior| interior == instruction.ip()) {
+            moves.push([instruction.ip(), done.label_ip(label)?]);
+        }
+    }
+    Ok(FreestandingStub { code: done.inner.code_buffer, enter: at, moves })
+}
+
+/// Counts a hit, and notes when the call began.
+fn hit(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
+    let Some(hits) = spec.hits else { return Ok(()) };
+    match (spec.timed, spec.convention) {
+        (Some((number, routines)), _) => {
+            keep(a, spec)?;
+            let mut child = unless_child(a, spec)?;
+            increment(a, hits)?;
+            a.mov(ecx, number)?;
+            a.call(routines.enter)?;
+            land(a, &mut child)?;
+            put_back(a, spec)
+        }
+        (None, Convention::Go) => {
+            let mut child = unless_child(a, spec)?;
+            increment(a, hits)?;
+            land(a, &mut child)
+        }
+        (None, Convention::C) => {
+            a.lea(rsp, rsp - (RED_ZONE + 16))?;
+            a.mov(qword_ptr(rsp), rax)?;
+            a.lahf()?;
+            a.seto(al)?;
+            let mut child = unless_child(a, spec)?;
+            increment(a, hits)?;
+            land(a, &mut child)?;
+            a.add(al, 127)?;
+            a.sahf()?;
+            a.mov(rax, qword_ptr(rsp))?;
+            a.lea(rsp, rsp + (RED_ZONE + 16))
+        }
+    }
+}
+
+/// Before an instruction with which calls end.
+fn exit(a: &mut CodeAssembler, instruction: &Instruction, spec: &FreestandingSpec<'_>) -> Emitted {
+    let Some((number, routines)) = spec.timed else { return Ok(()) };
+    let mut stays = a.create_label();
+    let conditional = instruction.flow_control() == FlowControl::ConditionalBranch;
+    if conditional {
+        unless(a, instruction.condition_code(), stays)?;
+    }
+    keep(a, spec)?;
+    let mut child = unless_child(a, spec)?;
+    a.mov(ecx, number)?;
+    a.call(routines.leave)?;
+    land(a, &mut child)?;
+    put_back(a, spec)?;
+    if conditional {
+        a.set_label(&mut stays)?;
+    }
+    Ok(())
+}
+
+/// Goes to a label unless a condition holds.
+fn unless(a: &mut CodeAssembler, condition: ConditionCode, to: CodeLabel) -> Emitted {
+    match condition {
+        ConditionCode::o => a.jno(to),
+        ConditionCode::no => a.jo(to),
+        ConditionCode::b => a.jae(to),
+        ConditionCode::ae => a.jb(to),
+        ConditionCode::e => a.jne(to),
+        ConditionCode::ne => a.je(to),
+        ConditionCode::be => a.ja(to),
+        ConditionCode::a => a.jbe(to),
+        ConditionCode::s => a.jns(to),
+        ConditionCode::ns => a.js(to),
+        ConditionCode::p => a.jnp(to),
+        ConditionCode::np => a.jp(to),
+        ConditionCode::l => a.jge(to),
+        ConditionCode::ge => a.jl(to),
+        ConditionCode::le => a.jg(to),
+        ConditionCode::g => a.jle(to),
+        // Those of rcx are no exits that anybody asks for.
+        ConditionCode::None => Ok(()),
+    }
+}
+
+/// Keeps what routines change: the caller's rax, rcx and flags. The frame begins
+/// [`STUB_KEEPS`] above the stack pointer that a routine finds, and in C the red zone.
+fn keep(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
+    if spec.convention == Convention::C {
+        a.lea(rsp, rsp - RED_ZONE)?;
+    }
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.lahf()?;
+    a.seto(al)?;
+    a.push(rax)
+}
+
+fn put_back(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
+    a.pop(rax)?;
+    a.add(al, 127)?;
+    a.sahf()?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    if spec.convention == Convention::C {
+        a.lea(rsp, rsp + RED_ZONE)?;
+    }
+    Ok(())
+}
+
+/// Goes to the label that is given, in processes that are not to count. Changes flags.
+fn unless_child(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Result<Option<CodeLabel>, IcedError> {
+    let Some(flag) = spec.while_set else { return Ok(None) };
+    let child = a.create_label();
+    a.add_instruction(Instruction::with2(Code::Cmp_rm8_imm8, relative(flag), 0_i32)?)?;
+    a.je(child)?;
+    Ok(Some(child))
+}
+
+fn land(a: &mut CodeAssembler, label: &mut Option<CodeLabel>) -> Emitted {
+    match label {
+        Some(label) => {
+            a.set_label(label)?;
+            a.zero_bytes()
+        }
+        None => Ok(()),
+    }
+}
+
+/// Memory at an address that code near it is to reach.
+fn relative(address: u64) -> MemoryOperand {
+    MemoryOperand::with_base_displ(Register::RIP, address as i64)
+}
+
+fn increment(a: &mut CodeAssembler, word: u64) -> Emitted {
+    let mut increment = Instruction::with1(Code::Inc_rm64, relative(word))?;
+    increment.set_has_lock_prefix(true);
+    a.add_instruction(increment)
+}
+
+/// The routines of a convention, to lie at `at`: their bytes, and where each begins.
+///
+/// # Errors
+/// Where the table is out of their reach.
+pub fn routines(
+    convention: Convention,
+    table: &CallTable,
+    at: u64,
+) -> Result<(Vec<u8>, RoutineAddresses), FreestandingError> {
+    let both = || -> Result<(Vec<u8>, RoutineAddresses), IcedError> {
+        let mut a = CodeAssembler::new(64)?;
+        let mut leaves = a.create_label();
+        enter(&mut a, convention, table)?;
+        a.set_label(&mut leaves)?;
+        leave(&mut a, convention, table)?;
+        let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+        let leave = done.label_ip(&leaves)?;
+        Ok((done.inner.code_buffer, RoutineAddresses { enter: at, leave }))
+    };
+    both().map_err(|_| FreestandingError::OutOfReach(table.table))
+}
+
+/// Leaves the call's identity in rdi, its depth in rsi, its bucket in rdx. The site's number is in
+/// rcx. Uses rax.
+fn identify(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Emitted {
+    a.push(rdx)?;
+    a.push(rsi)?;
+    a.push(rdi)?;
+    a.push(r8)?;
+    match convention {
+        Convention::C => {
+            a.lea(rdi, rsp + (ROUTINE_KEEPS + STUB_KEEPS + RED_ZONE))?;
+            a.mov(esi, 1)?;
+        }
+        Convention::Go => {
+            a.lea(rdi, rsp + (ROUTINE_KEEPS + STUB_KEEPS))?;
+            a.mov(rsi, qword_ptr(r14 + GO_STACK_END))?;
+            a.sub(rsi, rdi)?;
+            a.mov(rdi, r14)?;
+        }
+    }
+    a.shl(rdi, 16)?;
+    a.or(rdi, rcx)?;
+    a.mov(rax, SPREAD)?;
+    a.lea(rdx, rdi + rsi * 8)?;
+    a.imul_2(rdx, rax)?;
+    a.shr(rdx, 64 - BUCKET_BITS)?;
+    a.shl(rdx, (BUCKET_SLOTS * SLOT_BYTES).trailing_zeros() as i32)?;
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, relative(table.table))?)?;
+    a.add(rdx, rax)
+}
+
+/// Goes to `found` with rdx at the call's slot, or on, with rdx behind the bucket.
+fn find(a: &mut CodeAssembler, found: CodeLabel) -> Emitted {
+    let (mut again, mut other) = (a.create_label(), a.create_label());
+    a.mov(r8d, BUCKET_SLOTS as u32)?;
+    a.set_label(&mut again)?;
+    a.cmp(qword_ptr(rdx), rdi)?;
+    a.jne(other)?;
+    a.cmp(qword_ptr(rdx + DEPTH_AT), rsi)?;
+    a.je(found)?;
+    a.set_label(&mut other)?;
+    a.add(rdx, SLOT_BYTES)?;
+    a.dec(r8d)?;
+    a.jne(again)
+}
+
+fn finish(a: &mut CodeAssembler) -> Emitted {
+    a.pop(r8)?;
+    a.pop(rdi)?;
+    a.pop(rsi)?;
+    a.pop(rdx)?;
+    a.ret()
+}
+
+fn enter(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Emitted {
+    let (mut found, mut again, mut out) = (a.create_label(), a.create_label(), a.create_label());
+    identify(a, convention, table)?;
+    find(a, found)?;
+    a.sub(rdx, BUCKET_SLOTS * SLOT_BYTES)?;
+    a.mov(r8d, BUCKET_SLOTS as u32)?;
+    a.set_label(&mut again)?;
+    a.xor(eax, eax)?;
+    a.lock().cmpxchg(qword_ptr(rdx), rdi)?;
+    a.je(found)?;
+    a.add(rdx, SLOT_BYTES)?;
+    a.dec(r8d)?;
+    a.jne(again)?;
+    let (missed, stride) = table.missed;
+    a.imul_3(rcx, rcx, stride)?;
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, relative(missed))?)?;
+    a.lock().inc(qword_ptr(rax + rcx))?;
+    a.jmp(out)?;
+    a.set_label(&mut found)?;
+    a.mov(qword_ptr(rdx + DEPTH_AT), rsi)?;
+    a.mov(r8, rdx)?;
+    now(a)?;
+    a.mov(qword_ptr(r8 + TIME_AT), rax)?;
+    a.set_label(&mut out)?;
+    finish(a)
+}
+
+fn leave(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Emitted {
+    let (mut found, mut out, mut later) = (a.create_label(), a.create_label(), a.create_label());
+    identify(a, convention, table)?;
+    find(a, found)?;
+    a.jmp(out)?;
+    a.set_label(&mut found)?;
+    a.mov(rsi, qword_ptr(rdx + TIME_AT))?;
+    a.mov(qword_ptr(rdx), 0)?;
+    now(a)?;
+    a.sub(rax, rsi)?;
+    // Counters of two CPUs may differ by some ticks.
+    a.jns(later)?;
+    a.xor(eax, eax)?;
+    a.set_label(&mut later)?;
+    a.mov(rdx, table.tick)?;
+    a.mul(rdx)?;
+    a.shrd(rax, rdx, 32)?;
+    // The site's number stays in r8 while its register shifts (`kymo_core::latency` has the rule).
+    a.mov(r8, rcx)?;
+    a.add(rax, 8)?;
+    a.bsr(rcx, rax)?;
+    a.sub(ecx, 3)?;
+    a.shr(rax, cl)?;
+    a.lea(rax, rax + rcx * 8)?;
+    const { assert!(kymo_core::latency::SLOTS * 8 == 1 << 12) };
+    a.shl(r8, 12)?;
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RDX, relative(table.histograms))?)?;
+    a.add(rdx, r8)?;
+    a.lock().inc(qword_ptr(rdx + rax * 8))?;
+    a.set_label(&mut out)?;
+    finish(a)
+}
+
+/// Leaves the time stamp counter in rax. Uses rdx.
+fn now(a: &mut CodeAssembler) -> Emitted {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
+}
+
+/// Whether an instruction of Go's code may be executed elsewhere (F3).
+fn may_move_in_go(instruction: &Instruction) -> Result<(), FreestandingError> {
+    let faults = FreestandingError::Faults(instruction.ip());
+    let divides = matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv);
+    if divides || matches!(instruction.flow_control(), FlowControl::Exception | FlowControl::Interrupt) {
+        return Err(faults);
+    }
+    let stack_or_goroutine = |base: Register, index: Register| {
+        matches!(base, Register::RSP | Register::R14 | Register::RIP) && index == Register::None
+    };
+    let mut factory = InstructionInfoFactory::new();
+    let info = factory.info(instruction);
+    let known = info.used_memory().iter().all(|memory| {
+        let relative = instruction.is_ip_rel_memory_operand() && memory.base() == Register::None;
+        memory.segment() == Register::FS || relative || stack_or_goroutine(memory.base(), memory.index())
+    });
+    // A call pushes, and takes its target from a register: where that is none, the fault is there.
+    if known && !(is_call(instruction) && instruction.op0_kind() == iced_x86::OpKind::Memory) {
+        Ok(())
+    } else {
+        Err(faults)
+    }
+}

@@ -1,0 +1,133 @@
+//! Writes sites while all threads stand still.
+use super::super::code_writes::{CodeEdit, CodeWriter};
+use super::super::hold::{HeldThreads, PatchSites};
+use super::super::sigreturn::restorers;
+use super::super::target::TargetProcess;
+use super::scan::scan;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+const SITE_BYTES: u64 = 5;
+/// Why a function is not written, besides what its planning says.
+const CHANGED: &str = "its code is not what it was when it was planned: another tool patches it";
+const INTERRUPTED: &str = "memory has an address inside of it, where a thread may have been interrupted";
+const TOO_LARGE: &str =
+    "the program's memory is too large to be searched for a thread that was interrupted inside of it";
+
+/// A site that is to be written.
+#[derive(Clone, Debug)]
+pub struct SitePatch {
+    /// Its first byte.
+    pub at: u64,
+    /// What is there.
+    pub from: [u8; SITE_BYTES as usize],
+    /// What is to be there.
+    pub to: [u8; SITE_BYTES as usize],
+    /// Where a thread goes on that stands inside: pairs.
+    pub moves: Vec<[u64; 2]>,
+    /// The function that it belongs to: all of its sites are written, or none.
+    pub group: u32,
+    /// Whether something besides signals may have kept an address inside of it.
+    pub is_interruptible: bool,
+}
+
+/// What became of sites.
+#[derive(Debug)]
+pub struct Written {
+    /// Functions that were not written, with the reasons.
+    pub refused: BTreeMap<u32, &'static str>,
+    /// How long the threads stood still.
+    pub stopped: Duration,
+    /// How it was written.
+    pub writer: CodeWriter,
+    /// Whether no thread was in the memory that is to be left, nor can come back to it.
+    pub is_left: bool,
+}
+
+/// Holds all threads, and writes. `leaves`: memory with stubs, to which no site leads then.
+pub(super) fn all_held(
+    target: &TargetProcess,
+    process: &OwnedFd,
+    patches: &[SitePatch],
+    leaves: &[Range<u64>],
+) -> Result<Written, String> {
+    let moves = patches.iter().flat_map(|patch| patch.moves.iter().copied()).collect();
+    let edits = patches.iter().map(edit).collect();
+    let restorers = restorers(target);
+    let places = PatchSites::to_write(edits, moves, restorers.clone());
+    let tried = HeldThreads::all(target, process, &places);
+    let mut held = tried.held?;
+    let mut written = held_already(target, &held, patches, &restorers);
+    written.is_left = written.refused.is_empty() && !leaves.is_empty() && is_left(target, &held, leaves);
+    written.stopped = tried.stopped + held.release();
+    Ok(written)
+}
+
+/// Whether no thread is in this memory, and no word that was searched is an address in it.
+fn is_left(target: &TargetProcess, held: &HeldThreads, leaves: &[Range<u64>]) -> bool {
+    let mut leaves = leaves.to_vec();
+    leaves.sort_unstable_by_key(|range| range.start);
+    if held.any_in(&leaves) {
+        return false;
+    }
+    let scan = scan(target, &leaves);
+    scan.complete && scan.found.is_empty()
+}
+
+fn edit(patch: &SitePatch) -> CodeEdit {
+    CodeEdit::new(patch.at, patch.from, patch.to)
+}
+
+/// Writes while threads are held, of which none stands inside of a site.
+/// Signals' frames on stacks were looked for by those who hold, by where handlers return to
+/// (`restorers`); all of memory is searched where that is not enough.
+pub(super) fn held_already(
+    target: &TargetProcess,
+    held: &HeldThreads,
+    patches: &[SitePatch],
+    restorers: &[u64],
+) -> Written {
+    let begun = Instant::now();
+    let mut refused = BTreeMap::new();
+    if patches.iter().any(|patch| patch.is_interruptible) || restorers.is_empty() {
+        search(target, patches, &mut refused);
+    }
+    let chosen: Vec<&SitePatch> =
+        patches.iter().filter(|patch| !refused.contains_key(&patch.group)).collect();
+    let writer = held.write_edits(target, chosen.iter().map(|patch| edit(patch)).collect());
+    let is_now = |patch: &SitePatch, bytes: [u8; SITE_BYTES as usize]| {
+        let mut now = [0; SITE_BYTES as usize];
+        target.read(patch.at, &mut now).is_ok() && now == bytes
+    };
+    for patch in &chosen {
+        if !is_now(patch, patch.to) {
+            refused.insert(patch.group, CHANGED);
+        }
+    }
+    // Of functions that have become so by half.
+    let back = chosen.iter().filter(|patch| refused.contains_key(&patch.group) && is_now(patch, patch.to));
+    let back: Vec<CodeEdit> = back.map(|patch| CodeEdit::new(patch.at, patch.to, patch.from)).collect();
+    if !back.is_empty() {
+        held.write_edits(target, back);
+    }
+    Written { refused, stopped: begun.elapsed(), writer, is_left: false }
+}
+
+/// Refuses functions of which memory has an address inside of a site.
+fn search(target: &TargetProcess, patches: &[SitePatch], refused: &mut BTreeMap<u32, &'static str>) {
+    let inside = |patch: &&SitePatch| !patch.moves.is_empty();
+    let mut wanted: Vec<Range<u64>> =
+        patches.iter().filter(inside).map(|patch| patch.at + 1..patch.at + SITE_BYTES).collect();
+    wanted.sort_unstable_by_key(|range| range.start);
+    let scan = scan(target, &wanted);
+    for patch in patches.iter().filter(inside) {
+        // Only where an instruction begins can a thread have been interrupted.
+        if patch.moves.iter().any(|[from, _]| scan.found.contains(from)) {
+            refused.insert(patch.group, INTERRUPTED);
+        } else if !scan.complete && patch.is_interruptible {
+            refused.insert(patch.group, TOO_LARGE);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The engine for programs that cannot load the agent: static ones, those of musl, and Go's. kymo
+//! writes the stubs, and nothing else of it is in the program.
+//!
+//! ```text
+//!   plan.rs      what can be patched: functions' begins; where calls are timed, all of their exits, too
+//!   build.rs     stubs and counters for one module's functions, at the addresses where they will lie
+//!   attached.rs  the engine: reads the counters, restores the code
+//!   command.rs   a command, from before its first instruction
+//!   kymo_perf::inject::RemoteTarget    maps memory, holds threads, writes
+//! ```
+//! # Invariants
+//! - **M1** A call is counted once. In Go that is behind the check of the stack, for a function
+//!   begins anew when its stack has grown.
+//! - **M2** No return address is replaced: calls are timed where they end. A function of which one
+//!   exit cannot be patched is left to the kernel, all of it.
+//! - **M3** In Go no instruction is moved that can fault, and a goroutine that was stopped inside of
+//!   a site is found before the site is written (`kymo_perf::inject::remote`, R2).
+//! - **M4** Sites do not touch one another, nor what the kernel probes.
+//!
+//! # Limits
+//! Hits are counted, and calls timed. Values, conditions, callers, records, markers and lines are
+//! the kernel's. What a program executes is a program of its own, which is not followed.
+mod attached;
+mod build;
+mod command;
+mod plan;
+
+pub(crate) use attached::enter;
+pub(crate) use command::{StubLaunch, prepare};
+
+use crate::engine::ProbeRequest;
+use kymo_perf::inject::CodeWriter;
+
+/// In words, how code was written, where that is not as usual here: a tracer writes it.
+fn unusual(writer: CodeWriter) -> Option<&'static str> {
+    writer.words().filter(|_| writer == CodeWriter::Ptrace)
+}
+
+/// What is said where the agent is not in the program.
+pub(crate) const WORDS: &str = "without a library in the program: kymo wrote the probes' code into it";
+
+/// Looks whether a request can be served this way.
+///
+/// # Errors
+/// Why not.
+fn check(request: &ProbeRequest) -> Result<(), &'static str> {
+    let conditions = request.conditions.iter().any(|(entry, back)| !entry.is_empty() || !back.is_empty());
+    match () {
+        () if !request.values.is_empty() => Err("it does not tell arguments"),
+        () if conditions => Err("the program cannot load the agent, and stubs alone look at no condition"),
+        () if request.callers => {
+            Err("the program cannot load the agent, and stubs alone tell no callers apart")
+        }
+        () if request.every > 1 && request.timed => {
+            Err("the program cannot load the agent, and stubs alone time all calls or none")
+        }
+        () => Ok(()),
+    }
+}

@@ -1,0 +1,387 @@
+//! Which functions can be patched from outside, and where.
+use crate::engine::ProbeRequest;
+use crate::inproc::Refusals;
+use crate::modules::CodeMapping;
+use kymo_agent::patch::{
+    Convention, Function, Memory, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
+};
+use kymo_perf::inject::RemoteTarget;
+use kymo_symbols::sites::{ExitWhen, ProbeModule, Site, SiteKind};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Functions with more exits are left to the kernel.
+const MOST_EXITS: usize = 64;
+const OVERLAPS: &str = "its code is another function's, too, or another probe's";
+
+/// A function that can be patched.
+pub(super) struct PlannedFunction {
+    /// The site's number.
+    pub(super) number: usize,
+    pub(super) convention: Convention,
+    /// Where a hit is counted.
+    pub(super) entry: Patch,
+    /// Hits are counted behind the displaced instructions.
+    pub(super) counts_behind: bool,
+    /// Where calls end, ascending; empty unless they are timed.
+    pub(super) exits: Vec<u64>,
+    /// What else is patched for these.
+    pub(super) exit_patches: Vec<Patch>,
+    /// Whether the runtime may have stopped it inside of its entry's bytes.
+    pub(super) is_interruptible: bool,
+}
+
+impl PlannedFunction {
+    /// All that is patched.
+    pub(super) fn patches(&self) -> impl Iterator<Item = &Patch> {
+        std::iter::once(&self.entry).chain(&self.exit_patches)
+    }
+}
+
+/// The functions of one module.
+pub(super) struct PlannedModule {
+    pub(super) module: Arc<ProbeModule>,
+    /// From an address as linked to one in the process.
+    pub(super) bias: u64,
+    /// Where the module is in memory.
+    pub(super) span: Range<u64>,
+    pub(super) functions: Vec<PlannedFunction>,
+}
+
+/// Everything that can be patched, and the rest with the reasons.
+#[derive(Default)]
+pub(super) struct Planned {
+    pub(super) modules: Vec<PlannedModule>,
+    pub(super) refused: Refusals,
+}
+
+/// Where code is read: addresses of the process.
+pub(super) struct Code<'a> {
+    pub(super) module: &'a ProbeModule,
+    pub(super) bias: u64,
+    /// The process's memory; without it the file is read.
+    pub(super) process: Option<&'a dyn RemoteTarget>,
+}
+
+impl Memory for Code<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        if let Some(process) = self.process {
+            return process.read(address, into);
+        }
+        let bytes = self.module.loaded(address.wrapping_sub(self.bias), into.len() as u64);
+        let count = bytes.len().min(into.len());
+        into[..count].copy_from_slice(&bytes[..count]);
+        count
+    }
+}
+
+impl Planned {
+    /// The numbers of the functions that can be patched, ascending.
+    pub(super) fn served(&self) -> Vec<usize> {
+        let functions = self.modules.iter().flat_map(|module| &module.functions);
+        let mut served: Vec<usize> = functions.map(|function| function.number).collect();
+        served.sort_unstable();
+        served
+    }
+
+    /// Takes functions out.
+    fn refuse(&mut self, out: HashMap<usize, String>) {
+        for module in &mut self.modules {
+            module.functions.retain(|function| !out.contains_key(&function.number));
+        }
+        self.modules.retain(|module| !module.functions.is_empty());
+        self.refused.extend(out);
+        self.refused.sort_unstable();
+    }
+
+    /// Takes those out that touch one another, or what the kernel will probe (M4).
+    fn keep_apart(&mut self, sites: &[Site]) {
+        loop {
+            let mut out = HashMap::new();
+            for module in &self.modules {
+                let mut patched: Vec<(Range<u64>, usize)> = Vec::new();
+                for function in &module.functions {
+                    let ranges = function.patches().map(|patch| patch.address..patch.end());
+                    patched.extend(ranges.map(|range| (range, function.number)));
+                }
+                patched.sort_unstable_by_key(|(range, _)| range.start);
+                for pair in patched.windows(2).filter(|pair| pair[1].0.start < pair[0].0.end) {
+                    out.insert(pair[1].1, OVERLAPS.to_owned());
+                }
+                let mut touch = |offset: u64| {
+                    let Some(at) = module.module.svma_of(offset) else { return };
+                    let at = at.wrapping_add(module.bias);
+                    let before = patched.partition_point(|(range, _)| range.start < at);
+                    if let Some((range, number)) = before.checked_sub(1).and_then(|at| patched.get(at))
+                        && at < range.end
+                    {
+                        out.insert(*number, OVERLAPS.to_owned());
+                    }
+                };
+                module.module.functions().iter().for_each(|function| touch(function.offset));
+                let others = self.refused.iter().filter_map(|(number, _)| sites.get(*number));
+                for other in others.filter(|other| Arc::ptr_eq(&other.module, &module.module)) {
+                    touch(other.offset);
+                    touch(other.counted_offset());
+                }
+            }
+            if out.is_empty() {
+                return;
+            }
+            self.refuse(out);
+        }
+    }
+}
+
+/// What is to be planned, and in what.
+pub(super) struct Planner<'a> {
+    pub(super) sites: &'a [Site],
+    pub(super) request: &'a ProbeRequest,
+    /// The process's code; none: before there is one.
+    pub(super) mapped: Option<&'a [CodeMapping]>,
+    pub(super) process: Option<&'a dyn RemoteTarget>,
+}
+
+impl Planner<'_> {
+    /// Plans the sites of these numbers.
+    pub(super) fn plan(&self, numbers: &[usize]) -> Planned {
+        let mut planned = Planned::default();
+        let mut by_module: Vec<(Arc<ProbeModule>, Vec<usize>)> = Vec::new();
+        for &number in numbers {
+            let module = &self.sites[number].module;
+            match by_module.iter_mut().find(|(known, _)| Arc::ptr_eq(known, module)) {
+                Some((_, list)) => list.push(number),
+                None => by_module.push((Arc::clone(module), vec![number])),
+            }
+        }
+        for (module, numbers) in by_module {
+            match self.place(&module, &self.sites[numbers[0]]) {
+                Ok((bias, span)) => self.module(&mut planned, module, bias, span, &numbers),
+                Err(reason) => {
+                    planned.refused.extend(numbers.into_iter().map(|number| (number, reason.clone())));
+                }
+            }
+        }
+        planned.refused.sort_unstable();
+        planned.keep_apart(self.sites);
+        planned
+    }
+
+    /// Where the module is: what is added to its addresses, and all of it.
+    pub(super) fn place(&self, module: &ProbeModule, site: &Site) -> Result<(u64, Range<u64>), String> {
+        let Some(mapped) = self.mapped else { return Ok((0, 0..0)) };
+        let name = crate::inproc::mapped_name(site);
+        let is_its = |mapping: &&CodeMapping| mapping.path.as_os_str().as_bytes() == name;
+        let its: Vec<&CodeMapping> = mapped.iter().filter(is_its).collect();
+        let has = |mapping: &&&CodeMapping| {
+            site.offset.checked_sub(mapping.offset).is_some_and(|into| into < mapping.end - mapping.start)
+        };
+        let mut holding = its.iter().filter(has);
+        let (Some(mapping), None) = (holding.next(), holding.next()) else {
+            return Err("its module is not mapped once, or by another name".to_owned());
+        };
+        let at = mapping.start + (site.offset - mapping.offset);
+        let start = its.iter().map(|mapping| mapping.start).min().unwrap_or(at);
+        let end = its.iter().map(|mapping| mapping.end).max().unwrap_or(at);
+        let linked = module.svma_of(site.offset).ok_or("it is not in the code of its file")?;
+        Ok((at.wrapping_sub(linked), start..end))
+    }
+
+    fn module(
+        &self,
+        planned: &mut Planned,
+        module: Arc<ProbeModule>,
+        bias: u64,
+        span: Range<u64>,
+        numbers: &[usize],
+    ) {
+        let code = Code { module: &module, bias, process: self.process };
+        let Some((begin, bytes)) = module.code_around(self.sites[numbers[0]].svma) else {
+            let reason = "it is not in the code of its file".to_owned();
+            planned.refused.extend(numbers.iter().map(|&number| (number, reason.clone())));
+            return;
+        };
+        let targets = jump_targets(&code, begin.wrapping_add(bias), bytes);
+        let mut functions = Vec::new();
+        for &number in numbers {
+            match self.function(&code, number, &Surroundings { targets: &targets }) {
+                Ok(function) => functions.push(function),
+                Err(reason) => planned.refused.push((number, reason)),
+            }
+        }
+        if !functions.is_empty() {
+            let module = Arc::clone(&module);
+            planned.modules.push(PlannedModule { module, bias, span, functions });
+        }
+    }
+
+    fn function(
+        &self,
+        code: &Code<'_>,
+        number: usize,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<PlannedFunction, String> {
+        let site = &self.sites[number];
+        if site.kind != SiteKind::Function {
+            return Err("it is not a function's entry, and the program cannot load the agent".to_owned());
+        }
+        if let Some(reason) = site.untouchable().or_else(|| site.pinned()) {
+            return Err(reason.to_owned());
+        }
+        let (_, bytes, room) =
+            crate::capability::surrounding(site).ok_or("it is in no function that is known")?;
+        let start = site.svma.wrapping_add(code.bias);
+        let function = Function { start, bytes, next: start.wrapping_add(room.max(bytes)) };
+        let convention = if site.is_go() { Convention::Go } else { Convention::C };
+        let body = if convention == Convention::Go { site.go_body()? } else { None };
+        let entry = match body {
+            Some(body) => plan_begin(code, &function, body.wrapping_add(code.bias), surroundings),
+            None => plan(code, &function, surroundings),
+        };
+        let entry = entry.map_err(|refusal| refusal.to_string())?;
+        self.is_of_file(code, &entry)?;
+        let is_interruptible = convention == Convention::Go && body.is_none();
+        let mut planned = PlannedFunction {
+            number,
+            convention,
+            entry,
+            counts_behind: body.is_some(),
+            exits: Vec::new(),
+            exit_patches: Vec::new(),
+            is_interruptible,
+        };
+        if self.request.timed {
+            if is_interruptible {
+                return Err("a Go function without a check of its stack is not timed by stubs".to_owned());
+            }
+            self.exits(code, site, &mut planned, surroundings)?;
+        }
+        Ok(planned)
+    }
+
+    /// Adds where calls end.
+    fn exits(
+        &self,
+        code: &Code<'_>,
+        site: &Site,
+        planned: &mut PlannedFunction,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<(), String> {
+        let calls = site.call_sites()?;
+        if calls.exits.len() > MOST_EXITS {
+            return Err(format!("it has {} exits", calls.exits.len()));
+        }
+        if calls.exits.iter().any(|exit| matches!(exit.when, ExitWhen::Leaves { .. })) {
+            return Err("it may end at a computed jump, which stubs do not look at".to_owned());
+        }
+        let mut by_function: HashMap<u64, (Function, Vec<u64>)> = HashMap::new();
+        for exit in &calls.exits {
+            let at =
+                site.module.svma_of(exit.offset).ok_or("an exit of it is not in the code of its file")?;
+            let at = at.wrapping_add(code.bias);
+            planned.exits.push(at);
+            if (planned.entry.address..planned.entry.end()).contains(&at) {
+                // The entry's stub has it.
+                continue;
+            }
+            let part = self.part(site, exit.offset, code.bias)?;
+            by_function.entry(part.start).or_insert((part, Vec::new())).1.push(at);
+        }
+        planned.exits.sort_unstable();
+        for (function, exits) in by_function.into_values() {
+            let patches = plan_exits(code, &function, &exits, surroundings);
+            let patches =
+                patches.map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
+            for patch in patches {
+                self.is_of_file(code, &patch)?;
+                planned.exit_patches.push(patch);
+            }
+        }
+        Ok(())
+    }
+
+    /// The function, or the part of one, that an exit is in.
+    fn part(&self, site: &Site, offset: u64, bias: u64) -> Result<Function, String> {
+        let functions = site.module.functions();
+        let after = functions.partition_point(|function| function.offset <= offset);
+        let own = (site.offset..site.offset + site.length_bytes).contains(&offset);
+        let (svma, bytes, begin) = match site.module.function_at(offset) {
+            _ if own => (site.svma, site.length_bytes, site.offset),
+            Some(part) => (part.svma, part.size_bytes, part.offset),
+            None => return Err("an exit of it is in no function that is known".to_owned()),
+        };
+        let room = functions.get(after).map_or(0, |next| next.offset - begin);
+        let start = svma.wrapping_add(bias);
+        Ok(Function { start, bytes, next: start.wrapping_add(room.max(bytes)) })
+    }
+
+    /// Whether the process has the file's code there.
+    fn is_of_file(&self, code: &Code<'_>, patch: &Patch) -> Result<(), String> {
+        if self.process.is_none() {
+            return Ok(());
+        }
+        let bytes = patch.end() - patch.address;
+        let file = Code { process: None, ..*code };
+        match file.bytes(patch.address, bytes) == code.bytes(patch.address, bytes) {
+            true => Ok(()),
+            false => {
+                Err("the process has other code there than its file: another tool has patched it".to_owned())
+            }
+        }
+    }
+}
+
+/// A jump that the process has, and its file has not.
+pub(super) struct ForeignJump {
+    pub(super) at: u64,
+    /// The jump.
+    pub(super) now: [u8; 5],
+    /// What the file has.
+    pub(super) file: [u8; 5],
+    /// Where it leads.
+    pub(super) to: u64,
+}
+
+impl ForeignJump {
+    /// The one that begins at `start` of these bytes, which lie at `base`.
+    fn at(its: &[u8], files: &[u8], start: usize, base: u64) -> Option<ForeignJump> {
+        let now: [u8; 5] = its.get(start..start + 5)?.try_into().ok()?;
+        let file: [u8; 5] = files.get(start..start + 5)?.try_into().ok()?;
+        let distance = i32::from_le_bytes([now[1], now[2], now[3], now[4]]);
+        let at = base + start as u64;
+        let to = at.wrapping_add(5).wrapping_add_signed(i64::from(distance));
+        (now[0] == 0xe9).then_some(ForeignJump { at, now, file, to })
+    }
+}
+
+/// The jumps of a module's code that differ from its file.
+pub(super) fn jumps_not_of_file(code: &Code<'_>, begin: u64, bytes: u64) -> Vec<ForeignJump> {
+    const PIECE: u64 = 1 << 20;
+    let file = Code { process: None, ..*code };
+    let mut found: Vec<ForeignJump> = Vec::new();
+    let mut at = begin;
+    while at < begin + bytes {
+        let piece = PIECE.min(begin + bytes - at);
+        // With what a jump at the end needs.
+        let (its, files) = (code.bytes(at, piece + 8), file.bytes(at, piece + 8));
+        for (place, _) in its.iter().zip(&files).enumerate().filter(|(_, (its, files))| its != files) {
+            let is_known = found.last().is_some_and(|last| at + (place as u64) < last.at + 5);
+            if is_known || place as u64 >= piece {
+                continue;
+            }
+            // The file may have the same first bytes.
+            let starts = (0..5).filter_map(|back| place.checked_sub(back));
+            found.extend(starts.into_iter().find_map(|start| ForeignJump::at(&its, &files, start, at)));
+        }
+        at += piece;
+    }
+    found
+}
+
+/// Whether a site is in this program.
+pub(super) fn is_program(site: &Site, program: &Path) -> bool {
+    site.module.path().canonicalize().is_ok_and(|path| path == program)
+}

@@ -1,0 +1,445 @@
+//! Programs that cannot load the agent (static ones, those of musl, Go's) are probed in-process all the same, by stubs that kymo writes from outside.
+//!
+//! The programs have a thousand functions of different shapes, which four threads call at once: function `i` is called `4 * (i % 3 + 1)` times in each
+//! round, and what comes of it is printed.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::faults::Dice;
+use crate::probe_lifetimes::{Probing, soon};
+use crate::programs::sources;
+use crate::tools::{Need, Running, Said, kymo, require, run, skip, text};
+
+const FUNCTIONS: u64 = 1000;
+const ROUNDS: u64 = 25;
+/// How often a program is entered and left, or kymo killed.
+const VISITS: u32 = 12;
+
+/// A program of a kind, in a folder of its own.
+struct Thousand {
+    program: PathBuf,
+    /// How its functions are named.
+    prefix: &'static str,
+    _folder: tempfile::TempDir,
+}
+
+/// The kinds of C programs: a name, a compiler, its options.
+const KINDS: [(&str, &str, &[&str]); 4] = [
+    ("static", "gcc", &["-static"]),
+    ("static_pie", "gcc", &["-static-pie"]),
+    ("musl", "musl-gcc", &["-static"]),
+    ("musl_dynamic", "musl-gcc", &[]),
+];
+
+/// The bodies of C functions, by their numbers.
+fn c_function(number: u64) -> String {
+    let body = match number % 5 {
+        0 => format!("return x * {} + 1;", number + 3),
+        1 => format!(
+            "unsigned s = x; for (unsigned j = 0; j < (x & 7); j++) s = s * 31 + j + {number}; return s;"
+        ),
+        2 => format!(
+            "if (x & 1) return x ^ {number}; char b[64]; snprintf(b, sizeof b, \"%u\", x); return b[0] + {number};"
+        ),
+        3 => format!("return x < 2 ? {number}u : (x >> 1) + {number};"),
+        _ => format!(
+            "volatile unsigned a[20]; for (int j = 0; j < 20; j++) a[j] = x + j; return a[x % 20] ^ {number};"
+        ),
+    };
+    format!("__attribute__((noinline, noclone)) unsigned many_{number}(unsigned x) {{ {body} }}\n")
+}
+
+fn c_source() -> String {
+    let mut text = "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n".to_owned();
+    (0..FUNCTIONS).for_each(|number| text += &c_function(number));
+    text += "static unsigned (*all[])(unsigned) = {";
+    (0..FUNCTIONS).for_each(|number| write!(text, "many_{number}, ").expect("text"));
+    text += r#"};
+static long rounds;
+static void *work(void *of) {
+    unsigned s = (unsigned)(long)of;
+    for (long r = 0; r < rounds; r++)
+        for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+            for (unsigned k = 0; k <= i % 3; k++) s = all[i](s + r) + k * 2654435761u;
+    return (void *)(long)s;
+}
+int main(int argc, char **argv) {
+    char line[32];
+    while (argc > 1 ? (snprintf(line, sizeof line, "%s", argv[1]), 1) : fgets(line, sizeof line, stdin) != 0) {
+        rounds = atol(line);
+        pthread_t threads[4];
+        unsigned s = 0;
+        for (long t = 0; t < 4; t++) pthread_create(&threads[t], 0, work, (void *)(t + 1));
+        for (int t = 0; t < 4; t++) { void *one; pthread_join(threads[t], &one); s = s * 31 + (unsigned)(long)one; }
+        printf("%u\n", s);
+        fflush(stdout);
+        if (argc > 1) break;
+    }
+    return 0;
+}
+"#;
+    text
+}
+
+fn go_source() -> String {
+    let mut text = "package main\nimport (\"bufio\"; \"fmt\"; \"os\"; \"strconv\"; \"sync\")\n".to_owned();
+    for number in 0..FUNCTIONS {
+        let body = match number % 5 {
+            0 => format!("return x*{} + 1", number + 3),
+            1 => {
+                format!("s := x; for j := uint32(0); j < (x&7); j++ {{ s = s*31 + j + {number} }}; return s")
+            }
+            2 => format!(
+                "if x&1 == 1 {{ return x ^ {number} }}; b := strconv.Itoa(int(x)); return uint32(b[0]) + {number}"
+            ),
+            3 => format!(
+                "var a [40]uint32; for j := range a {{ a[j] = x + uint32(j) }}; return deep(&a, x%5) ^ {number}"
+            ),
+            _ => format!(
+                "if x < 2 {{ return {number} }}; m := make([]uint32, 8); m[x%8] = x; return sum(m) + {number}"
+            ),
+        };
+        writeln!(text, "//go:noinline\nfunc many_{number}(x uint32) uint32 {{ {body} }}").expect("text");
+    }
+    text += r#"
+//go:noinline
+func deep(a *[40]uint32, n uint32) uint32 { if n == 0 { return a[3] }; var b [200]byte; b[n] = byte(n); return deep(a, n-1) + uint32(b[n]) }
+//go:noinline
+func sum(m []uint32) uint32 { var s uint32; for _, v := range m { s += v }; return s }
+func work(s uint32, rounds int) uint32 {
+	for r := 0; r < rounds; r++ {
+		for i := range all {
+			for k := 0; k <= i%3; k++ { s = all[i](s+uint32(r)) + uint32(k)*2654435761 }
+		}
+	}
+	return s
+}
+func main() {
+	lines := bufio.NewScanner(os.Stdin)
+	for len(os.Args) > 1 || lines.Scan() {
+		line := lines.Text()
+		if len(os.Args) > 1 { line = os.Args[1] }
+		rounds, _ := strconv.Atoi(line)
+		var all sync.WaitGroup
+		var results [4]uint32
+		for t := range results {
+			all.Add(1)
+			go func() { defer all.Done(); results[t] = work(uint32(t+1), rounds) }()
+		}
+		all.Wait()
+		var s uint32
+		for _, one := range results { s = s*31 + one }
+		fmt.Println(s)
+		if len(os.Args) > 1 { break }
+	}
+}
+"#;
+    text += "var all = []func(uint32) uint32{";
+    (0..FUNCTIONS).for_each(|number| write!(text, "many_{number}, ").expect("text"));
+    text + "}\n"
+}
+
+/// Makes a program of a source; nothing, loudly, where that cannot be.
+fn compile(test: &str, name: &str, source: &str, command: &mut Command) -> Option<Thousand> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().canonicalize().expect("a path").join(name);
+    let is_go = source.contains("\npackage main\n") || source.starts_with("package main\n");
+    let file = folder.path().join(if is_go { "source.go" } else { "source.c" });
+    std::fs::write(&file, source).expect("a source");
+    let output = command.arg("-o").arg(&program).arg(&file).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            skip(test, format!("{name}: {}", words.lines().next().unwrap_or("it does not compile")));
+            return None;
+        }
+        Err(error) => {
+            skip(test, format!("{name}: {error}"));
+            return None;
+        }
+    }
+    let prefix = if is_go { "main.many_" } else { "many_" };
+    Some(Thousand { program, prefix, _folder: folder })
+}
+
+fn c_program(test: &str, (name, compiler, options): (&str, &str, &[&str])) -> Option<Thousand> {
+    compile(test, name, &c_source(), Command::new(compiler).args(["-O1", "-g", "-pthread"]).args(options))
+}
+
+fn go() -> Command {
+    let mut go = Command::new("go");
+    go.arg("build").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
+    go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
+    go
+}
+
+fn go_program(test: &str) -> Option<Thousand> {
+    compile(test, "many_go", &go_source(), &mut go())
+}
+
+impl Thousand {
+    fn selector(&self) -> String {
+        format!("{}*", self.prefix)
+    }
+
+    /// What it prints without kymo.
+    fn plain(&self) -> String {
+        run(Command::new(&self.program).arg(ROUNDS.to_string())).ends(0).stdout
+    }
+
+    /// Runs it as a command, probed so; what it printed, and what kymo counted.
+    fn probed(&self, options: &[&str]) -> (String, Value, Said) {
+        let rounds = ROUNDS.to_string();
+        let selector = self.selector();
+        let program = [&selector, "--", text(&self.program), &rounds];
+        let said = kymo().run([&["probe", "--json"], options, &program].concat()).ends(0);
+        let begin = said.stdout.find('{').expect("a document");
+        (said.stdout[..begin].to_owned(), said.json(), said)
+    }
+
+    /// Checks each function's hits after so many rounds; how many functions the engine inside has served. `timed`: that it has timed each call, too.
+    fn check(&self, found: &Value, rounds: u64, timed: bool) -> u64 {
+        let mut inside = 0;
+        let probes = found["probes"].as_array().expect("a list");
+        assert_eq!(probes.len() as u64, FUNCTIONS, "{}", self.program.display());
+        for probe in probes {
+            let name = probe["name"].as_str().expect("a name");
+            let number: u64 = name.strip_prefix(self.prefix).expect("ours").parse().expect("a number");
+            let wanted = rounds * 4 * (number % 3 + 1);
+            assert_eq!(probe["hits"].as_u64(), Some(wanted), "{}: {probe}", self.program.display());
+            if probe["engine"] == "inproc" {
+                inside += 1;
+                let calls = probe["latencies"]["count"].as_u64().unwrap_or(0);
+                assert!(
+                    !timed || calls == wanted,
+                    "{}: {calls} calls timed: {probe}",
+                    self.program.display()
+                );
+            }
+        }
+        inside
+    }
+}
+
+/// Checks that all functions of static and musl programs are counted exactly from inside, from a command's first call on, that all calls are timed, and that
+/// the programs print what they print without kymo.
+#[test]
+fn a_thousand_functions_of_c() {
+    const TEST: &str = "probe_static::a_thousand_functions_of_c";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("gcc")]) else { return };
+    for kind in KINDS {
+        let Some(thousand) = c_program(TEST, kind) else { continue };
+        let plain = thousand.plain();
+        for options in [&["--engine", "inproc"][..], &["--engine", "inproc", "--ret"]] {
+            let timed = options.contains(&"--ret");
+            let (printed, found, said) = thousand.probed(options);
+            assert_eq!(printed, plain, "{}", said.stderr);
+            assert_eq!(thousand.check(&found, ROUNDS, timed), FUNCTIONS, "{}", said.stderr);
+            said.says("without a library in the program");
+        }
+    }
+}
+
+/// Checks the same of a Go program. Calls of small functions, which have no check of their stack, are timed by the kernel.
+#[test]
+fn a_thousand_functions_of_go() {
+    const TEST: &str = "probe_static::a_thousand_functions_of_go";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("go")]) else { return };
+    let Some(thousand) = go_program(TEST) else { return };
+    let plain = thousand.plain();
+    let (printed, found, said) = thousand.probed(&["--engine", "inproc"]);
+    assert_eq!(
+        (printed, thousand.check(&found, ROUNDS, false)),
+        (plain.clone(), FUNCTIONS),
+        "{}",
+        said.stderr
+    );
+    let (printed, found, said) = thousand.probed(&["--ret"]);
+    assert_eq!(
+        (printed, thousand.check(&found, ROUNDS, true)),
+        (plain, FUNCTIONS * 3 / 5),
+        "{}",
+        said.stderr
+    );
+    said.says("a Go function without a check of its stack");
+}
+
+/// Checks programs that run already: each visit counts exactly what is called while it lasts, and leaves the code as it was. One kymo is killed in between, and
+/// the next one takes away what that has left.
+#[test]
+fn visits_while_they_run() {
+    const TEST: &str = "probe_static::visits_while_they_run";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("gcc")]) else { return };
+    let programs = KINDS.into_iter().filter_map(|kind| c_program(TEST, kind)).chain(go_program(TEST));
+    for thousand in programs {
+        let mut running = Running::start(&mut Command::new(&thousand.program));
+        let mut call = |rounds: u64| {
+            running.tell(&format!("{rounds}\n"));
+            running.line()
+        };
+        let plain = call(3);
+        let code = code_of(running.child.id(), &thousand.program);
+        for options in [&["--count"][..], &["--ret"], &["--kill"], &["--count"]] {
+            let killed = options == ["--kill"];
+            let options = if killed { &["--count"] } else { options };
+            let (pid, selector) = (running.pid(), thousand.selector());
+            let start = [&["probe", "--json", "-p", &pid], options, &[&selector]].concat();
+            let probing = Probing::by(&mut kymo().command(start));
+            let mut call = |rounds: u64| {
+                running.tell(&format!("{rounds}\n"));
+                running.line()
+            };
+            assert_eq!(call(3), plain, "{}", thousand.program.display());
+            if killed {
+                probing.kill();
+                assert_eq!(call(3), plain, "{}", thousand.program.display());
+                continue;
+            }
+            let (found, said) = probing.end();
+            let inside = thousand.check(&found, 3, options == ["--ret"]);
+            let expected = if thousand.prefix == "many_" { FUNCTIONS } else { FUNCTIONS / 2 };
+            assert!(inside >= expected, "{inside}: {said}");
+            assert_eq!(call(3), plain, "{}", thousand.program.display());
+            assert_eq!(code_of(running.child.id(), &thousand.program), code, "{said}");
+        }
+        assert_eq!(running.end(), (String::new(), Some(0)));
+    }
+}
+
+/// A program's code in a process's memory.
+fn code_of(pid: u32, program: &Path) -> Vec<u8> {
+    use std::os::unix::fs::FileExt as _;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("memory");
+    let mut code = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.ends_with(text(program))) {
+        let (begin, end) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
+        let mut bytes = vec![0; (hex(end) - hex(begin)) as usize];
+        memory.read_exact_at(&mut bytes, hex(begin)).expect("code");
+        code.extend(bytes);
+    }
+    assert!(!code.is_empty(), "{maps}");
+    code
+}
+
+/// Checks that forked children of a running program do not count, those of a command do, and without them (`-i`) they do not.
+#[test]
+fn forked_children() {
+    const TEST: &str = "probe_static::forked_children";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("gcc")]) else { return };
+    let source = r#"#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) int work(int x) { volatile int a[30]; for (int i = 0; i < 30; i++) a[i] = x; return a[x % 30] + 1; }
+int main(int argc, char **argv) {
+    char line[8];
+    while (argc > 1 || fgets(line, sizeof line, stdin)) {
+        int sum = 0, status;
+        for (int i = 0; i < 10; i++) sum += work(i);
+        if (fork() == 0) { for (int i = 0; i < 100; i++) sum += work(i); _exit(sum & 63); }
+        wait(&status);
+        printf("%d %d\n", sum, WEXITSTATUS(status));
+        fflush(stdout);
+        if (argc > 1) break;
+    }
+}
+"#;
+    for kind in KINDS {
+        let (name, compiler, options) = kind;
+        let Some(Thousand { program, _folder, .. }) =
+            compile(TEST, name, source, Command::new(compiler).args(["-O1", "-g"]).args(options))
+        else {
+            continue;
+        };
+        let plain = run(Command::new(&program).arg("1")).stdout;
+        for (option, wanted) in [("--json", 110), ("-i", 10)] {
+            for ret in ["--count", "--ret"] {
+                let arguments =
+                    ["probe", "--json", option, ret, "--engine", "inproc", "work", "--", text(&program), "1"];
+                let mut arguments = arguments.to_vec();
+                arguments.dedup();
+                let said = kymo().run(arguments).ends(0);
+                let probe = &said.json()["probes"][0];
+                assert_eq!(probe["hits"].as_u64(), Some(wanted), "{name} {option}: {}", said.stderr);
+                assert!(said.stdout.starts_with(&plain), "{}", said.stdout);
+                if ret == "--ret" {
+                    assert_eq!(
+                        probe["latencies"]["count"].as_u64(),
+                        Some(wanted),
+                        "{name} {option}: {probe}"
+                    );
+                }
+            }
+        }
+        let mut running = Running::start(&mut Command::new(&program));
+        let start = ["probe", "--json", "--engine", "inproc", "-p", &running.pid(), "work"];
+        let probing = Probing::by(&mut kymo().command(start));
+        running.tell("1\n");
+        assert_eq!(running.line(), plain);
+        let (found, said) = probing.end();
+        assert_eq!(found["probes"][0]["hits"].as_u64(), Some(10), "{name}: {said}");
+        assert_eq!(running.end(), (String::new(), Some(0)));
+    }
+}
+
+/// Checks a Go program with a busy collector, a profiler's signals, stacks that grow, panics and goroutines that are stopped anywhere, while all of its functions
+/// are probed again and again, and kymo is killed at any moment of it: its answers stay the same.
+#[test]
+fn go_under_stress() {
+    const TEST: &str = "probe_static::go_under_stress";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("go")]) else { return };
+    let source = std::fs::read_to_string(sources().join("busy.go")).expect("a source");
+    let Some(Thousand { program, _folder, .. }) = compile(TEST, "busy", &source, &mut go()) else { return };
+    let plain = run(Command::new(&program).args(["8", "10", "1"])).ends(0).stdout;
+    let mut running = Running::start(Command::new(&program).args(["8", "10", "1000000"]));
+    let mut dice = Dice::of(TEST);
+    let pid = running.pid();
+    let mut answer = || assert_eq!(running.line(), plain);
+    answer();
+    for visit in 0..VISITS {
+        let timed = if visit % 2 == 0 { "--ret" } else { "--count" };
+        let start = [
+            "probe",
+            "--json",
+            "--engine",
+            "inproc",
+            "-d",
+            "0.2",
+            timed,
+            "-p",
+            &pid,
+            "main.*",
+            "strconv.*",
+            "sort.*",
+        ];
+        let mut child = kymo().start(start);
+        if visit % 3 != 0 {
+            // At any moment of its life.
+            std::thread::sleep(Duration::from_millis(dice.below(1000)));
+            _ = child.kill();
+        }
+        let output = child.wait_with_output().expect("its end");
+        let words = String::from_utf8_lossy(&output.stderr);
+        if visit % 3 == 0 {
+            assert_eq!(output.status.code(), Some(0), "{words}");
+            assert!(words.contains("by the inproc engine"), "{words}");
+        }
+        answer();
+        answer();
+    }
+    soon("threads that nobody traces", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
+        let status = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.expect("a task").path().join("status")).unwrap_or_default()
+        };
+        tasks.map(status).all(|status| !status.contains("TracerPid:") || status.contains("TracerPid:\t0"))
+    });
+}
