@@ -33,7 +33,8 @@ unpack() {
 }
 
 # Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only. In bullseye
-# all other names of the linker are links to a place outside of the folder, and it cannot name the program.
+# all other names of the linker are links to a place outside of the folder, it cannot name the
+# program, and that is called perf_5.10.
 command_of() {
     local root=$folder/$1/root
     # shellcheck disable=SC2016 # for the command, not for this script
@@ -46,9 +47,10 @@ libraries=
 for folder in "$root"/lib/*-linux-gnu "$root"/usr/lib/*-linux-gnu; do
     [ -d "$folder" ] && libraries=$libraries${libraries:+:}$folder
 done
-name="--argv0 perf"
+name="--argv0 perf" perf=$root/usr/bin/perf
 "$linker" --help 2>&1 | grep -q argv0 || name=
-exec "$linker" $name --library-path "$libraries" "$root/usr/bin/perf" "$@"'
+[ -e "$perf" ] || perf=$(ls "$root"/usr/bin/perf_*)
+exec "$linker" $name --library-path "$libraries" "$perf" "$@"'
 }
 
 # Makes an interpreter of what was unpacked: its home is the folder that its own path names.

@@ -4,7 +4,7 @@
 #
 #   ci/dist/try.sh --make             # makes roots of Debian 11, 12, 13 and sid in target/dist-roots
 #   ci/dist/try.sh                    # tries the tarball and the .deb in each of them
-#   ci/dist/try.sh tarball /a/root    # tries one package in one root: tarball, deb or rpm (unpacked by rpm2cpio here)
+#   ci/dist/try.sh tarball /a/root    # tries one package in one root: tarball, deb or rpm
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -52,9 +52,9 @@ in_namespace() {
         tarball) file=$(package "kymo-[0-9]*.tar.gz") ;;
         deb) file=$(package "kymo_*.deb") ;;
         rpm)
-            file=$scratch/kymo.rpm.tar
-            (mkdir "$scratch/rpm" && cd "$scratch/rpm" && rpm2cpio "$(package 'kymo-*.rpm')" | cpio -id --quiet)
-            tar -C "$scratch/rpm" -cf "$file" .
+            file=$(package 'kymo-*.rpm')
+            # By this machine's rpm: the root has none.
+            rpm --root "$root" --install --nodeps --noscripts "$file"
             ;;
         *) fail "$kind is none of tarball, deb, rpm" ;;
     esac
