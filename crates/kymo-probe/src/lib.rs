@@ -6,7 +6,7 @@
 //! ```text
 //!  "libc.so.6:malloc(size)" --modules, arguments, condition--> sites, values, conditions
 //!        --serve::serve--> inproc    in the program: the agent patches functions (attached, or from the first instruction: launched)
-//!                           remote    in a program that cannot load the agent: by stubs alone, written from outside
+//!                           remote    in a program that cannot load the agent: by stubs alone
 //!                           kernel    uprobes with BPF programs: what is left
 //!  "-e probe:malloc"        --kernel_events, program_events--> events of a recording
 //!  "-e mem:queue.head"      --memory_events-----------------> breakpoints of a recording

@@ -71,8 +71,8 @@ pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::EnterError;
 pub use remote::{
-    CommandStop, CommandTracer, RegionCounts, RegionSizes, RemoteProcess, RemoteRegion, RemoteTarget,
-    SitePatch, Written,
+    CommandStop, CommandTracer, PatchOutcome, RegionCounts, RegionSizes, RemoteProcess, RemoteRegion,
+    RemoteTarget, SitePatch,
 };
 pub use unwind::{Registers, Unwind, UnwoundStack};
 

@@ -1,6 +1,6 @@
 //! The engine: stubs in a process that runs.
 use super::build::{Built, Measure, Stubs, build};
-use super::plan::{Code, Planned, Planner, jumps_not_of_file};
+use super::plan::{CodeSource, Planned, Planner, jumps_not_of_file};
 use super::{WORDS, check, unusual};
 use crate::engine::{Engine, ProbeRequest, Reading};
 use crate::inproc::{Entered, Refusals};
@@ -142,7 +142,7 @@ fn clean(
         let planner = Planner { sites, request, mapped: Some(mapped), process: None };
         let Ok((bias, _)) = planner.place(&site.module, site) else { continue };
         let Some((begin, bytes)) = site.module.code_around(site.svma) else { continue };
-        let code = Code { module: &site.module, bias, process: Some(&*target) };
+        let code = CodeSource { module: &site.module, bias, process: Some(&*target) };
         for jump in jumps_not_of_file(&code, begin.wrapping_add(bias), bytes) {
             let page = jump.to & !4095;
             let is_left = match owners.get(&page) {

@@ -80,7 +80,7 @@ pub(super) fn build(
     let ranges: Vec<(u64, u64)> = mapped.iter().map(|mapping| (mapping.start, mapping.end)).collect();
     let places = places_near(&ranges, module.span.start, sizes.bytes());
     let region = target.map(&places, sizes).map_err(|refusal| refusal.to_string())?;
-    let mut writer = Writer::new(&region, count, measure)?;
+    let mut writer = StubWriter::new(&region, count, measure)?;
     let mut built = Vec::new();
     let mut refused = HashMap::new();
     for (index, function) in functions.iter().enumerate() {
@@ -96,7 +96,7 @@ pub(super) fn build(
 }
 
 /// Stubs as they lie in a region.
-struct Writer<'a> {
+struct StubWriter<'a> {
     region: &'a RemoteRegion,
     code: Vec<u8>,
     c: Option<RoutineAddresses>,
@@ -104,10 +104,10 @@ struct Writer<'a> {
     while_set: Option<u64>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(region: &'a RemoteRegion, count: u32, measure: Measure) -> Result<Writer<'a>, String> {
+impl<'a> StubWriter<'a> {
+    fn new(region: &'a RemoteRegion, count: u32, measure: Measure) -> Result<StubWriter<'a>, String> {
         let while_set = (!measure.children).then(|| region.private());
-        let mut writer = Writer { region, code: Vec::new(), c: None, go: None, while_set };
+        let mut writer = StubWriter { region, code: Vec::new(), c: None, go: None, while_set };
         if measure.timed {
             let table = CallTable {
                 table: region.private() + TABLE_AT,

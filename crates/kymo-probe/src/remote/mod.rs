@@ -13,7 +13,8 @@
 //!   begins anew when its stack has grown.
 //! - **M2** No return address is replaced: calls are timed where they end. A function of which one
 //!   exit cannot be patched is left to the kernel, all of it.
-//! - **M3** In Go no instruction is moved that can fault, and a goroutine that was stopped inside of
+//! - **M3** In Go no instruction is moved that can fault, and a goroutine that was stopped inside
+//!   of
 //!   a site is found before the site is written (`kymo_perf::inject::remote`, R2).
 //! - **M4** Sites do not touch one another, nor what the kernel probes.
 //!

@@ -59,14 +59,14 @@ pub(super) struct Planned {
 }
 
 /// Where code is read: addresses of the process.
-pub(super) struct Code<'a> {
+pub(super) struct CodeSource<'a> {
     pub(super) module: &'a ProbeModule,
     pub(super) bias: u64,
     /// The process's memory; without it the file is read.
     pub(super) process: Option<&'a dyn RemoteTarget>,
 }
 
-impl Memory for Code<'_> {
+impl Memory for CodeSource<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         if let Some(process) = self.process {
             return process.read(address, into);
@@ -198,7 +198,7 @@ impl Planner<'_> {
         span: Range<u64>,
         numbers: &[usize],
     ) {
-        let code = Code { module: &module, bias, process: self.process };
+        let code = CodeSource { module: &module, bias, process: self.process };
         let Some((begin, bytes)) = module.code_around(self.sites[numbers[0]].svma) else {
             let reason = "it is not in the code of its file".to_owned();
             planned.refused.extend(numbers.iter().map(|&number| (number, reason.clone())));
@@ -220,7 +220,7 @@ impl Planner<'_> {
 
     fn function(
         &self,
-        code: &Code<'_>,
+        code: &CodeSource<'_>,
         number: usize,
         surroundings: &Surroundings<'_>,
     ) -> Result<PlannedFunction, String> {
@@ -265,7 +265,7 @@ impl Planner<'_> {
     /// Adds where calls end.
     fn exits(
         &self,
-        code: &Code<'_>,
+        code: &CodeSource<'_>,
         site: &Site,
         planned: &mut PlannedFunction,
         surroundings: &Surroundings<'_>,
@@ -319,12 +319,12 @@ impl Planner<'_> {
     }
 
     /// Whether the process has the file's code there.
-    fn is_of_file(&self, code: &Code<'_>, patch: &Patch) -> Result<(), String> {
+    fn is_of_file(&self, code: &CodeSource<'_>, patch: &Patch) -> Result<(), String> {
         if self.process.is_none() {
             return Ok(());
         }
         let bytes = patch.end() - patch.address;
-        let file = Code { process: None, ..*code };
+        let file = CodeSource { process: None, ..*code };
         match file.bytes(patch.address, bytes) == code.bytes(patch.address, bytes) {
             true => Ok(()),
             false => {
@@ -358,9 +358,9 @@ impl ForeignJump {
 }
 
 /// The jumps of a module's code that differ from its file.
-pub(super) fn jumps_not_of_file(code: &Code<'_>, begin: u64, bytes: u64) -> Vec<ForeignJump> {
+pub(super) fn jumps_not_of_file(code: &CodeSource<'_>, begin: u64, bytes: u64) -> Vec<ForeignJump> {
     const PIECE: u64 = 1 << 20;
-    let file = Code { process: None, ..*code };
+    let file = CodeSource { process: None, ..*code };
     let mut found: Vec<ForeignJump> = Vec::new();
     let mut at = begin;
     while at < begin + bytes {

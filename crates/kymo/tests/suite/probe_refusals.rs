@@ -1,5 +1,5 @@
-//! Programs that cannot be entered: kymo says what, why, and what to do, leaves them alone, and lets the kernel probe them. Those that only cannot load
-//! the agent are probed all the same.
+//! Programs that cannot be entered: kymo says what, why, and what to do, leaves them alone, and lets
+//! the kernel probe them. Those that only cannot load the agent are probed all the same.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -69,7 +69,8 @@ fn compiled(test: &str, compiler: &str, options: &[&str]) -> Option<(PathBuf, te
     }
 }
 
-/// Asserts that a program which cannot load the agent is probed from inside all the same, and has its own code afterwards.
+/// Asserts that a program which cannot load the agent is probed from inside all the same, and has
+/// its own code afterwards.
 fn by_stubs(many: &mut Many) {
     let plain = many.call(100);
     let file = format!("/{}", many.program());

@@ -1,7 +1,8 @@
-//! Programs that cannot load the agent (static ones, those of musl, Go's) are probed in-process all the same, by stubs that kymo writes from outside.
+//! Programs that cannot load the agent (static ones, those of musl, Go's) are probed in-process
+//! all the same, by stubs that kymo writes from outside.
 //!
-//! The programs have a thousand functions of different shapes, which four threads call at once: function `i` is called `4 * (i % 3 + 1)` times in each
-//! round, and what comes of it is printed.
+//! The programs have a thousand functions of different shapes, which four threads call at once:
+//! function `i` is called `4 * (i % 3 + 1)` times in each round, and what comes of it is printed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -169,7 +170,7 @@ fn compile(test: &str, name: &str, source: &str, command: &mut Command) -> Optio
 }
 
 fn c_program(test: &str, (name, compiler, options): (&str, &str, &[&str])) -> Option<Thousand> {
-    compile(test, name, &c_source(), Command::new(compiler).args(["-O1", "-g", "-pthread"]).args(options))
+    compile(test, name, &c_source(), Command::new(compiler).args(["-O2", "-g", "-pthread"]).args(options))
 }
 
 fn go() -> Command {
@@ -203,7 +204,8 @@ impl Thousand {
         (said.stdout[..begin].to_owned(), said.json(), said)
     }
 
-    /// Checks each function's hits after so many rounds; how many functions the engine inside has served. `timed`: that it has timed each call, too.
+    /// Checks each function's hits after so many rounds; how many functions the engine inside has
+    /// served. `timed`: that it has timed each call, too.
     fn check(&self, found: &Value, rounds: u64, timed: bool) -> u64 {
         let mut inside = 0;
         let probes = found["probes"].as_array().expect("a list");
@@ -227,8 +229,9 @@ impl Thousand {
     }
 }
 
-/// Checks that all functions of static and musl programs are counted exactly from inside, from a command's first call on, that all calls are timed, and that
-/// the programs print what they print without kymo.
+/// Checks that all functions of static and musl programs are counted exactly from inside, from a
+/// command's first call on, that all calls are timed, and that the programs print what they print
+/// without kymo.
 #[test]
 fn a_thousand_functions_of_c() {
     const TEST: &str = "probe_static::a_thousand_functions_of_c";
@@ -246,7 +249,8 @@ fn a_thousand_functions_of_c() {
     }
 }
 
-/// Checks the same of a Go program. Calls of small functions, which have no check of their stack, are timed by the kernel.
+/// Checks the same of a Go program. Calls of small functions, which have no check of their stack,
+/// are timed by the kernel.
 #[test]
 fn a_thousand_functions_of_go() {
     const TEST: &str = "probe_static::a_thousand_functions_of_go";
@@ -270,8 +274,9 @@ fn a_thousand_functions_of_go() {
     said.says("a Go function without a check of its stack");
 }
 
-/// Checks programs that run already: each visit counts exactly what is called while it lasts, and leaves the code as it was. One kymo is killed in between, and
-/// the next one takes away what that has left.
+/// Checks programs that run already: each visit counts exactly what is called while it lasts, and
+/// leaves the code as it was. One kymo is killed in between, and the next one takes away what that
+/// has left.
 #[test]
 fn visits_while_they_run() {
     const TEST: &str = "probe_static::visits_while_they_run";
@@ -330,7 +335,8 @@ fn code_of(pid: u32, program: &Path) -> Vec<u8> {
     code
 }
 
-/// Checks that forked children of a running program do not count, those of a command do, and without them (`-i`) they do not.
+/// Checks that forked children of a running program do not count, those of a command do, and
+/// without them (`-i`) they do not.
 #[test]
 fn forked_children() {
     const TEST: &str = "probe_static::forked_children";
@@ -390,8 +396,9 @@ int main(int argc, char **argv) {
     }
 }
 
-/// Checks a Go program with a busy collector, a profiler's signals, stacks that grow, panics and goroutines that are stopped anywhere, while all of its functions
-/// are probed again and again, and kymo is killed at any moment of it: its answers stay the same.
+/// Checks a Go program with a busy collector, a profiler's signals, stacks that grow, panics and
+/// goroutines that are stopped anywhere, while all of its functions are probed again and again,
+/// and kymo is killed at any moment of it: its answers stay the same.
 #[test]
 fn go_under_stress() {
     const TEST: &str = "probe_static::go_under_stress";

@@ -3,11 +3,11 @@
 //! cannot load the agent.
 //!
 //! ```text
-//!  at a function's begin               at an exit                       routines, once for all stubs of a program
-//!   [unless this is a forked child]     moved: add rsp, 8                 enter: (identity, depth, now) into a free slot of the table
-//!   lock inc hits                              pop rbx                    leave: finds the slot, frees it, one of the site's buckets += 1
-//!   [call enter]                        call leave
-//!   moved: push rbp ..                  moved: ret
+//!  at a function's begin            at an exit               routines, once for all stubs
+//!   [unless a forked child]          moved: add rsp, 8         enter: (identity, depth, now) into
+//!   lock inc hits                           pop rbx                   a free slot of the table
+//!   [call enter]                     call leave                leave: finds the slot, frees it,
+//!   moved: push rbp ..               moved: ret                       a bucket of the site += 1
 //!   jmp behind them
 //! ```
 //! In Go the check of the stack comes first, because a function begins anew after its stack has
@@ -29,7 +29,8 @@
 //!   dead where a stub changes them: at a function's begin, behind the check, at its exits.
 //! - **F2** In Go no return address into a stub is on a goroutine's stack when the runtime may walk
 //!   it: it cannot stop a goroutine in code that it does not know.
-//! - **F3** In Go no instruction is moved that can fault ([`FreestandingError::Faults`]): the runtime
+//! - **F3** In Go no instruction is moved that can fault ([`FreestandingError::Faults`]): the
+//!   runtime
 //!   looks up in which function a fault was.
 use super::context::Emitted;
 use super::moved;

@@ -12,7 +12,7 @@ use super::super::hold::HeldThreads;
 use super::super::refusal::EnterError;
 use super::super::target::TargetProcess;
 use super::region::{Owner, Prepared, RegionSizes, RemoteRegion};
-use super::write::{SitePatch, Written, held_already};
+use super::write::{PatchOutcome, SitePatch, held_already};
 use super::{RemoteProcess, RemoteTarget};
 use crate::sys::ptrace::{EXECUTED, PtraceStop, Traced};
 use std::io;
@@ -128,7 +128,7 @@ impl RemoteTarget for CommandStop {
         mapped
     }
 
-    fn write(&mut self, patches: &[SitePatch]) -> Result<Written, String> {
+    fn write(&mut self, patches: &[SitePatch]) -> Result<PatchOutcome, String> {
         let traced = self.traced.take().ok_or("it is gone")?;
         let held = HeldThreads::of_stopped(traced);
         // Nothing has run in it that a signal could have interrupted.

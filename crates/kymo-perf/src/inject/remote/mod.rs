@@ -8,8 +8,8 @@
 //! ```text
 //!   this process                                      the target
 //!   memory file with the stubs     --- passed --->    mapped: read, execute   \
-//!   memory file with the counters  --- passed --->    mapped: shared, written  > side by side, within 2 GiB of the code
-//!                                                     mapped: private          /  calls under way; wiped in forked children
+//!   memory file with the counters  --- passed --->    mapped: shared, written  > within 2 GiB
+//!                                                     mapped: private          /  of the code
 //!   hold all threads; search memory for interrupted places; write five bytes per site; let go
 //! ```
 //! A thread of the target maps the memory for us: its first one, wherever it stands
@@ -35,7 +35,7 @@ mod write;
 
 pub use command::{CommandStop, CommandTracer};
 pub use region::{RegionCounts, RegionSizes, RemoteRegion};
-pub use write::{SitePatch, Written};
+pub use write::{PatchOutcome, SitePatch};
 
 use super::agent;
 use super::hijacked_thread::HijackedThread;
@@ -70,7 +70,7 @@ pub trait RemoteTarget {
     ///
     /// # Errors
     /// Why they do not; then nothing was written.
-    fn write(&mut self, patches: &[SitePatch]) -> Result<Written, String>;
+    fn write(&mut self, patches: &[SitePatch]) -> Result<PatchOutcome, String>;
 
     /// Whether an address lies in stubs of a kymo that is gone; `None` if it lies in none.
     ///
@@ -176,7 +176,7 @@ impl RemoteTarget for RemoteProcess {
         })
     }
 
-    fn write(&mut self, patches: &[SitePatch]) -> Result<Written, String> {
+    fn write(&mut self, patches: &[SitePatch]) -> Result<PatchOutcome, String> {
         let (target, process) = (&self.target, &self.process);
         on_a_thread(|| Ok(write::all_held(target, process, patches, &[])))
             .map_err(|error| error.to_string())?

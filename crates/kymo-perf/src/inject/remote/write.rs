@@ -35,7 +35,7 @@ pub struct SitePatch {
 
 /// What became of sites.
 #[derive(Debug)]
-pub struct Written {
+pub struct PatchOutcome {
     /// Functions that were not written, with the reasons.
     pub refused: BTreeMap<u32, &'static str>,
     /// How long the threads stood still.
@@ -52,7 +52,7 @@ pub(super) fn all_held(
     process: &OwnedFd,
     patches: &[SitePatch],
     leaves: &[Range<u64>],
-) -> Result<Written, String> {
+) -> Result<PatchOutcome, String> {
     let moves = patches.iter().flat_map(|patch| patch.moves.iter().copied()).collect();
     let edits = patches.iter().map(edit).collect();
     let restorers = restorers(target);
@@ -88,7 +88,7 @@ pub(super) fn held_already(
     held: &HeldThreads,
     patches: &[SitePatch],
     restorers: &[u64],
-) -> Written {
+) -> PatchOutcome {
     let begun = Instant::now();
     let mut refused = BTreeMap::new();
     if patches.iter().any(|patch| patch.is_interruptible) || restorers.is_empty() {
@@ -112,7 +112,7 @@ pub(super) fn held_already(
     if !back.is_empty() {
         held.write_edits(target, back);
     }
-    Written { refused, stopped: begun.elapsed(), writer, is_left: false }
+    PatchOutcome { refused, stopped: begun.elapsed(), writer, is_left: false }
 }
 
 /// Refuses functions of which memory has an address inside of a site.
