@@ -222,16 +222,30 @@ impl EventCounters {
 
 /// Takes off what the child counted before its exec, from the CPUs where there is as much: it may
 /// have run on any.
-fn take_off(cells: &mut [Cell], mut before: Count) {
-    let take = |from: &mut u64, what: &mut u64| {
-        let share = (*from).min(*what);
-        *from -= share;
-        *what -= share;
+///
+/// Both sets of events share the hardware until then, and may be more than it has counters. So
+/// `before` is scaled to the time that the child had, and what is taken off a cell is the share that
+/// the cell's event saw of it.
+fn take_off(cells: &mut [Cell], before: Count) {
+    let part = |of: u64, share: u64, whole: u64| {
+        // At most `of`, because no share is larger than its whole.
+        (u128::from(of) * u128::from(share.min(whole)) / u128::from(whole.max(1))) as u64
     };
-    for cell in cells {
-        take(&mut cell.count.value, &mut before.value);
-        take(&mut cell.count.enabled_ns, &mut before.enabled_ns);
-        take(&mut cell.count.running_ns, &mut before.running_ns);
+    let mut value = before.scaled().unwrap_or_else(|| {
+        // It was never on the hardware: as much as at other times.
+        let sum = |word: fn(&Count) -> u64| cells.iter().map(|cell| word(&cell.count)).sum::<u64>();
+        part(sum(|count| count.value), before.enabled_ns, sum(|count| count.running_ns))
+    });
+    let mut time_ns = before.enabled_ns;
+    for Cell { count, .. } in cells {
+        let Count { enabled_ns, running_ns, .. } = *count;
+        let off = value.min(count.scaled().unwrap_or(0));
+        count.value -= part(off, running_ns, enabled_ns);
+        value -= off;
+        let off_ns = time_ns.min(enabled_ns);
+        count.enabled_ns -= off_ns;
+        count.running_ns -= part(off_ns, running_ns, enabled_ns);
+        time_ns -= off_ns;
     }
 }
 

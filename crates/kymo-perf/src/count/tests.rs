@@ -148,6 +148,29 @@ fn attrs() {
     assert_eq!(told, [(10, 1, 1, 1, false), (10, 1, 0, 0, true)]);
 }
 
+/// Checks that what the child did before its exec is taken off in proportion where the two sets of
+/// events had to share the counters: no event runs longer than it is enabled, and the events of one
+/// group stay equal.
+#[test]
+fn before_the_exec_with_too_few_counters() {
+    let after = |cells: &[Count], before: Count| {
+        let mut cells: Vec<Cell> = cells.iter().map(|&count| Cell { cpu: 0, task: ANY, count }).collect();
+        super::take_off(&mut cells, before);
+        cells.into_iter().map(|cell| cell.count).collect::<Vec<_>>()
+    };
+    let count = |value, enabled_ns, running_ns| Count { value, enabled_ns, running_ns };
+    let whole = count(1000, 500, 500);
+    assert_eq!(after(&[whole], count(100, 50, 50)), [count(900, 450, 450)]);
+    assert_eq!(after(&[whole], count(40, 50, 20)), [count(900, 450, 450)], "on the hardware for 40 %");
+    assert_eq!(after(&[whole], count(0, 50, 0)), [count(900, 450, 450)], "never there");
+    assert_eq!(after(&[whole], count(0, 0, 0)), [whole], "the child did not run");
+    let half = count(500, 500, 250);
+    assert_eq!(after(&[half], count(100, 50, 50)), [count(450, 450, 225)], "the cgroup's took turns");
+    // It ran on two CPUs, and on a third one the event was never on the hardware.
+    let cells = [count(0, 20, 0), count(60, 30, 30), count(1000, 500, 500)];
+    assert_eq!(after(&cells, count(100, 50, 50)), [count(0, 0, 0), count(0, 0, 0), count(960, 500, 500)]);
+}
+
 /// Checks that what the waiting child did before its exec is taken off, from whichever CPUs have
 /// it, and no further than to 0.
 #[test]
