@@ -12,7 +12,7 @@ use crate::scope::Scope;
 use crate::scope_choice::{self, Choice, Facts, Whom};
 use crate::stack_choice;
 use crate::targets::{self, Observed, TargetKind};
-use kymo_perf::bpf::Follower;
+use kymo_perf::bpf::{Follower, PythonWalker};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
 use kymo_symbols::Arch;
@@ -208,6 +208,7 @@ impl RecordingPlan {
             && !self.options.no_samples
             && !self.keeps_newest()
             && self.options.events.iter().any(|event| attr::takes_program(&event.attr.to_raw()))
+            && PythonWalker::knows_machine()
             && Follower::available().is_ok()
     }
 

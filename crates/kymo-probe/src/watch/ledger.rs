@@ -4,6 +4,7 @@ use super::place::{Part, Place, parts};
 use super::rounds::{Access, WatchRecord};
 use kymo_perf::proc::{self, ProcessMemory};
 use kymo_perf::watch::{Schedule, TRAPS_BEFORE_ACCESS};
+use kymo_symbols::place::is_exclusive;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
@@ -77,6 +78,10 @@ pub struct Ledger {
     gone: FxHashSet<i32>,
     rows: FxHashMap<(usize, u64), Row>,
     told_apart: usize,
+    /// Those that made accesses.
+    instructions: FxHashSet<u64>,
+    /// One that never succeeds while its memory is watched, with its process: the watch must end.
+    pub exclusive: Option<(i32, u64)>,
     /// Hits that met the condition.
     pub counted: u64,
     /// Hits that did not.
@@ -157,7 +162,7 @@ impl Ledger {
     }
 
     fn hit(&mut self, time_ns: u64, access: Access) -> Option<Hit> {
-        let Access { pid, tid, cpu, ip, address, told, chain } = access;
+        let Access { pid, tid, cpu, ip, address, told, next, chain } = access;
         if self.gone.contains(&pid) {
             self.after_exec += 1;
             return None;
@@ -167,14 +172,21 @@ impl Ledger {
             None => (None, self.comm(pid, tid)),
         };
         let is_new = told.is_some() && !TRAPS_BEFORE_ACCESS;
-        let word = if is_new { at_hit } else { self.read(pid, address) };
-        let read_after = !is_new && word.is_some();
+        let word = match next {
+            _ if is_new => at_hit,
+            Some(next) => Some(next),
+            None => self.read(pid, address),
+        };
+        let read_after = !is_new && next.is_none() && word.is_some();
         self.read_after += u64::from(read_after);
         let before = match word {
             Some(word) => self.values.insert((pid, address & !7), word),
             None => self.values.get(&(pid, address & !7)).copied(),
         };
         let before = if TRAPS_BEFORE_ACCESS { at_hit.or(before) } else { before };
+        if TRAPS_BEFORE_ACCESS && self.instructions.insert(ip) && self.repeats(pid, ip) {
+            self.exclusive = Some((pid, ip));
+        }
         let parts = self.by_address.get(&address)?;
         let changed = |part: &&Part| match (before, word) {
             (Some(before), Some(word)) => part.value(before) != part.value(word),
@@ -227,6 +239,13 @@ impl Ledger {
         self.comms.entry(tid).or_insert_with(|| proc::comm(pid, tid).unwrap_or_default()).clone()
     }
 
+    /// Whether an instruction can never succeed while its memory is watched.
+    fn repeats(&mut self, pid: i32, ip: u64) -> bool {
+        let Some(word) = self.read(pid, ip) else { return false };
+        let at = (ip & 4) as usize;
+        word[at..at + 4].try_into().is_ok_and(|bytes| is_exclusive(u32::from_le_bytes(bytes)))
+    }
+
     fn read(&mut self, pid: i32, address: u64) -> Option<[u8; 8]> {
         let memory = self.memories.entry(pid).or_insert_with(|| ProcessMemory::open(pid).ok());
         memory.as_ref()?.word(address)
@@ -262,7 +281,7 @@ mod tests {
 
     fn access(pid: i32, address: u64, word: u64) -> WatchRecord {
         let told = Some((word.to_le_bytes(), true, *b"thread\0\0\0\0\0\0\0\0\0\0"));
-        WatchRecord::Hit(Access { pid, tid: pid, cpu: 0, ip: 0x400, address, told, chain: None })
+        WatchRecord::Hit(Access { pid, tid: pid, cpu: 0, ip: 0x400, address, told, next: None, chain: None })
     }
 
     /// Checks that the old value is the last one seen in the same process, and that a child begins with its maker's.

@@ -8,6 +8,8 @@ use kymo_data::abi::{
 };
 use kymo_data::{Attr, RecordCursor, RecordHeader, SampleLayout};
 use kymo_perf::bpf::{FollowedBitmap, WatchSample};
+use kymo_perf::watch::TRAPS_BEFORE_ACCESS;
+use rustc_hash::FxHashMap;
 
 /// The longest name of a thread.
 const COMM_BYTES: usize = 15;
@@ -46,6 +48,8 @@ pub struct Access {
     pub address: u64,
     /// The aligned 8 bytes around the address and the thread's name, where the kernel read them at the hit.
     pub told: Option<([u8; 8], bool, [u8; 16])>,
+    /// The same bytes at the next access to them, where these are the bytes before the access.
+    pub next: Option<[u8; 8]>,
     /// Where the callers go on, innermost first.
     pub chain: Option<Box<[u64]>>,
 }
@@ -110,6 +114,7 @@ impl Rounds {
                 cpu: sample.cpu.unwrap_or(0),
                 ip: sample.ip?,
                 address: told.map_or(sample.addr.unwrap_or(0), |told| told.address),
+                next: None,
                 told: told.map(|told| (told.word.unwrap_or_default(), told.word.is_some(), told.comm)),
                 chain: sample.callchain.map(|words| words.iter().filter(|ip| !is_mark(*ip)).collect()),
             };
@@ -166,13 +171,37 @@ impl Rounds {
         self.waiting.sort_by_key(|event| event.0);
         let ready = self.waiting.partition_point(|event| event.0 <= horizon);
         let later = self.waiting.split_off(ready);
-        std::mem::replace(&mut self.waiting, later)
+        let mut events = std::mem::replace(&mut self.waiting, later);
+        if TRAPS_BEFORE_ACCESS {
+            tell_next(&mut events);
+        }
+        events
     }
 
     /// How many wait.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+}
+
+/// Tells each access what the next one to the same bytes found: that is what this one left.
+fn tell_next(events: &mut [Event]) {
+    let mut found = FxHashMap::default();
+    for (_, happened) in events.iter_mut().rev() {
+        match happened {
+            WatchRecord::Hit(access) => {
+                let at = (access.pid, access.address & !7);
+                access.next = found.get(&at).copied();
+                match access.told {
+                    Some((word, true, _)) => found.insert(at, word),
+                    _ => found.remove(&at),
+                };
+            }
+            // Behind it the addresses mean something else.
+            WatchRecord::Exec { .. } => found.clear(),
+            _ => {}
+        }
     }
 }
 
@@ -213,6 +242,42 @@ mod tests {
         rounds.records(&fork(&attr, 40, 400));
         assert_eq!(pids(rounds.flush()), [100, 200, 300]);
         assert_eq!((pids(rounds.finish()), rounds.waiting()), (vec![400], 0));
+    }
+
+    /// Checks that an access is told the bytes that the next one to them found, in the same process
+    /// and up to an exec.
+    #[test]
+    fn bytes_at_the_next_access() {
+        let hit = |pid, address, word: u64| {
+            let told = Some((word.to_le_bytes(), true, [0; 16]));
+            (
+                0,
+                WatchRecord::Hit(Access {
+                    pid,
+                    tid: pid,
+                    cpu: 0,
+                    ip: 0,
+                    address,
+                    told,
+                    next: None,
+                    chain: None,
+                }),
+            )
+        };
+        let mut events = vec![
+            hit(1, 8, 1),
+            hit(2, 8, 5),
+            hit(1, 12, 2),
+            hit(1, 16, 9),
+            (0, WatchRecord::Exec { pid: 1 }),
+            hit(1, 8, 7),
+        ];
+        tell_next(&mut events);
+        let next = |event: &Event| match &event.1 {
+            WatchRecord::Hit(access) => access.next.map(u64::from_le_bytes),
+            _ => None,
+        };
+        assert_eq!(events.iter().map(next).collect::<Vec<_>>(), [Some(2), None, None, None, None, None]);
     }
 
     /// Checks that damage ends the look at a ring and is counted, and that strangers' records are left out.

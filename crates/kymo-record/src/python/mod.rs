@@ -24,7 +24,7 @@ pub(crate) use stacks::PythonStacks;
 
 use code::TextLayout;
 use finder::is_named_python;
-use kymo_perf::bpf::Follower;
+use kymo_perf::bpf::{Follower, PythonWalker};
 use lines::LineFormat;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -50,6 +50,7 @@ pub(crate) fn without_names(files: &HashSet<Vec<u8>>, refusal: Option<&str>) -> 
     }
     let reason = match (refusal, Follower::available().err()) {
         (Some(refusal), _) => refusal.to_owned(),
+        _ if !PythonWalker::knows_machine() => "kymo walks them on x86-64 only".to_owned(),
         (None, Some(unavailable)) => {
             let hint = unavailable.hint().unwrap_or("there is no way around it");
             format!("{unavailable}; {hint}")

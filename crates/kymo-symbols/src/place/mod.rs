@@ -51,7 +51,7 @@ mod value;
 mod variable;
 mod watch;
 
-pub use access::accessing_instruction;
+pub use access::{accessing_instruction, is_exclusive};
 pub use error::{Candidate, ResolveError};
 pub use module::{Mapping, Module, ModuleFile, Target, modules_of};
 pub use request::{Access, Request};

@@ -90,12 +90,17 @@ pub struct PythonWalker {
 }
 
 impl PythonWalker {
+    /// Whether threads are known on this architecture, so that their frames can be walked.
+    pub fn knows_machine() -> bool {
+        cfg!(target_arch = "x86_64")
+    }
+
     /// Makes the maps and watches for processes that execute something else, or end.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused, or that it has no type information.
     pub fn new() -> Result<PythonWalker, BpfError> {
-        if !cfg!(target_arch = "x86_64") {
+        if !PythonWalker::knows_machine() {
             let words = "how threads are known on this architecture is not known to it".into();
             return Err(BpfError::Unavailable(Unavailable::Refused(words)));
         }

@@ -62,6 +62,7 @@ impl Watch<'_> {
             Some((_, Err(error))) => Err(error),
             None => Ok(()),
         };
+        let gave_up = matches!(end, End::Exclusive(..));
         let was_ended = matches!(end, End::Signal | End::Enough);
         let exit = match end {
             End::Stopped(hit) => {
@@ -76,6 +77,13 @@ impl Watch<'_> {
                 ));
                 stay(target, signals)
             }
+            End::Exclusive(pid, ip) => {
+                say(&format!(
+                    "the watch has ended, and the program goes on: {} accesses the memory by an exclusive load and store (ldxr, stxr), which never succeed while it is watched",
+                    site_words(&names.access(pid, ip, false))
+                ));
+                stay(target, signals)
+            }
             End::Target => target.end(false),
             End::Signal | End::Enough => target.end(true),
         };
@@ -85,6 +93,7 @@ impl Watch<'_> {
         )?;
         recorded?;
         Ok(match exit {
+            _ if gave_up => ExitCode::FAILURE,
             // kymo itself ended the command: the watch did what was asked for.
             Some(Exit::Signal(_)) if was_ended => ExitCode::SUCCESS,
             Some(exit) => exit::as_command(exit),

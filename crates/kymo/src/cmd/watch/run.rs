@@ -38,6 +38,8 @@ pub(super) enum End {
     Signal,
     /// The time, or the number of accesses, or nobody reads any more.
     Enough,
+    /// This instruction of a process never succeeds while its memory is watched.
+    Exclusive(i32, u64),
     /// The target was stopped at this access.
     Stopped(Box<Hit>),
 }
@@ -248,6 +250,9 @@ impl Watch<'_> {
                     }
                     return end;
                 }
+            }
+            if let Some((pid, ip)) = self.ledger.exclusive {
+                return End::Exclusive(pid, ip);
             }
             if judged && self.args.stop {
                 // None of them was the one.
