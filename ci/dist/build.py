@@ -160,5 +160,5 @@ def names_of_functions(debug, stage):
     functions.write_text("".join(f"{line.split()[0]}\n" for line in defined if line.split()[1] in "tT"))
     run("objcopy", "--strip-all", f"--keep-symbols={functions}", debug, small)
     functions.unlink()
-    run("xz", "--format=xz", "--check=crc32", "-9e", "--threads=1", small)
+    run("xz", "--format=xz", "--check=crc32", "-6e", "--threads=1", small)
     return small.with_name("functions.elf.xz")

@@ -8,8 +8,8 @@
     python3 -m ci.matrix --book docs/reference/kernels.md # the table as a page of the book, too
 
 `rows.toml` has what is tried. `expected/KERNEL` has what must come of it: `row: yes`, `row: yes: REMARK`, or
-`row: no: REASON`. Words of a reason in double quotes are words of kymo's message. `expected/KERNEL-VARIANT` has what
-differs in a machine of the nights. The command fails if anything is not as expected.
+`row: no: REASON`. Words of a reason in double quotes are words of kymo's message. `expected/VARIANT` and
+`expected/KERNEL-VARIANT` have what differs in a machine of the nights. The command fails if anything is not as expected.
 
 `ci/matrix/prepare.sh` downloads the kernels and what the machines need into target/matrix.
 """
@@ -52,10 +52,12 @@ def machines(args):
 
 
 def expectations(kernel, variant):
-    """What is expected of a machine: that of its kernel, and what differs in the variant."""
+    """What is expected of a machine: that of its kernel, and what differs in the variant, with any kernel or with this one."""
     expected = rows.read_expectations(HERE / "expected" / kernel)
-    differs = HERE / "expected" / f"{kernel}-{variant.name}"
-    return expected | (rows.read_expectations(differs) if differs.exists() else {})
+    for name in (variant.name, f"{kernel}-{variant.name}"):
+        differs = HERE / "expected" / name
+        expected |= rows.read_expectations(differs) if differs.exists() else {}
+    return expected
 
 
 def try_machine(args, kernel, variant, chosen):
