@@ -23,6 +23,7 @@ import subprocess
 import sys
 
 from . import machine, outcomes, rows, table, variants
+from .architecture import AMD64, TARGET
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -35,6 +36,7 @@ def arguments():
     parser.add_argument("--nightly", action="store_true", help="the machines of the nights, too")
     parser.add_argument("--variant", action="append", choices=[one.name for one in variants.NIGHTLY], help="these machines")
     parser.add_argument("--kymo", type=pathlib.Path, default=ROOT / "target/release/kymo")
+    parser.add_argument("--kymo-arm64", type=pathlib.Path, default=ROOT / "target/arm64/target" / TARGET / "release/kymo")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/matrix")
     parser.add_argument("--jobs", type=int, default=max(os.cpu_count() // 2, 1), help="so many machines at a time")
     parser.add_argument("--again", action="store_true", help="start no machine: judge what the last ones told")
@@ -63,14 +65,15 @@ def expectations(kernel, variant):
 def try_machine(args, kernel, variant, chosen):
     """Runs the rows of one machine, and keeps what comes of them."""
     place = f"{kernel} {variant.name}"
-    print(f"{place}: Linux {machine.kernel_release(args.work, kernel)}, {len(chosen)} rows", flush=True)
+    folder = variant.architecture.folder(args.work)
+    print(f"{place}: Linux {machine.kernel_release(folder, kernel)}, {len(chosen)} rows", flush=True)
 
     def show(said, told):
         outcomes.add(args.work, kernel, variant, told)
         if args.verbose or said.startswith(("ROW ", "READY ")):
             print(f"{place}: {said}", flush=True)
 
-    machine.run(args.work, kernel, variant, args.kymo, chosen, args.slowness, show)
+    machine.run(folder, kernel, variant, kymo_of(args, variant.architecture), chosen, args.slowness, show)
 
 
 def judge(args, kernel, variant, chosen):
@@ -90,16 +93,17 @@ def main():
     args = arguments()
     signal.signal(signal.SIGTERM, machine.end_all)
     args.kymo, args.work = args.kymo.resolve(), args.work.resolve()
-    all_rows = rows.read_rows(HERE / "rows.toml")
+    all_rows = read_all_rows()
     places = [
         (kernel, variant, [row for row in variant.rows(all_rows) if row.name in wanted(args, all_rows)])
         for variant in machines(args)
         for kernel in args.kernel or machine.SUITES
-        if variant.has(kernel)
+        if variant.has(kernel) and can_run(args, variant)
     ]
     if not args.again:
-        subprocess.run([HERE / "prepare.sh", args.work], check=True)
-        machine.compile_programs(args.work / "programs")
+        for architecture in {variant.architecture: None for _, variant, _ in places}:
+            architecture.prepare(args.work)
+            machine.compile_programs(architecture.folder(args.work) / "programs", architecture.prefix)
         for kernel, variant, _ in places:
             if not args.row:
                 outcomes.path_of(args.work, kernel, variant).unlink(missing_ok=True)
@@ -114,6 +118,24 @@ def main():
     for result in wrong:
         print(f"{result.kernel} {result.variant} {result.row.name}: {result.deviation()}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def read_all_rows():
+    """The rows of the plain machine, and those about counters, which only some machines have."""
+    return rows.read_rows(HERE / "rows.toml") + rows.read_rows(HERE / "counters.toml")
+
+
+def kymo_of(args, architecture):
+    """The program that is tried."""
+    return args.kymo if architecture is AMD64 else args.kymo_arm64.resolve()
+
+
+def can_run(args, variant):
+    """Whether there is what this machine needs; says so where there is not."""
+    missing = variant.architecture.missing(kymo_of(args, variant.architecture))
+    if missing and not args.again:
+        print(f"SKIPPED {variant.name}: {missing}", file=sys.stderr)
+    return args.again or not missing
 
 
 def wanted(args, all_rows):

@@ -13,13 +13,7 @@ HERE = pathlib.Path(__file__).parent
 # From the name of a kernel to the Debian release that has it.
 SUITES = {"5.10": "bullseye", "6.1": "bookworm", "6.12": "trixie", "7.2": "sid"}
 
-# `tsc=unstable`: calibrated on a busy machine, the guest's clock runs at many times the speed. Without `no_timer_check` and
-# `i8042=off` a slow start looks like a broken one.
-WORDS = (
-    "console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check tsc=unstable clocksource=acpi_pm"
-    " rcupdate.rcu_cpu_stall_suppress=1"
-).split()
-
+WORDS = "quiet panic=-1 mitigations=off nokaslr rcupdate.rcu_cpu_stall_suppress=1".split()
 
 # The machines that run, to be ended with this command.
 RUNNING = set()
@@ -40,12 +34,12 @@ def kernel_release(folder, kernel):
     return release
 
 
-def compile_programs(folder):
-    """The test programs, with frame pointers and without."""
+def compile_programs(folder, prefix):
+    """The test programs, with frame pointers and without. `prefix`: what the compiler's name begins with."""
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted((HERE / "programs").glob("*.c")):
         for suffix, option in (("", "-fno-omit-frame-pointer"), ("-nofp", "-fomit-frame-pointer")):
-            command = ["gcc", "-g", "-O1", option, "-pthread", "-o", folder / f"{source.stem}{suffix}", source]
+            command = [f"{prefix}gcc", "-g", "-O1", option, "-pthread", "-o", folder / f"{source.stem}{suffix}", source]
             subprocess.run(command, check=True)
 
 
@@ -56,13 +50,13 @@ def disk(path, folder):
     subprocess.run([*command, path, f"{size}M"], check=True, stdout=subprocess.DEVNULL)
 
 
-def qemu(folder):
+def qemu(folder, emulator):
     """QEMU with the libraries of its own release."""
     root = folder / "qemu/root"
     linker = next(root.glob("usr/lib64/ld-linux-*"))
     libraries = root / "usr/lib/x86_64-linux-gnu"
     return [
-        *(linker, "--library-path", libraries, root / "usr/bin/qemu-system-x86_64"),
+        *(linker, "--library-path", libraries, root / "usr/bin" / emulator),
         *("-L", root / "usr/share/qemu", "-L", root / "usr/share/seabios"),
     ]
 
@@ -74,13 +68,14 @@ def command_line(folder, kernel, variant, row_disk, results):
     for name, path, more in (("root", folder / "root.ext4", ",snapshot=on"), ("rows", row_disk, ""), ("out", results, "")):
         drives += ["-drive", f"file={path},if=none,id={name},format=raw{more}", "-device", f"virtio-blk-pci,drive={name}"]
     return [
-        *qemu(folder),
-        *("-accel", "tcg,thread=multi", "-M", "q35,i8042=off", "-cpu", "max"),
+        *qemu(folder, variant.architecture.emulator),
+        *(() if "-icount" in variant.options else ("-accel", "tcg,thread=multi")),
+        *variant.architecture.options,
         *("-smp", variant.processors, "-m", variant.memory, *variant.options),
         *("-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-serial", "stdio", "-monitor", "none"),
         *drives,
         *("-kernel", boot / "vmlinuz", "-initrd", boot / "initrd.gz"),
-        *("-append", " ".join([*WORDS, *variant.words])),
+        *("-append", " ".join([*WORDS, *variant.architecture.words, *variant.words])),
     ]
 
 
@@ -94,7 +89,7 @@ def run(folder, kernel, variant, kymo, chosen, slowness, show):
             shutil.copy2(HERE / "guest" / file, files / file)
         (files / "rows").write_text(rows.commands(chosen, slowness))
         # Names of kymo's own functions are not needed there, and would be most of the disk.
-        subprocess.run(["strip", "--strip-debug", "-o", files / "kymo", kymo], check=True)
+        subprocess.run([f"{variant.architecture.prefix}strip", "--strip-debug", "-o", files / "kymo", kymo], check=True)
         disk(scratch / "rows.ext4", files)
         results = scratch / "results.tar"
         with open(results, "wb") as file:

@@ -2,7 +2,8 @@
 # Downloads and unpacks what `make matrix` boots, into a folder; installs nothing, and needs no root. Some 400 MB come from
 # the machine's own mirror of Debian. What is there from an earlier run stays as it is.
 #
-#   ci/matrix/prepare.sh FOLDER
+#   ci/matrix/prepare.sh FOLDER           the machines of x86-64
+#   ci/matrix/prepare.sh FOLDER arm64     that of aarch64, with the kernel and perf of trixie
 #
 #   FOLDER/qemu/root            QEMU of trixie, with its libraries: bookworm's makes Linux 6.12 oops
 #   FOLDER/kernels/SUITE/       vmlinuz, initrd.gz, config and release of that release's cloud kernel
@@ -10,12 +11,17 @@
 #   FOLDER/root.ext4            bookworm, with all perfs below /perfs
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "${1:?usage: ci/matrix/prepare.sh FOLDER}"
+mkdir -p "${1:?usage: ci/matrix/prepare.sh FOLDER [arm64]}"
 folder=$(cd "$1" && pwd)
+architecture=${2:-amd64}
 # shellcheck source=ci/debian.sh
 . "$here/../debian.sh"
 
-suites=(bullseye bookworm trixie sid)
+suites=(bullseye bookworm trixie sid) emulator=(qemu-system-x86) cpio=$folder/root/bin/busybox
+if [[ $architecture == arm64 ]]; then
+    # The guest's busybox does not run here.
+    suites=(trixie) emulator=(qemu-system-arm busybox-static) cpio=$folder/qemu/root/usr/bin/busybox
+fi
 # What the first program and the rows need; the rest of the release comes with it.
 guest=(bash dash libc-bin coreutils util-linux mount procps grep sed mawk tar findutils binutils busybox-static iproute2 numactl)
 # In the order in which they can be loaded; some are built into newer kernels.
@@ -28,7 +34,7 @@ trap 'rm -rf "$scratch"' EXIT
 qemu() {
     [[ ! -e $folder/qemu ]] || return 0
     echo "unpacking QEMU"
-    debian_unpack trixie "$scratch/apt-trixie" "$scratch/qemu/root" qemu-system-x86
+    debian_unpack trixie "$scratch/apt-qemu" "$scratch/qemu/root" "${emulator[@]}"
     rm -rf "$scratch"/qemu/root/usr/share/{doc,man,locale}
     mv "$scratch/qemu" "$folder/qemu"
 }
@@ -64,7 +70,7 @@ initrd() {
         number=$((number + 1))
     done
     cp "$here/guest/initramfs" "$root/init"
-    (cd "$root" && find . | "$folder/root/bin/busybox" cpio -o -H newc 2>/dev/null) | gzip -1
+    (cd "$root" && find . | "$cpio" cpio -o -H newc 2>/dev/null) | gzip -1
 }
 
 kernel() {
@@ -72,7 +78,7 @@ kernel() {
     [[ ! -e $folder/kernels/$suite ]] || return 0
     echo "unpacking the kernel of $suite"
     mkdir -p "$made" "$folder/kernels"
-    debian_unpack_only "$suite" "$scratch/apt-$suite" "$root" '^linux-(image|base|binary|modules)-[0-9]' linux-image-cloud-amd64
+    debian_unpack_only "$suite" "$scratch/apt-$suite" "$root" '^linux-(image|base|binary|modules)-[0-9]' "linux-image-cloud-$architecture"
     image=$(find "$root" -name 'vmlinuz*' -type f -print -quit)
     cp "$image" "$made/vmlinuz"
     find "$root" \( -name 'config-*' -o -name config \) -type f -size +20k -exec cp {} "$made/config" \; -quit
@@ -110,6 +116,10 @@ for tool in dpkg-deb mke2fs xz zstd; do
     }
 done
 qemu
+# All others are the guest's.
+if [[ $architecture != amd64 ]]; then
+    export debian_architectures=$architecture
+fi
 guest_root
 for suite in "${suites[@]}"; do
     kernel "$suite"

@@ -5,7 +5,7 @@ import re
 import tomllib
 
 # What a row may say about its commands.
-KEYS = {"name", "title", "run", "says", "never", "status", "refused", "limit", "variants"}
+KEYS = {"name", "title", "run", "says", "never", "status", "refused", "limit", "variants", "nightly"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Row:
     limit: int = 60
     # In which variants of the machine, besides the plain one.
     variants: tuple = ()
+    # Only there.
+    nightly: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from .architecture import AMD64, ARM64, Architecture
+
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
@@ -18,12 +20,16 @@ class Variant:
     options: tuple = ()
     # The kernels that have it; empty: all.
     kernels: tuple = ()
-    # All rows, not only those that name the variant.
+    # All rows of the plain machine, not only those that name the variant.
     all_rows: bool = False
+    # But not these.
+    without: tuple = ()
+    architecture: Architecture = AMD64
 
     def rows(self, rows):
         """Those of the rows that run here."""
-        return [row for row in rows if self.all_rows or self.name in row.variants]
+        here = [row for row in rows if self.name in row.variants or (self.all_rows and not row.nightly)]
+        return [row for row in here if row.name not in self.without]
 
     def has(self, kernel):
         """Whether a kernel can be such a machine."""
@@ -61,5 +67,23 @@ NIGHTLY = [
             kernels=("6.12", "7.2"),
         )
         for mode in ("never", "ptrace", "always")
+    ),
+    Variant(
+        "arm64",
+        "aarch64, with hardware counters",
+        kernels=("6.12",),
+        all_rows=True,
+        # The last two are for programs that are probed from inside, and for arguments with names.
+        without=("doctor", "probe-user", "probe-arguments"),
+        architecture=ARM64,
+    ),
+    # All instructions take the same time there, and are counted.
+    Variant(
+        "arm64-icount",
+        "aarch64, with counters of instructions",
+        processors="1",
+        options=("-icount", "shift=1"),
+        kernels=("6.12",),
+        architecture=ARM64,
     ),
 ]

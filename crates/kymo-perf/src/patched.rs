@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 /// No instruction has more.
 const MOST_BYTES: usize = 15;
-/// What stands in memory for the first byte where a uprobe is.
-const TRAP: u8 = 0xcc;
+/// What stands in memory for the first bytes where a uprobe is.
+const TRAP: &[u8] = if cfg!(target_arch = "aarch64") { &[0xa0, 0x00, 0x20, 0xd4] } else { &[0xcc] };
 /// How long code may take to become that of the file again: the agent of a killed kymo restores it.
 const RESTORING: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -134,15 +134,15 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
     found
 }
 
-/// Whether memory has the file's instruction, but for a trap in place of its first byte. What
+/// Whether memory has the file's instruction, but for a trap in place of its first bytes. What
 /// follows it is another instruction, which may be patched: a `ret` stands right before the next
 /// function.
 fn is_of_file(memory: &ProcessMemory, address: u64, file: &File, offset: u64, bytes: usize) -> Option<bool> {
     let (mut its, mut files) = ([0; MOST_BYTES], [0; MOST_BYTES]);
     memory.read(address, &mut its[..bytes]).ok()?;
     let read = file.read_at(&mut files[..bytes], offset).ok()?;
-    if its[0] == TRAP {
-        its[0] = files[0];
+    if its.starts_with(TRAP) {
+        its[..TRAP.len()].copy_from_slice(&files[..TRAP.len()]);
     }
     let length = instruction_bytes(&files[..read]);
     Some(its[..length] == files[..length])
@@ -207,7 +207,7 @@ mod tests {
         let mut before = [0; JUMP_BYTES];
         File::open(&path).unwrap().read_exact_at(&mut before, offset + 0x100).unwrap();
         assert_eq!(look(&places, Some(&[pid])), [None, None]);
-        write(start + 0x100, &[TRAP]);
+        write(start + 0x100, TRAP);
         assert_eq!(look(&places, Some(&[pid])), [None, None]);
         let jump = before.map(|byte| byte ^ 0x55);
         write(start + 0x100, &jump);

@@ -2,8 +2,9 @@
 //!
 //! Every answer is a reason in words that go after "not inside the program:"; no reason means that it may be tried.
 use crate::engine::{Choice, ProbeRequest, Target};
-use crate::exits::{ReturnAddresses, returns_oddly};
+use crate::exits::ReturnAddresses;
 use crate::memory_events::RecordingTarget;
+use kymo_core::probe::returns_oddly;
 use kymo_symbols::sites::{Site, SiteKind};
 
 /// Why a request cannot be served inside a program.

@@ -1,19 +1,11 @@
 //! How calls are timed by the kernel: by probes at a function's exits, which touch nothing of the
 //! program, wherever these can be known; by its return probes, which replace
 //! return addresses, only where the program is known to bear it, or by force.
+use kymo_core::probe::returns_oddly;
 use kymo_core::probe::value::{Operand, register};
 use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, ReturnAction};
 use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
 use std::sync::Arc;
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use kymo_agent::patch::returns_oddly;
-
-/// Nothing is patched here.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn returns_oddly(_: &str) -> bool {
-    true
-}
 
 /// Where the kernel counts a call's beginning, and how it sees its end.
 pub(crate) struct Timing {

@@ -3,7 +3,9 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::FromRawFd;
+#[cfg(target_arch = "x86_64")]
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its
 /// owner may open it.

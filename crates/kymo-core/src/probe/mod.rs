@@ -126,6 +126,7 @@ mod loom;
 mod members;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod odd_returns;
 mod place;
 mod reader_handle;
 mod registry;
@@ -140,6 +141,7 @@ pub use consumer::{Consumer, Verdict};
 pub use error::Error;
 pub use frozen::FrozenRegistry;
 pub use key::{Key, ModuleId, Target};
+pub use odd_returns::returns_oddly;
 pub use reader_handle::{HitSection, ReaderHandle};
 pub use registry::{Handle, Registry};
 pub use sites::{NoSites, Sites};
