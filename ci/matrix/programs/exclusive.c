@@ -1,4 +1,5 @@
-// exclusive THREADS ADDITIONS: each thread adds to a global so many times, on aarch64 by exclusive loads and stores.
+// exclusive THREADS ADDITIONS: each thread adds to a global so many times, on aarch64 by exclusive
+// loads and stores.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | samples by time (`-F`) | by unwind data, from copies of the stack | their number is bounded, so is what the copies cost |
 //! | samples every so many events | along frame pointers | there may be a million a second |
-//! | any event of a flight recorder, or on a machine that is neither x86-64 nor aarch64 | along frame pointers | nothing unwinds while recording |
+//! | any event of a flight recorder, or on other machines than x86-64 and aarch64 | along frame pointers | nothing unwinds while recording |
 //! | any event whose samples keep registers of the user, or whose chains are the kernel's | along frame pointers | registers would be replaced, a user's part is not wanted |
 //!
 //! Copies have at most 64 KiB, and less where all CPUs together could copy more than

@@ -141,8 +141,8 @@ impl WatchProgram {
     }
 }
 
-/// Whether a kernel for aarch64 steps over the instruction at a watchpoint only where the event has no
-/// program: with one, the thread would trap at the same instruction again and again.
+/// Whether a kernel for aarch64 steps over the instruction at a watchpoint only where the event has
+/// no program: with one, the thread would trap at the same instruction again and again.
 fn repeats_traps(release: &str) -> bool {
     super::error::version(release).is_none_or(|version| version < (6, 6))
 }

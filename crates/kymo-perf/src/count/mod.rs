@@ -224,8 +224,8 @@ impl EventCounters {
 /// have run on any.
 ///
 /// Both sets of events share the hardware until then, and may be more than it has counters. So
-/// `before` is scaled to the time that the child had, and what is taken off a cell is the share that
-/// the cell's event saw of it.
+/// `before` is scaled to the time that the child had, and what is taken off a cell is the share
+/// that the cell's event saw of it.
 fn take_off(cells: &mut [Cell], before: Count) {
     let part = |of: u64, share: u64, whole: u64| {
         // At most `of`, because no share is larger than its whole.

@@ -53,8 +53,8 @@ pub use holder::{Holders, holders};
 pub use opening::{Armed, WatchError, Watcher};
 pub use options::{Scope, WatchOptions};
 pub use range::{Range, RangeError, WatchedPiece};
-/// Whether a watchpoint traps before the access, at the instruction that makes it; else after it, at
-/// the next one.
+/// Whether a watchpoint traps before the access, at the instruction that makes it; else after it,
+/// at the next one.
 pub const TRAPS_BEFORE_ACCESS: bool = cfg!(target_arch = "aarch64");
 
 pub use schedule::{BreakpointSlots, Register, Schedule, ScheduleError};

@@ -57,7 +57,7 @@ pub fn accessing_instruction(code: &[u8], code_avma: u64, trap_ip: u64) -> Optio
     ran_before.xor(repeated).map(|at| at.ip())
 }
 
-/// Whether an instruction of aarch64 is one of an exclusive pair (`ldxr`, `stxr` and their variants).
+/// Whether an instruction of aarch64 is one of an exclusive pair (`ldxr`, `stxr` and variants).
 ///
 /// The trap at a watchpoint ends the pair's claim on its memory, so the store fails and the program
 /// tries again, for as long as the memory is watched.
@@ -87,11 +87,13 @@ mod tests {
     /// Checks exclusive loads and stores of different lengths, and others with similar numbers.
     #[test]
     fn exclusive_instructions() {
-        // ldxr x0, [x1]; stxr w2, x0, [x1]; ldaxrb w0, [x1]; stlxrh w2, w0, [x1]; stxp w2, x0, x3, [x1]
+        // ldxr x0, [x1]; stxr w2, x0, [x1]; ldaxrb w0, [x1]; stlxrh w2, w0, [x1];
+        // stxp w2, x0, x3, [x1]
         for code in [0xc85f_7c20, 0xc802_7c20, 0x085f_fc20, 0x4802_fc20, 0xc822_0c20] {
             assert!(is_exclusive(code), "{code:x}");
         }
-        // ldar x0, [x1]; stlr x0, [x1]; casp x0, x1, x2, x3, [x4]; cas x0, x1, [x2]; ldadd x0, x1, [x2]; str x0, [x1]
+        // ldar x0, [x1]; stlr x0, [x1]; casp x0, x1, x2, x3, [x4]; cas x0, x1, [x2];
+        // ldadd x0, x1, [x2]; str x0, [x1]
         for code in [0xc8df_fc20, 0xc89f_fc20, 0x4820_7c82, 0xc8a0_7c41, 0xf820_0041, 0xf900_0020] {
             assert!(!is_exclusive(code), "{code:x}");
         }
