@@ -11,7 +11,7 @@
 use crate::engine::{Choice, Engine, ProbeRequest, Reading};
 use crate::inproc::{Plan, Refusals};
 use crate::{capability, forecast, modules};
-use kymo_perf::inject::{self, Arrival, Client, CodeWriter, EnterError, Execs, Preload, Without};
+use kymo_perf::inject::{self, Arrival, Client, CodeWriter, Execs, Preload, Without};
 use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -69,7 +69,7 @@ pub fn prepare(
     capability::check(request, None)?;
     let program = modules::executed(command).map_err(|error| error.to_string())?;
     #[cfg(target_arch = "x86_64")]
-    if let Err(EnterError::Static | EnterError::Musl) = inject::preloadable(&program) {
+    if let Err(inject::EnterError::Static | inject::EnterError::Musl) = inject::preloadable(&program) {
         let launch = crate::remote::prepare(sites, request, children, &program)?;
         return Ok(Launch(Way::Stubs(launch)));
     }

@@ -484,6 +484,7 @@ impl<'t> HijackedThread<'t> {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         thread.restore(&self.saved)?;
+        self.gadgets.remove(self.target);
         // The way home is not needed any more. Memory that was zero is so for the next one.
         _ = self.target.write(self.room.start, &vec![0; (self.room.end - self.room.start) as usize]);
         let signal = if let PtraceStop::Signal(signal) = stop { signal } else { 0 };

@@ -82,6 +82,8 @@ pub(super) struct PatchSites {
     restorers: Vec<u64>,
     /// What is to be written for the agent, ascending.
     edits: Vec<CodeEdit>,
+    /// Places that stay what they are in signals' frames: a handler may have read them already.
+    kept: HashSet<u64>,
 }
 
 /// Where a thread may or may not stand.
@@ -126,22 +128,24 @@ impl PatchSites {
         Ok(PatchSites { edits, ..places })
     }
 
-    /// What a tracer writes by itself. `moves`: pairs, where threads go on that stand inside.
+    /// What a tracer writes by itself. `moves`: pairs, where threads go on that stand inside;
+    /// `kept`: those of their first addresses that are not changed in signals' frames.
     pub(super) fn to_write(
         mut edits: Vec<CodeEdit>,
         moves: Vec<[u64; 2]>,
         mut restorers: Vec<u64>,
+        kept: HashSet<u64>,
     ) -> PatchSites {
         edits.sort_unstable_by_key(CodeEdit::at);
         restorers.truncate(MOST_RESTORERS);
         let sites = edits.iter().map(CodeEdit::at).collect();
-        PatchSites { edits, ..PatchSites::of(sites, moves, restorers) }
+        PatchSites { edits, kept, ..PatchSites::of(sites, moves, restorers) }
     }
 
     fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> PatchSites {
         sites.sort_unstable();
         moves.sort_unstable();
-        PatchSites { sites, moves, restorers, edits: Vec::new() }
+        PatchSites { sites, moves, restorers, ..PatchSites::default() }
     }
 
     fn stand(&self, at: u64) -> PcRelation {
@@ -421,7 +425,7 @@ impl HeldThreads {
 
     /// Writes these, as [`HeldThreads::write`] does.
     pub(super) fn write_edits(&self, target: &TargetProcess, edits: Vec<CodeEdit>) -> CodeWriter {
-        self.write(target, &PatchSites::to_write(edits, Vec::new(), Vec::new()))
+        self.write(target, &PatchSites::to_write(edits, Vec::new(), Vec::new(), HashSet::new()))
     }
 
     /// Lets all go. How long they stood still.
@@ -545,7 +549,9 @@ impl Stacks {
             let read = target.read_some(pointer, buffer);
             let scanned = pointer..pointer.saturating_add(read as u64);
             for frame in frames(&buffer[..read], &places.restorers) {
-                if let PcRelation::Moves(to) = places.stand(frame.rip) {
+                if let PcRelation::Moves(to) = places.stand(frame.rip)
+                    && !places.kept.contains(&frame.rip)
+                {
                     _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
                 }
                 if !scanned.contains(&frame.rsp) && pointers.len() < STACKS && !pointers.contains(&frame.rsp)

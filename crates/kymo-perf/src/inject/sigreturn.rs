@@ -57,6 +57,8 @@ pub(super) struct Gadgets {
     pub(super) syscall: u64,
     pub(super) quiet: Option<u64>,
     restorer: u64,
+    /// Where they were put by us, in place of zeros.
+    planted: Option<u64>,
 }
 
 impl Gadgets {
@@ -81,7 +83,7 @@ impl Gadgets {
                 wrapper.extend(SYSCALL);
                 find(&wrapper)
             });
-            Some(Gadgets { syscall: find(&SYSCALL)?, quiet, restorer: find(&RESTORER)? })
+            Some(Gadgets { syscall: find(&SYSCALL)?, quiet, restorer: find(&RESTORER)?, planted: None })
         })
     }
 }
@@ -97,7 +99,7 @@ impl Gadgets {
 
     /// The same in all of the process's code, for programs without a C library that can be found.
     /// Where there is none, what is missing is put behind the end of code, where the last page has
-    /// zeros that nothing executes; it stays there.
+    /// zeros that nothing executes; it stays there if this process is killed.
     pub(super) fn anywhere(target: &TargetProcess) -> Option<Gadgets> {
         let (mut syscall, mut zeros) = (None, None);
         each_code(target, &mut |start, bytes| {
@@ -112,14 +114,23 @@ impl Gadgets {
         });
         let restorer = restorers(target).first().copied();
         if let (Some(syscall), Some(restorer)) = (syscall, restorer) {
-            return Some(Gadgets { syscall, quiet: None, restorer });
+            return Some(Gadgets { syscall, quiet: None, restorer, planted: None });
         }
         let tail = zeros?;
         let mut code = [0; TAIL_BYTES];
         code[..RESTORER.len()].copy_from_slice(&RESTORER);
         code[TAIL_BYTES - SYSCALL.len()..].copy_from_slice(&SYSCALL);
         target.write(tail, &code).ok()?;
-        Some(Gadgets { syscall: tail + (TAIL_BYTES - SYSCALL.len()) as u64, quiet: None, restorer: tail })
+        let syscall = tail + (TAIL_BYTES - SYSCALL.len()) as u64;
+        Some(Gadgets { syscall, quiet: None, restorer: tail, planted: Some(tail) })
+    }
+
+    /// Takes away what was put there, when no thread needs it any more.
+    pub(super) fn remove(&self, target: &TargetProcess) {
+        if let Some(tail) = self.planted {
+            // What stays does nothing.
+            _ = target.write(tail, &[0; TAIL_BYTES]);
+        }
     }
 }
 

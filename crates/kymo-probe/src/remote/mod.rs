@@ -2,8 +2,8 @@
 //! writes the stubs, and nothing else of it is in the program.
 //!
 //! ```text
-//!   plan.rs      what can be patched: functions' begins; where calls are timed, all of their exits, too
-//!   build.rs     stubs and counters for one module's functions, at the addresses where they will lie
+//!   plan.rs      what can be patched: functions' begins; all of their exits, where calls are timed
+//!   build.rs     stubs and counters for one module's functions, where they will lie
 //!   attached.rs  the engine: reads the counters, restores the code
 //!   command.rs   a command, from before its first instruction
 //!   kymo_perf::inject::RemoteTarget    maps memory, holds threads, writes

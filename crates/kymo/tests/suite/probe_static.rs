@@ -5,6 +5,7 @@
 //! function `i` is called `4 * (i % 3 + 1)` times in each round, and what comes of it is printed.
 
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -145,26 +146,36 @@ func main() {
     text + "}\n"
 }
 
-/// Makes a program of a source; nothing, loudly, where that cannot be.
+/// Makes a program of a source, or copies what was made of it before; nothing, loudly, where that
+/// cannot be.
 fn compile(test: &str, name: &str, source: &str, command: &mut Command) -> Option<Thousand> {
+    let is_go = source.contains("\npackage main\n") || source.starts_with("package main\n");
+    let mut hasher = DefaultHasher::new();
+    (source, format!("{command:?}")).hash(&mut hasher);
+    let kept =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs").join(format!("{:016x}", hasher.finish()));
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().canonicalize().expect("a path").join(name);
-    let is_go = source.contains("\npackage main\n") || source.starts_with("package main\n");
-    let file = folder.path().join(if is_go { "source.go" } else { "source.c" });
-    std::fs::write(&file, source).expect("a source");
-    let output = command.arg("-o").arg(&program).arg(&file).output();
-    match output {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            let words = String::from_utf8_lossy(&output.stderr).into_owned();
-            skip(test, format!("{name}: {}", words.lines().next().unwrap_or("it does not compile")));
+    if !kept.exists() {
+        let file = folder.path().join(if is_go { "source.go" } else { "source.c" });
+        std::fs::write(&file, source).expect("a source");
+        let said = match command.arg("-o").arg(&program).arg(&file).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(said) = said {
+            skip(test, format!("{name}: {}", said.lines().next().unwrap_or("it does not compile")));
             return None;
         }
-        Err(error) => {
-            skip(test, format!("{name}: {error}"));
-            return None;
-        }
+        // Other tests may do the same now: the last one stays.
+        std::fs::create_dir_all(kept.parent().expect("a folder")).expect("the folder for programs");
+        let fresh = kept.with_extension(format!("{}-{test}", std::process::id()).replace(':', "-"));
+        kymo_testing::copy_program(&program, &fresh);
+        std::fs::rename(&fresh, &kept).expect("it takes its name");
+        std::fs::remove_file(&program).expect("ours");
     }
+    kymo_testing::copy_program(&kept, &program);
     let prefix = if is_go { "main.many_" } else { "many_" };
     Some(Thousand { program, prefix, _folder: folder })
 }
@@ -311,7 +322,7 @@ fn visits_while_they_run() {
             let expected = if thousand.prefix == "many_" { FUNCTIONS } else { FUNCTIONS / 2 };
             assert!(inside >= expected, "{inside}: {said}");
             assert_eq!(call(3), plain, "{}", thousand.program.display());
-            assert_eq!(code_of(running.child.id(), &thousand.program), code, "{said}");
+            assert!(code_of(running.child.id(), &thousand.program) == code, "code is not the file's: {said}");
         }
         assert_eq!(running.end(), (String::new(), Some(0)));
     }

@@ -56,7 +56,11 @@ pub(super) fn all_held(
     let moves = patches.iter().flat_map(|patch| patch.moves.iter().copied()).collect();
     let edits = patches.iter().map(edit).collect();
     let restorers = restorers(target);
-    let places = PatchSites::to_write(edits, moves, restorers.clone());
+    // A handler that has read where it interrupted its thread may write that down anywhere, as Go's
+    // does before it stops a goroutine. The word in its frame is what the search finds.
+    let kept = patches.iter().filter(|patch| patch.is_interruptible);
+    let kept = kept.flat_map(|patch| patch.moves.iter().map(|pair| pair[0])).collect();
+    let places = PatchSites::to_write(edits, moves, restorers.clone(), kept);
     let tried = HeldThreads::all(target, process, &places);
     let mut held = tried.held?;
     let mut written = held_already(target, &held, patches, &restorers);
@@ -80,7 +84,8 @@ fn edit(patch: &SitePatch) -> CodeEdit {
     CodeEdit::new(patch.at, patch.from, patch.to)
 }
 
-/// Writes while threads are held, of which none stands inside of a site.
+/// Writes while threads are held, of which none stands inside of a site. Only sites that have what
+/// they are said to have are written, so what is put back over the others changes nothing.
 /// Signals' frames on stacks were looked for by those who hold, by where handlers return to
 /// (`restorers`); all of memory is searched where that is not enough.
 pub(super) fn held_already(
@@ -97,22 +102,43 @@ pub(super) fn held_already(
     let chosen: Vec<&SitePatch> =
         patches.iter().filter(|patch| !refused.contains_key(&patch.group)).collect();
     let writer = held.write_edits(target, chosen.iter().map(|patch| edit(patch)).collect());
-    let is_now = |patch: &SitePatch, bytes: [u8; SITE_BYTES as usize]| {
-        let mut now = [0; SITE_BYTES as usize];
-        target.read(patch.at, &mut now).is_ok() && now == bytes
-    };
+    let mut now = CodeReader { target, at: 0, bytes: Vec::new() };
     for patch in &chosen {
-        if !is_now(patch, patch.to) {
+        if now.site(patch.at) != Some(patch.to) {
             refused.insert(patch.group, CHANGED);
         }
     }
     // Of functions that have become so by half.
-    let back = chosen.iter().filter(|patch| refused.contains_key(&patch.group) && is_now(patch, patch.to));
+    let back = chosen.iter().filter(|patch| refused.contains_key(&patch.group));
     let back: Vec<CodeEdit> = back.map(|patch| CodeEdit::new(patch.at, patch.to, patch.from)).collect();
     if !back.is_empty() {
         held.write_edits(target, back);
     }
     PatchOutcome { refused, stopped: begun.elapsed(), writer, is_left: false }
+}
+
+/// Reads sites of a process, neighbours together.
+struct CodeReader<'a> {
+    target: &'a TargetProcess,
+    /// Where what was read last begins.
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl CodeReader<'_> {
+    /// The bytes of a site as they are now, but for those of an earlier reading.
+    fn site(&mut self, at: u64) -> Option<[u8; SITE_BYTES as usize]> {
+        const MOST_BYTES: usize = 64 << 10;
+        let is_in = at >= self.at && at + SITE_BYTES <= self.at + self.bytes.len() as u64;
+        if !is_in {
+            self.at = at;
+            self.bytes.resize(MOST_BYTES, 0);
+            let read = self.target.read_some(at, &mut self.bytes);
+            self.bytes.truncate(read);
+        }
+        let from = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        self.bytes.get(from..from + SITE_BYTES as usize)?.try_into().ok()
+    }
 }
 
 /// Refuses functions of which memory has an address inside of a site.
