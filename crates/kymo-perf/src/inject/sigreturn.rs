@@ -155,7 +155,9 @@ fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
 /// Shows the code that the process has mapped from files: addresses and bytes.
 fn each_code(target: &TargetProcess, show: &mut dyn FnMut(u64, &[u8])) {
     let maps = target.maps().unwrap_or_default();
-    let code = Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0 && mapping.path.starts_with(b"/"));
+    // Not stubs that a killed kymo has left: they are shared memory, which cannot be written.
+    let is_file = |path: &[u8]| path.starts_with(b"/") && !path.starts_with(b"/memfd:");
+    let code = Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0 && is_file(mapping.path));
     for mapping in code {
         let bytes = mapping.end.saturating_sub(mapping.start).min(MOST_CODE_BYTES);
         let mut bytes = vec![0; bytes as usize];
