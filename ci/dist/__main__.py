@@ -17,17 +17,17 @@ import sys
 import tomllib
 
 from . import pack, sbom
-from .build import GLIBC, Failed, Tools, build, run
+from .build import GLIBC, Failed, Tools, build, run, source_date, tracked
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 # Of different depth and length, so that a path that remains in a package makes it differ.
 FIRST, SECOND = "first", "again/in/another-folder"
 
 
-def make(target, name, tools):
-    """Builds in a folder below target/dist, and returns the folder of the packages."""
+def make(target, name, tools, tree, names, date):
+    """Builds files of a tree in a folder below target/dist, and returns the folder of the packages."""
     folder = target / "dist" / name
-    stage, env = build(ROOT, folder, tools)
+    stage, env = build(tree, names, folder, tools, date)
     source = folder / "source"
     version = tomllib.loads((source / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     date = int(env["SOURCE_DATE_EPOCH"])
@@ -52,7 +52,8 @@ def main():
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
     try:
         tools = Tools(target / "tools")
-        out = make(target, FIRST, tools)
+        names, date = tracked(ROOT), source_date(ROOT)
+        out = make(target, FIRST, tools, ROOT, names, date)
         packages = target / "dist/packages"
         shutil.rmtree(packages, ignore_errors=True)
         shutil.copytree(out, packages)
@@ -60,7 +61,8 @@ def main():
             print(f"{path.stat().st_size:>12,} {path.name}")
         print(f"for glibc {GLIBC} and newer: {packages}")
         if args.verify:
-            verify(packages, make(target, SECOND, tools))
+            # Of the same files, whatever has been written since.
+            verify(packages, make(target, SECOND, tools, target / "dist" / FIRST / "source", names, date))
     except (Failed, OSError) as error:
         print(f"make dist: {error}", file=sys.stderr)
         return 1

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+HERE = pathlib.Path(__file__).parent
 TARGET = "x86_64-unknown-linux-gnu"
 # The oldest glibc for which Rust's own standard library is built.
 GLIBC = "2.17"
@@ -50,10 +51,14 @@ class Tools:
         return self.folder / "bin" / name
 
 
-def copy_sources(root, folder):
-    """Copies what git tracks, as it is now. Files keep their times, so that cargo builds what has changed."""
-    names = run("git", "ls-files", "-z", cwd=root).split("\0")[:-1]
-    wanted = {folder / name for name in names if (root / name).is_file()}
+def tracked(root):
+    """The names of the files that git tracks."""
+    return [name for name in run("git", "ls-files", "-z", cwd=root).split("\0")[:-1] if (root / name).is_file()]
+
+
+def copy_sources(root, names, folder):
+    """Copies files as they are now. They keep their times, so that cargo builds what has changed."""
+    wanted = {folder / name for name in names}
     for path in [path for path in folder.rglob("*") if path.is_file() and path not in wanted]:
         path.unlink()
     for path in wanted:
@@ -69,22 +74,22 @@ def source_date(root):
     return run("git", "log", "-1", "--format=%ct", cwd=root).strip()
 
 
-def environment(root, folder, tools):
+def environment(folder, tools, date):
     """What cargo and its tools are told. No path of this machine remains in what they write."""
     cargo_home = pathlib.Path(os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo"))
     registries = sorted((cargo_home / "registry/src").glob("*"))
-    sysroot = run("rustc", "--print", "sysroot", cwd=root).strip()
+    sysroot = run("rustc", "--print", "sysroot").strip()
     # The last that fits is used.
     names = {tools.folder: "/tools", folder: "/kymo", **{path: "/cargo" for path in registries}}
     rust = [f"--remap-path-prefix={path}={name}" for path, name in names.items()]
     rust += [f"--remap-path-prefix={sysroot}/lib/rustlib/src/rust=/rust"]
     # The name by which debuggers find the debug information.
-    compiler = str(root / "ci/dist/zig-cc")
+    compiler = str(HERE / "zig-cc")
     # As a flag, so that build scripts are linked as usual. The build ID leads debuggers to the debug information.
     rust += [f"-Clinker={compiler}", "-Clink-arg=-Wl,--build-id=sha1"]
     lower = TARGET.replace("-", "_")
     return os.environ | {
-        "SOURCE_DATE_EPOCH": source_date(root),
+        "SOURCE_DATE_EPOCH": date,
         "CARGO_TARGET_DIR": str(folder / "build"),
         "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(rust),
         f"CC_{lower}": compiler,
@@ -113,13 +118,13 @@ def check_glibc(path):
         raise Failed(f"{path} needs glibc {needed[0]}.{needed[1]}, and must run with {GLIBC}: `objdump -T` shows why")
 
 
-def build(root, folder, tools):
-    """Builds in a folder, and returns the one with all that packages contain."""
+def build(root, names, folder, tools, date):
+    """Builds these files of a tree in a folder, and returns the one with all that packages contain."""
     source = folder / "source"
     source.mkdir(parents=True, exist_ok=True)
-    copy_sources(root, source)
+    copy_sources(root, names, source)
     run("cargo", "fetch", "--quiet", "--locked", f"--target={TARGET}", cwd=source)
-    env = environment(root, folder, tools)
+    env = environment(folder, tools, date)
     run("cargo", "build", "--locked", "--package=kymo", "--profile=dist", f"--target={TARGET}", cwd=source, env=env)
     output = folder / "build" / TARGET / "dist"
     check_glibc(output / "kymo")

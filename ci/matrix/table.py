@@ -41,7 +41,7 @@ def page(results, kernels, variants):
         "`make matrix` boots the cloud kernels of four Debian releases in virtual machines, tries each line",
         "below, and checks what comes of it: the number of hits, lost samples, the program's own output, and",
         "whether perf of that release reads the recording. The machines have two CPUs and no hardware",
-        "counters. This is the table of one run.",
+        "counters, but for those below that say so.",
         "",
         "A *no* is a refusal: kymo ends with the documented status and says why. The reasons are below.",
         "",
@@ -57,13 +57,14 @@ def page(results, kernels, variants):
             out.append(f"| {row.title} | {' | '.join(cell(by_kernel.get(kernel), notes) for kernel in kernels)} |")
         out.append("")
     for variant in variants:
-        there = [result for result in results if result.variant == variant.name]
+        there = [result for result in results if result.variant == variant.name and result.outcome]
         if not there:
             continue
-        out += [f"## {variant.title}", "", *header(kernels)]
+        tried = [kernel for kernel in kernels if any(result.kernel == kernel for result in there)]
+        out += [f"## {variant.title[0].upper()}{variant.title[1:]}", "", *header(tried)]
         for row in dict.fromkeys(result.row for result in there):
             by_kernel = {result.kernel: result for result in there if result.row == row}
-            out.append(f"| {row.title} | {' | '.join(cell(by_kernel.get(kernel), notes) for kernel in kernels)} |")
+            out.append(f"| {row.title} | {' | '.join(cell(by_kernel.get(kernel), notes) for kernel in tried)} |")
         out.append("")
     wrong = [result for result in results if result.outcome and result.deviation()]
     if wrong:
