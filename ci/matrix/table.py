@@ -1,6 +1,7 @@
 """The results as text and as a page of the book."""
 
 import dataclasses
+import textwrap
 
 from . import rows
 
@@ -38,16 +39,16 @@ def page(results, kernels, variants):
     out = [
         "# Kernels",
         "",
-        "`make matrix` boots the cloud kernels of four Debian releases in virtual machines, tries each line",
-        "below, and checks what comes of it: the number of hits, lost samples, the program's own output, and",
-        "whether perf of that release reads the recording. The machines have two CPUs and no hardware",
+        "`make matrix` boots the cloud kernels of four Debian releases in virtual machines, and tries each",
+        "line below. It checks what comes of it: the number of hits, lost samples, and the program's own",
+        "output. perf of that release must read the recording. The machines have two CPUs and no hardware",
         "counters, but for those below that say so.",
         "",
         "A *no* is a refusal: kymo ends with the documented status and says why. The reasons are below.",
         "",
     ]
     releases = ", ".join(f"{kernel} is Debian's {release}" for kernel, release in kernels.items())
-    out += [f"{releases}.", ""]
+    out += [textwrap.fill(f"{releases}.", 100, break_on_hyphens=False), ""]
     notes = []
     for group in dict.fromkeys(result.row.group for result in plain):
         out += [f"## {group}", "", *header(kernels)]
@@ -69,10 +70,13 @@ def page(results, kernels, variants):
     wrong = [result for result in results if result.outcome and result.deviation()]
     if wrong:
         out += ["## Not as expected in this run", ""]
-        out += [f"- {result.kernel}, {result.row.group}, {result.row.title}: {result.deviation()}." for result in wrong]
+        for result in wrong:
+            place = f"{result.kernel}, {result.row.group}, {result.row.title}"
+            out.append(textwrap.fill(f"- {place}: {result.deviation()}.", 100, subsequent_indent="  "))
         out.append("")
     out += ["## Why", ""]
-    out += [f"{number}. {reason}." for number, reason in enumerate(notes, 1)]
+    for number, reason in enumerate(notes, 1):
+        out.append(textwrap.fill(f"{number}. {reason}.", 100, subsequent_indent="   ", break_on_hyphens=False))
     return "\n".join(out) + "\n"
 
 
