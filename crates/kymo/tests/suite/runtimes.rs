@@ -164,8 +164,8 @@ fn growing(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, program))
 }
 
-/// Checks a Go program whose stacks are copied while calls are timed: each call is counted once,
-/// though functions begin anew when their stack has grown, each return
+/// Checks a Go program whose stacks are copied while calls are timed, by stubs and by the kernel:
+/// each call is counted once, though functions begin anew when their stack has grown, each return
 /// is timed though it happens on another stack and another thread, and panics leave nothing that is
 /// taken for another call's.
 #[test]
@@ -174,10 +174,12 @@ fn goroutines_move_and_their_stacks_grow() {
     let program = text(&program);
     let plain = run(Command::new(program).arg("20"));
     let truth = truth(&plain.stdout);
-    for _ in 0..rounds() {
-        let (own, counts, said) = probed(&["--ret"], &["main.*"], &[program, "20"]);
+    for engine in ["auto", "kernel"].into_iter().cycle().take(2 * rounds()) {
+        let (own, counts, said) = probed(&["--ret", "--engine", engine], &["main.*"], &[program, "20"]);
         assert_eq!((said.code, &own), (Some(5), &plain.stdout), "{}", said.stderr);
-        said.says("Go walks its own stacks");
+        if engine == "auto" {
+            said.says("without a library in the program");
+        }
         assert_eq!(truth.len(), 5, "{}", plain.stdout);
         for (name, wanted) in &truth {
             assert_eq!(counts.get(*name), Some(wanted), "{name}: {}", said.stderr);
