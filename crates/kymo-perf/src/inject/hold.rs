@@ -27,14 +27,17 @@
 //! all others are let go until it stops, and then interrupted again while it stands. A program that
 //! executes another one ([`Reaper`]) is not held. A process that shares this one's memory without
 //! being one of its threads is not seen, unless it is a child of `vfork`.
+mod stacks;
+
 use super::code_writes::{self, CodeEdit, CodeWriter};
 use super::reap::Reaper;
 use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
 use super::target::TargetProcess;
-use crate::proc::{self, Mappings};
+use crate::proc;
 use crate::sys::ptrace::{PtraceStop, Traced};
 use kymo_core::probe::wire::EDIT_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stacks::Stacks;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -61,12 +64,6 @@ const TRIES: u32 = 50;
 const MOST_PAUSE: Duration = Duration::from_millis(200);
 /// Lists until nobody new is found: each finds who was made while the one before was read.
 const LISTS: usize = 1000;
-/// Of all stacks together, and of one, looked at for what signals have interrupted.
-const ALL_STACKS_BYTES: usize = 64 << 20;
-const LEAST_STACK_BYTES: usize = 16 << 10;
-const MOST_STACK_BYTES: usize = 1 << 20;
-/// Stacks of one thread: handlers may run on another one than what they have interrupted.
-const STACKS: usize = 8;
 /// More sites than any program has functions.
 const MOST_SITES: u32 = 8 << 20;
 /// Places where handlers return to: that of the C library, and those of who does without. Each word
@@ -379,7 +376,7 @@ impl HeldThreads {
 
     /// Puts each thread where it can go on after the writing.
     fn look(&self, target: &TargetProcess, places: &PatchSites, stacks: &Stacks) -> Result<(), Failed> {
-        let most = (ALL_STACKS_BYTES / self.threads.len().max(1)).clamp(LEAST_STACK_BYTES, MOST_STACK_BYTES);
+        let most = stacks::most_bytes(self.threads.len());
         let mut buffer = Vec::new();
         for HeldThread { traced, .. } in &self.threads {
             let mut registers = match traced.registers() {
@@ -511,88 +508,6 @@ pub(super) fn is_stopped(tid: i32) -> bool {
     proc::state(tid, tid) == Some('T')
 }
 
-/// Where stacks end: the process's mappings, before anybody was stopped.
-#[derive(Debug)]
-struct Stacks(Vec<(u64, u64)>);
-
-impl Stacks {
-    fn of(target: &TargetProcess) -> Stacks {
-        let maps = target.maps().unwrap_or_default();
-        let writable = Mappings::new(&maps).filter(|mapping| mapping.prot & 2 != 0);
-        Stacks(writable.map(|mapping| (mapping.start, mapping.end)).collect())
-    }
-
-    /// From a stack pointer on, as far as it is one mapping, `most` at most. A mapping that is
-    /// newer is read as far as it reaches.
-    fn bytes(&self, pointer: u64, most: usize) -> usize {
-        let at = self.0.partition_point(|(start, _)| *start <= pointer);
-        let end = at.checked_sub(1).map(|at| self.0[at].1).filter(|end| *end > pointer);
-        end.map_or(LEAST_STACK_BYTES, |end| usize::try_from(end - pointer).unwrap_or(most)).min(most)
-    }
-
-    /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What
-    /// only looks like that is memory that nobody reads, or holds what the program itself has
-    /// copied from there.
-    fn look(
-        &self,
-        target: &TargetProcess,
-        pointer: u64,
-        places: &PatchSites,
-        most: usize,
-        buffer: &mut Vec<u8>,
-    ) {
-        let mut pointers = vec![pointer];
-        let mut next = 0;
-        while let Some(&pointer) = pointers.get(next) {
-            next += 1;
-            buffer.resize(self.bytes(pointer, most), 0);
-            let read = target.read_some(pointer, buffer);
-            let scanned = pointer..pointer.saturating_add(read as u64);
-            for frame in frames(&buffer[..read], &places.restorers) {
-                if let PcRelation::Moves(to) = places.stand(frame.rip)
-                    && !places.kept.contains(&frame.rip)
-                {
-                    _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
-                }
-                if !scanned.contains(&frame.rsp) && pointers.len() < STACKS && !pointers.contains(&frame.rsp)
-                {
-                    pointers.push(frame.rsp);
-                }
-            }
-        }
-    }
-}
-
-/// What the kernel leaves on a stack when it runs a handler: the address where that returns to, and
-/// the interrupted registers behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SignalFrame {
-    /// From the beginning of what was looked at.
-    at: usize,
-    rip: u64,
-    rsp: u64,
-}
-
-const FRAME_RSP: u64 = 8 + 160;
-const FRAME_RIP: u64 = 8 + 168;
-const FRAME_SEGMENTS: usize = 8 + 184;
-
-fn frames<'a>(stack: &'a [u8], restorers: &'a [u64]) -> impl Iterator<Item = SignalFrame> + 'a {
-    let word = |at: usize| {
-        let bytes = stack.get(at..at + 8)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
-    (0..stack.len().saturating_sub(FRAME_SEGMENTS)).step_by(8).filter_map(move |at| {
-        if !restorers.contains(&word(at)?) {
-            return None;
-        }
-        // User code of 64 bits.
-        let plausible = word(at + FRAME_SEGMENTS)? & 0xffff == 0x33;
-        let (rip, rsp) = (word(at + FRAME_RIP as usize)?, word(at + FRAME_RSP as usize)?);
-        plausible.then_some(SignalFrame { at, rip, rsp })
-    })
-}
-
 /// The number in our namespace of a thread that has this one in its own.
 pub(super) fn thread_named(pid: i32, own: u32) -> Option<i32> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
@@ -652,24 +567,6 @@ mod tests {
         };
         assert!(PatchSites::read(&target, &said(8)).is_ok());
         assert!(PatchSites::read(&target, &said(9)).is_err());
-    }
-
-    /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out,
-    /// and that other words are not taken for it.
-    #[test]
-    fn interrupted() {
-        let mut stack = vec![0u8; 4096];
-        let mut put = |at: usize, word: u64| stack[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        put(64, 0x7000);
-        put(64 + FRAME_RSP as usize, 0x1234);
-        put(64 + FRAME_RIP as usize, 0x5678);
-        put(64 + FRAME_SEGMENTS, 0x2b_0000_0000_0033);
-        put(1024, 0x7000);
-        put(4088, 0x7000);
-        let found: Vec<SignalFrame> = frames(&stack, &[0x6000, 0x7000]).collect();
-        assert_eq!(found, [SignalFrame { at: 64, rip: 0x5678, rsp: 0x1234 }]);
-        assert_eq!(frames(&stack[..100], &[0x7000]).count(), 0);
-        assert_eq!(frames(&[], &[0x7000]).count(), 0);
     }
 
     const EXECS: &str = "KYMO_TEST_EXECUTES_ITSELF";
