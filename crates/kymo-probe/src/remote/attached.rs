@@ -148,7 +148,7 @@ fn clean(
             let is_left = match owners.get(&page) {
                 Some(known) => *known,
                 None => {
-                    let is_left = target.leftover(jump.to)?.is_some();
+                    let is_left = target.leftover(jump.to)?;
                     owners.insert(page, is_left);
                     is_left
                 }

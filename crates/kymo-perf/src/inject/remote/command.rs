@@ -137,7 +137,7 @@ impl RemoteTarget for CommandStop {
         Ok(written)
     }
 
-    fn leftover(&self, address: u64) -> Result<Option<()>, String> {
-        Owner::of(&self.target, address)
+    fn leftover(&self, address: u64) -> Result<bool, String> {
+        Owner::is_gone(&self.target, address)
     }
 }

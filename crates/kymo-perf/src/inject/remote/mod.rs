@@ -72,11 +72,11 @@ pub trait RemoteTarget {
     /// Why they do not; then nothing was written.
     fn write(&mut self, patches: &[SitePatch]) -> Result<PatchOutcome, String>;
 
-    /// Whether an address lies in stubs of a kymo that is gone; `None` if it lies in none.
+    /// Whether an address lies in stubs of a kymo that is gone.
     ///
     /// # Errors
     /// That their owner is alive, or cannot be known.
-    fn leftover(&self, address: u64) -> Result<Option<()>, String>;
+    fn leftover(&self, address: u64) -> Result<bool, String>;
 }
 
 /// A process that runs, and cannot load the agent.
@@ -182,7 +182,7 @@ impl RemoteTarget for RemoteProcess {
             .map_err(|error| error.to_string())?
     }
 
-    fn leftover(&self, address: u64) -> Result<Option<()>, String> {
-        Owner::of(&self.target, address)
+    fn leftover(&self, address: u64) -> Result<bool, String> {
+        Owner::is_gone(&self.target, address)
     }
 }

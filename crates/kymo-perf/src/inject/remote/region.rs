@@ -7,7 +7,7 @@ use super::super::memory;
 use super::super::refusal::EnterError;
 use super::super::target::TargetProcess;
 use crate::proc::Mappings;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, fstat, major, minor};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -250,21 +250,29 @@ impl RegionCounts<'_> {
     }
 }
 
+/// The device that files in memory are on, as lists of mappings name it.
+fn memory_device() -> Result<(u32, u32), String> {
+    let device = memory::create(STUBS, PAGE_BYTES).and_then(|file| Ok(fstat(&file)?.st_dev));
+    let device = device.map_err(|error| format!("memory files cannot be told from others: {error}"))?;
+    Ok((major(device), minor(device)))
+}
+
 /// Whose stubs there are in a process.
 pub(super) struct Owner;
 
 impl Owner {
-    /// Whether an address lies in stubs whose owner is gone; an error if it lives, or cannot be
-    /// known.
-    pub(super) fn of(target: &TargetProcess, address: u64) -> Result<Option<()>, String> {
+    /// Whether an address lies in stubs whose owner is gone; an error if that one lives, or if it
+    /// cannot be known.
+    pub(super) fn is_gone(target: &TargetProcess, address: u64) -> Result<bool, String> {
         let maps = target.maps().map_err(|error| error.to_string())?;
         let mut mappings = Mappings::new(&maps);
         let is_stubs = |path: &[u8]| path.starts_with(format!("/memfd:{STUBS}").as_bytes());
         let Some(mapping) = mappings.find(|mapping| (mapping.start..mapping.end).contains(&address)) else {
-            return Ok(None);
+            return Ok(false);
         };
-        if !is_stubs(mapping.path) {
-            return Ok(None);
+        // A file of that path in a file system that the program serves itself need not ever open.
+        if !is_stubs(mapping.path) || (mapping.major, mapping.minor) != memory_device()? {
+            return Ok(false);
         }
         let path = format!("/proc/{}/map_files/{:x}-{:x}", target.pid, mapping.start, mapping.end);
         let file = File::open(path).map_err(|error| {
@@ -273,7 +281,7 @@ impl Owner {
             )
         })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(())),
+            Ok(()) => Ok(true),
             Err(_) => Err("another kymo has patched it; end that one first".to_owned()),
         }
     }
