@@ -22,6 +22,7 @@ use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
 use kymo_data::{Compressor, EventSpec, Features, abi};
 use kymo_perf::evlist::{Evlist, MappedRing, Note};
 use kymo_perf::hotplug::CpuGap;
+use kymo_perf::proc::ProcessMemory;
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::Workload;
@@ -106,6 +107,10 @@ impl Session {
             && let Some(workload) = &workload
         {
             plan.set_command(workload.pid());
+        }
+        if plan.reduces() {
+            // Before there are buffers.
+            ProcessMemory::prepare();
         }
         let (observer, events, rings) = open(&kernel, &mut plan)?;
         let (kept, rings): (Vec<_>, Vec<_>) =

@@ -280,6 +280,15 @@ fn devices_in(mounts: &str) -> Vec<(u32, u32)> {
 }
 
 impl ProcessMemory {
+    /// Starts a helper for the first read. It is a copy of this process: made later, it has this
+    /// process copy each page of its buffers at the next write, with all its CPUs interrupted.
+    pub fn prepare() {
+        // Without one, the first read asks again.
+        if let Ok(helper) = MemoryReader::take() {
+            helper.give_back();
+        }
+    }
+
     /// Opens it for reading.
     ///
     /// # Errors
