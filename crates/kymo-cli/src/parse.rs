@@ -4,6 +4,7 @@ use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{CallGraph, Overload, RecordingClock, Scope};
+use std::time::Duration;
 
 /// A list of CPUs, as one value of the command line.
 #[derive(Clone, Debug)]
@@ -22,6 +23,29 @@ pub fn parse_events(texts: &[String], machine: &Machine) -> Result<Vec<Selected>
         events.extend(found.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
     }
     Ok(events)
+}
+
+/// A time: a number with ns, us, ms, s, m or h, of seconds without.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number: f64 =
+        text[..text.len() - unit.len()].parse().map_err(|_| "expected a time such as 10 or 500ms")?;
+    let seconds = match unit {
+        "ns" => number / 1e9,
+        "us" => number / 1e6,
+        "ms" => number / 1000.0,
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err("expected a time in ns, us, ms, s, m or h".into()),
+    };
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "expected a time above zero".into())
 }
 
 /// Samples per second, or `max` as [`u64::MAX`].
@@ -187,4 +211,21 @@ pub fn parse_clock(text: &str) -> Result<RecordingClock, String> {
 /// What was expected.
 pub fn parse_scope(text: &str) -> Result<Scope, String> {
     Scope::parse(text).ok_or_else(|| "expected cgroup, filtered, inherit or thread-cpu".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks times with and without units, and that what is none is refused.
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("100us"), Ok(Duration::from_micros(100)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "x", "0", "-1", "5y", "1e400"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
 }

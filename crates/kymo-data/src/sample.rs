@@ -291,10 +291,12 @@ impl SampleLayout {
         }
     }
 
-    /// Where a sample's body has the instruction pointer.
-    pub fn ip_offset(&self) -> Option<usize> {
-        let before = if self.sample_type & PERF_SAMPLE_IDENTIFIER != 0 { 8 } else { 0 };
-        (self.sample_type & PERF_SAMPLE_IP != 0).then_some(before)
+    /// Where a sample's body has a field of one word (`PERF_SAMPLE_IP` to `PERF_SAMPLE_PERIOD`), if
+    /// it has it.
+    pub fn field_offset(&self, field: u64) -> Option<usize> {
+        let before = (self.sample_type & FIXED & (field - 1)).count_ones();
+        let identifier = u32::from(self.sample_type & PERF_SAMPLE_IDENTIFIER != 0);
+        (self.sample_type & FIXED & field != 0).then_some(8 * (before + identifier) as usize)
     }
 
     /// Which fields a sample has.

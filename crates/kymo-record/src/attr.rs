@@ -1,9 +1,10 @@
 //! From a selected event to the attr that records it: sample contents, targets, tracking.
 use crate::options::{CallGraph, CpuMode, Options, Rate};
 use crate::ring_size;
+use crate::waits;
 use kymo_data::abi;
 use kymo_perf::evlist::{Request, SIDE_RING_PAGES};
-use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
+use kymo_perf::selector::{CallGraph as EventCallGraph, Overrides, Sampling, Selected};
 use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
 
 /// The registers that a user stack is unwound from.
@@ -70,7 +71,7 @@ pub(crate) fn request(
     if options.data || attr.type_ == Perf::BREAKPOINT {
         attr.sample_type |= Perf::SAMPLE_ADDR;
     }
-    set_call_graph(&mut attr, selected, options);
+    set_call_graph(&mut attr, &selected.overrides, options);
     set_fields(&mut attr, selected, options);
     if options.no_samples {
         attr.set_freq(0);
@@ -137,12 +138,16 @@ fn set_fields(attr: &mut perf_event_attr, selected: &Selected, options: &Options
         attr.sample_type |= abi::PERF_SAMPLE_REGS_INTR;
         attr.sample_regs_intr = fields.interrupt_registers;
     }
-    if options.tracking.cgroups {
-        attr.sample_type |= abi::PERF_SAMPLE_CGROUP;
-    }
+    set_cgroup(attr, options);
     if let Some(mode) = options.mode {
         attr.set_exclude_user(u64::from(mode == CpuMode::Kernel));
         attr.set_exclude_kernel(u64::from(mode == CpuMode::User));
+    }
+}
+
+fn set_cgroup(attr: &mut perf_event_attr, options: &Options) {
+    if options.tracking.cgroups {
+        attr.sample_type |= abi::PERF_SAMPLE_CGROUP;
     }
 }
 
@@ -174,6 +179,21 @@ pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
 
 /// An event that takes what is told of Python's frames, before each sample.
 pub(crate) fn python(options: &Options, common: &Common) -> Request {
+    Request::new("python", written_by_programs(options, common))
+}
+
+/// An event that takes what is told of waits, with the stack of the thread that waited or of the one
+/// that wakes it.
+pub(crate) fn waits(options: &Options, common: &Common) -> Request {
+    let mut attr = written_by_programs(options, common);
+    attr.sample_type |= Perf::SAMPLE_CPU | Perf::SAMPLE_PERIOD;
+    set_call_graph(&mut attr, &Overrides::default(), options);
+    set_cgroup(&mut attr, options);
+    Request::new(waits::OFF_CPU, attr)
+}
+
+/// An event of which a program in the kernel writes each sample.
+fn written_by_programs(options: &Options, common: &Common) -> perf_event_attr {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;
     attr.config = Perf::SW_BPF_OUTPUT;
@@ -186,7 +206,7 @@ pub(crate) fn python(options: &Options, common: &Common) -> Request {
     attr.read_format = Perf::FORMAT_ID;
     attr.set_disabled(1);
     finish(&mut attr, options, common);
-    Request::new("python", attr)
+    attr
 }
 
 fn finish(attr: &mut perf_event_attr, options: &Options, common: &Common) {
@@ -230,8 +250,8 @@ fn set_rate(attr: &mut perf_event_attr, own: Sampling, asked: Rate) {
     attr.sample_period = value;
 }
 
-fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Options) {
-    let call_graph = match selected.overrides.call_graph {
+fn set_call_graph(attr: &mut perf_event_attr, overrides: &Overrides, options: &Options) {
+    let call_graph = match overrides.call_graph {
         Some(EventCallGraph::None) => CallGraph::None,
         Some(EventCallGraph::FramePointers | EventCallGraph::Lbr) => CallGraph::FramePointers,
         Some(EventCallGraph::Dwarf(bytes)) => {
@@ -261,7 +281,7 @@ fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Opt
         Some(CpuMode::Kernel) => attr.set_exclude_callchain_user(1),
         None => {}
     }
-    if let Some(frames) = selected.overrides.max_stack {
+    if let Some(frames) = overrides.max_stack {
         attr.sample_max_stack = frames;
     }
 }

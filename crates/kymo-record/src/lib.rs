@@ -117,6 +117,7 @@ mod synth;
 mod targets;
 mod throttle;
 mod user_rings;
+mod waits;
 mod writer;
 
 pub use account::{Claimed, LossAccount, Unwound};

@@ -5,6 +5,7 @@ use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::python::Interpreters;
 use crate::scope::Scope;
+use crate::waits::Waits;
 use kymo_perf::bpf::{BpfError, Follow, FollowOptions, FollowedBitmap, Follower, PythonWalker};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
@@ -21,6 +22,7 @@ pub(crate) struct Observer {
     pen: Option<OwnCgroup>,
     follower: Option<Follower>,
     pub(crate) python: Option<Python>,
+    pub(crate) waits: Option<Waits>,
 }
 
 /// What walks the frames of Python, and the interpreters whose frames are walked.
@@ -81,6 +83,10 @@ impl Observer {
             }
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
+        if let Some((event, options)) = plan.wait_event.zip(plan.options.waits.as_ref()) {
+            let waits = Waits::start(event, observer.follower.as_ref(), options);
+            observer.waits = Some(waits.map_err(|error| error.to_string())?);
+        }
         if plan.options.overload == Overload::Pause && plan.observe_command && observer.cgroup.is_none() {
             observer.pen = pen(&plan.observed.tasks)
                 .inspect_err(|error| {
@@ -110,6 +116,11 @@ impl Observer {
                 }
             }
         }
+        if let Some(waits) = &self.waits {
+            for (cpu, fd) in events.event_fds(waits.event) {
+                waits.tracer.write_to(cpu.try_into().unwrap_or(0), fd)?;
+            }
+        }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         if let Some(program) = follower.program() {
             events.set_bpf(program, |event| samples(&event.request.attr))?;
@@ -121,10 +132,22 @@ impl Observer {
     /// Binds the events of a CPU that were opened anew. What [`Evlist::set_bpf`] attached they
     /// have.
     pub(crate) fn bind_cpu(&self, events: &Evlist, cpu: i32) -> io::Result<()> {
-        let Some(python) = &self.python else { return Ok(()) };
-        let mut fds = events.event_fds(python.event).into_iter();
-        let found = fds.find(|(number, _)| *number == cpu);
-        found.map_or(Ok(()), |(_, fd)| python.walker.tell(cpu.try_into().unwrap_or(0), fd))
+        let of_cpu = |event: usize| {
+            let mut fds = events.event_fds(event).into_iter();
+            fds.find(|(number, _)| *number == cpu).map(|(_, fd)| fd)
+        };
+        let number = cpu.try_into().unwrap_or(0);
+        if let Some(python) = &self.python
+            && let Some(fd) = of_cpu(python.event)
+        {
+            python.walker.tell(number, fd)?;
+        }
+        if let Some(waits) = &self.waits
+            && let Some(fd) = of_cpu(waits.event)
+        {
+            waits.tracer.write_to(number, fd)?;
+        }
+        Ok(())
     }
 
     /// The processes whose records are wanted; `None` if all are, or the kernel cannot tell.

@@ -6,6 +6,7 @@ use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::user_rings::{DrainedUserRings, UserEvent};
+use crate::waits;
 use kymo_data::{Attr, Event, EventSet, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
@@ -22,10 +23,19 @@ pub(crate) struct Opened {
     pub(crate) events: Evlist,
     /// The events as the recording has them.
     pub(crate) specs: Vec<EventSpec>,
-    /// The events as the kernel writes their samples, if those have copies of stacks.
-    pub(crate) with_stacks: Option<Arc<EventSet>>,
+    /// The events as the kernel writes their samples, if the recording has them otherwise.
+    pub(crate) by_kernel: Option<Arc<EventSet>>,
     pub(crate) budget: Budget,
     pub(crate) observer: Observer,
+}
+
+impl Opened {
+    /// What records of waits have not told, when the events are off.
+    pub(crate) fn untold_waits(&self) -> Vec<u8> {
+        let waits = self.observer.waits.as_ref().zip(self.plan.wait_event);
+        let spec = waits.and_then(|(waits, event)| Some((waits, self.specs.get(event)?)));
+        spec.map(|(waits, spec)| waits.end(spec, self.plan.options.clock)).unwrap_or_default()
+    }
 }
 
 /// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way
@@ -128,10 +138,12 @@ pub(crate) fn tracing_data(
     plan: &RecordingPlan,
     user_rings: &[UserEvent],
 ) -> Result<Option<Vec<u8>>, RecordError> {
-    if plan.tracepoints.is_empty() && user_rings.is_empty() {
+    let waits = plan.wait_event.map(|_| waits::events());
+    let described: Vec<UserEvent> = user_rings.iter().cloned().chain(waits.into_iter().flatten()).collect();
+    if plan.tracepoints.is_empty() && described.is_empty() {
         return Ok(None);
     }
-    crate::formats::data(&plan.tracepoints, user_rings)
+    crate::formats::data(&plan.tracepoints, &described)
         .map(Some)
         .map_err(system("read the formats of tracepoints"))
 }

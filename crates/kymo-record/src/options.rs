@@ -1,6 +1,7 @@
 //! What to record, as the user asked for it.
 use crate::output::Output;
 use crate::scope::Scope;
+use kymo_perf::bpf::WaitOptions;
 use kymo_perf::selector::Selected;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -218,6 +219,9 @@ pub struct Options {
     pub data: bool,
     /// Context switch records.
     pub switch_events: bool,
+    /// Where threads wait: what they wait for, for how long, and who wakes them. It needs programs in
+    /// the kernel, and [`Scope::Filtered`] or whole CPUs.
+    pub waits: Option<WaitOptions>,
     /// Further fields of samples.
     pub fields: SampleFields,
     /// Further records of processes.
@@ -308,6 +312,7 @@ impl Options {
             ring_pages: None,
             data: false,
             switch_events: false,
+            waits: None,
             fields: SampleFields::default(),
             tracking: Tracking::default(),
             synthesis: Synthesis::default(),

@@ -30,6 +30,7 @@ use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
 use crate::throttle::{Pauses, Throttle};
 use crate::user_rings::DrainedUserRings;
+use crate::waits::WaitSamples;
 use crate::writer::{WriterState, WriterThread};
 use crate::{account::Unwound, synth};
 use kymo_data::{Compressor, Features};
@@ -74,6 +75,8 @@ pub(crate) struct Pipeline<'a> {
     messages: Receiver<Message>,
     throttle: Option<Throttle<'a>>,
     cpus: Option<CpuRecorder<'a>>,
+    /// For what is left of waits at the end.
+    waits: Option<Sender<Message>>,
     /// Collects names of generated code, and sends them.
     code_names: Option<(Arc<CodeWatch>, Sender<Message>)>,
     existing: Existing<'a>,
@@ -123,7 +126,7 @@ impl<'a> Base<'a> {
         let budget = &opened.budget;
         let pool = BufferPool::new(budget.buffers, budget.buffer_bytes, budget.ready, drains)
             .map_err(notifier_error)?;
-        let mut shared = DrainShared::new(pool, opened.plan.options.overload, opened.with_stacks.clone())
+        let mut shared = DrainShared::new(pool, opened.plan.options.overload, opened.by_kernel.clone())
             .map_err(notifier_error)?;
         shared.aliases = IdAliases::new(opened.specs.first().map_or(0, |spec| spec.attr.sample_type));
         let drain_requests = (0..drains).map(|_| DrainRequest::new()).collect::<io::Result<Vec<_>>>();
@@ -151,11 +154,12 @@ impl<'a> Pipeline<'a> {
         let plan = &opened.plan;
         let mut groups = sources(&opened.events, &opened.rings);
         add_user_rings(&mut groups, base.user_rings, opened.rings.len());
-        // One queue for each drain, one for the list of what existed, three for notes. Each ring
+        // One queue for each drain, one for the list of what existed, four for notes. Each ring
         // has a few places for messages that it is empty.
         let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len());
         let (mut senders, messages) =
-            channel(places.chain([1, NOTES, NOTES, NOTES])).map_err(notifier_error)?;
+            channel(places.chain([1, NOTES, NOTES, NOTES, 1])).map_err(notifier_error)?;
+        let waits = senders.pop().filter(|_| opened.observer.waits.is_some());
         let cpus = senders.pop().and_then(|sender| CpuRecorder::new(opened, sender));
         // Snapshots have no place for names.
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
@@ -194,6 +198,7 @@ impl<'a> Pipeline<'a> {
             messages,
             throttle,
             cpus,
+            waits,
             code_names,
             existing,
             existing_sender,
@@ -205,7 +210,7 @@ impl<'a> Pipeline<'a> {
     pub(crate) fn run(self, mut run_loop: RunLoop<'_>, until: Option<BorrowedFd<'_>>) -> Outcome {
         let Pipeline { base, drains, reducer, recorder, messages, throttle, cpus, existing, .. } = self;
         let Opened { plan, events, .. } = base.opened;
-        let (existing_sender, code_names) = (self.existing_sender, self.code_names);
+        let (existing_sender, code_names, waits) = (self.existing_sender, self.code_names, self.waits);
         let watch = code_names.as_ref().map(|(watch, _)| Arc::clone(watch));
         std::thread::scope(|scope| {
             let mut threads = ThreadStarter { scope, failed: None };
@@ -248,11 +253,17 @@ impl<'a> Pipeline<'a> {
             } else {
                 (None, threads.start(list))
             };
+            if let Some(waits) = &base.opened.observer.waits {
+                waits.enter_existing(plan);
+            }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
             let user_lost = run_loop.end_user_events();
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
+            }
+            if let Some(mut sender) = waits {
+                sender.send_blocking(Message::Note(base.opened.untold_waits()));
             }
             // The events are off: what is asked of programs now is not sampled.
             watch.iter().for_each(|watch| watch.end());
@@ -324,7 +335,7 @@ fn reducer<'a>(
     drains: &[DrainStage<'a>],
 ) -> Result<Option<ReducerStage<'a>>, RecordError> {
     let plan = &base.opened.plan;
-    let Some(events) = base.opened.with_stacks.as_ref().filter(|_| plan.reduces()) else { return Ok(None) };
+    let Some(events) = base.opened.by_kernel.as_ref().filter(|_| plan.reduces()) else { return Ok(None) };
     let mut of_rings: Vec<(usize, &'a DrainRequest)> = (drains.iter())
         .flat_map(|drain| drain.sources.iter().map(|source| (source.index, drain.request)))
         .collect();
@@ -339,6 +350,9 @@ fn reducer<'a>(
         let interpreters = Arc::clone(&python.interpreters);
         reducer =
             reducer.with_python(event, PythonStacks::new(interpreters, events), Arc::clone(&python.walker));
+    }
+    if let Some(event) = plan.wait_event {
+        reducer = reducer.with_waits(WaitSamples::new(Arc::clone(events), event));
     }
     if plan.observe_command {
         reducer = reducer.without_existing();

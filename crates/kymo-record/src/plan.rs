@@ -55,6 +55,8 @@ pub struct RecordingPlan {
     pub late_notes: Vec<String>,
     /// The event that takes what is told of Python's frames, if they are walked.
     pub(crate) python_event: Option<usize>,
+    /// The event that takes records of waits, if they are traced.
+    pub(crate) wait_event: Option<usize>,
     /// Why the kernel does not let them be walked after all.
     pub(crate) python_refusal: Option<String>,
     /// Whom to observe, whatever the scope.
@@ -148,6 +150,7 @@ impl RecordingPlan {
             notes,
             late_notes: Vec::new(),
             python_event: None,
+            wait_event: None,
             python_refusal: None,
             observed,
             attempts: 0,
@@ -163,8 +166,9 @@ impl RecordingPlan {
         let with_tracker = tracking_event(options, self.system());
         let starts_on_exec = self.starts_on_exec();
         let python = self.walks_python();
+        let waits = options.waits.is_some();
         let common = Common {
-            several: options.events.len() > 1 || with_tracker || python,
+            several: options.events.len() > 1 || with_tracker || python || waits,
             on_exec: starts_on_exec && options.delay.is_none(),
             system: self.system(),
             inherit: self.follow && scope == Scope::Inherit,
@@ -181,6 +185,10 @@ impl RecordingPlan {
         self.python_event = python.then_some(events.len());
         if python {
             events.push(attr::python(options, &common));
+        }
+        self.wait_event = waits.then_some(events.len());
+        if waits {
+            events.push(attr::waits(options, &common));
         }
         let tasks = || observed.tasks.clone();
         let mut targets = match scope {
@@ -307,7 +315,8 @@ impl RecordingPlan {
             && self.options.fields.user_registers == 0
             && !self.keeps_newest()
             && Arch::NATIVE.is_some();
-        unwinds && self.copies_stacks()
+        // Records of waits are completed there.
+        unwinds && self.copies_stacks() || self.wait_event.is_some()
     }
 
     /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second at once.

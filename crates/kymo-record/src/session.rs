@@ -19,6 +19,7 @@ use crate::run_loop::RunLoop;
 use crate::series::{FileListener, Limits};
 use crate::sink::Sink;
 use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
+use crate::waits::{self, Waits};
 use kymo_data::{Compressor, EventSpec, Features, abi};
 use kymo_perf::evlist::{Evlist, MappedRing, Note};
 use kymo_perf::hotplug::CpuGap;
@@ -126,7 +127,7 @@ impl Session {
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
         let user_events = user_rings.as_ref().map_or(&[][..], |user_rings| &user_rings.events);
         specs.extend(user_events.iter().map(UserEvent::spec));
-        let with_stacks = plan.copies_stacks().then(|| Arc::new(event_set(&specs)));
+        let by_kernel = (plan.copies_stacks() || plan.reduces()).then(|| Arc::new(event_set(&specs)));
         if plan.reduces() {
             for spec in &mut specs {
                 spec.attr = spec.attr.unwound().unwrap_or_else(|| std::mem::take(&mut spec.attr));
@@ -136,6 +137,11 @@ impl Session {
         // What it tells goes into chains: for readers it has no samples.
         if let Some(spec) = plan.python_event.and_then(|event| specs.get_mut(event)) {
             spec.attr.config = abi::PERF_COUNT_SW_DUMMY;
+        }
+        if let Some(spec) = plan.wait_event.and_then(|event| specs.get_mut(event)) {
+            let [off_cpu, wakeup] = waits::specs(spec);
+            *spec = off_cpu;
+            specs.push(wakeup);
         }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
@@ -153,7 +159,7 @@ impl Session {
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
-            opened: Opened { plan, rings, kept, events, specs, with_stacks, budget, observer },
+            opened: Opened { plan, rings, kept, events, specs, by_kernel, budget, observer },
             output: OpenedOutput { sink, naming, stats, compressor, features },
             kernel: text,
             workload,
@@ -258,6 +264,7 @@ impl Session {
         remarks.extend(remark);
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         remarks.extend(of_python);
+        remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

@@ -85,18 +85,27 @@ pub(super) fn attach(how: Attachment, maps: Maps, wanted: FollowRules) -> Result
     }
 }
 
+/// Attaches a program to a raw tracepoint: the link, which keeps the program, and the program, whose
+/// own descriptor may go.
+pub(super) fn attach_raw_program(
+    name: &'static str,
+    point: &CStr,
+    program: &Program,
+    types: Option<&TaskTypes>,
+) -> Result<(OwnedFd, OwnedFd), BpfError> {
+    let loaded = load(ProgramKind::RawTracepoint, name, program, types)?;
+    let link = sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+        program: name,
+        point: point.to_string_lossy().into_owned(),
+        cause,
+    })?;
+    Ok((link, loaded))
+}
+
 fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
     let types = TaskTypes::load().map_err(BpfError::Types)?;
-    let attach = |name, point: &CStr, program: &Program| -> Result<(OwnedFd, OwnedFd), BpfError> {
-        let loaded = load(ProgramKind::RawTracepoint, name, program, Some(&types))?;
-        let link = sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
-            program: name,
-            point: point.to_string_lossy().into_owned(),
-            cause,
-        })?;
-        // The link keeps the program; its own descriptor may go.
-        Ok((link, loaded))
-    };
+    let attach =
+        |name, point: &CStr, program: &Program| attach_raw_program(name, point, program, Some(&types));
     let program = program::newtask(maps, ArgumentSource::Task, ArgumentSource::Argument(1), wanted.children);
     let (link, newtask) = attach("kymo_newtask", c"task_newtask", &program)?;
     let mut links = vec![link];

@@ -22,7 +22,7 @@
 //! and renames itself at once ([`crate::workload::Workload::prepare_marking`]). From there to the
 //! exec its CPU time is what has passed, less what it was ready and waited for a CPU (an exec often
 //! moves to another).
-use super::attach::load;
+use super::attach::{attach_raw_program, load};
 use super::available::{cgroups_are_the_kernels, ids_are_the_kernels};
 use super::error::BpfError;
 use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R3, R6, R7, R8};
@@ -122,8 +122,7 @@ impl CgroupCounter {
             ("kymo_tally_exit", c"sched_process_exit", exit(&map, whose)),
         ];
         for (name, point, program) in points {
-            let loaded = load(ProgramKind::RawTracepoint, name, &program, Some(&types))?;
-            links.push(link(name, point, &loaded)?);
+            links.push(attach_raw_program(name, point, &program, Some(&types))?.0);
         }
         let mut programs = Vec::new();
         for (number, point) in (0..).zip(hits.iter().take(CgroupCounter::EVENTS)) {
@@ -131,7 +130,7 @@ impl CgroupCounter {
             let program = hit(&map, whose, number);
             programs.push(match point {
                 Some(point) => {
-                    links.push(link(NAME, point, &load(ProgramKind::RawTracepoint, NAME, &program, None)?)?);
+                    links.push(attach_raw_program(NAME, point, &program, None)?.0);
                     None
                 }
                 None => Some(load(ProgramKind::PerfEvent, NAME, &program, None)?),
@@ -168,14 +167,6 @@ impl CgroupCounter {
             hits: (HITS..LINE).map(sum).collect(),
         }
     }
-}
-
-fn link(program: &'static str, point: &CStr, loaded: &OwnedFd) -> Result<OwnedFd, BpfError> {
-    sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
-        program,
-        point: point.to_string_lossy().into_owned(),
-        cause,
-    })
 }
 
 /// The times of a task, as a program finds them, in the order of their words.

@@ -258,6 +258,11 @@ impl Follower {
         self.missed_at_entry + self.state.missed().unwrap_or(0) + skipped
     }
 
+    /// What its keys are.
+    pub(super) fn key(&self) -> FollowKey {
+        self.key
+    }
+
     /// The map of who is followed, for other programs that ask it.
     pub(super) fn followed_map(&self) -> i32 {
         self.followed.number()

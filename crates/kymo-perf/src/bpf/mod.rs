@@ -73,6 +73,7 @@
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
 //! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
 //! and tells what the kernel's copies of stacks leave out; [`uprobe`]: probes of user functions;
+//! `waits`: [`WaitTracer`], which divides each thread's time;
 //! `map` and `followed_bitmap`: the maps; `memlock`: their room on old kernels; `attach`: where
 //! programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
@@ -91,6 +92,7 @@ mod sys;
 mod tests;
 mod types;
 pub mod uprobe;
+mod waits;
 mod watch_program;
 
 pub use attach::Attachment;
@@ -103,5 +105,6 @@ pub use python::{
     FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
     StackPage, StackWish,
 };
+pub use waits::{ShortWaits, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

@@ -23,6 +23,9 @@ const SHOW_TO_OTHERS: i32 = 1;
 /// Among the flags of a new task: it is a thread of its maker's process.
 pub(super) const CLONE_THREAD: i32 = 0x1_0000;
 
+/// The CPU on which a program runs, as an index of events.
+pub(super) const THIS_CPU: u64 = 0xffff_ffff;
+
 /// Where on the stack the programs keep what they give to the kernel by address.
 const KEY: i16 = -4;
 const OTHER: i16 = -8;

@@ -108,7 +108,7 @@ pub(crate) fn ran(pid: i32, tid: i32) -> Option<u64> {
 
 /// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is
 /// gone.
-pub(crate) fn state(pid: i32, tid: i32) -> Option<char> {
+pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }

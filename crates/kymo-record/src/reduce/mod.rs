@@ -77,6 +77,7 @@ use crate::pool::BufferPool;
 use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
+use crate::waits::WaitSamples;
 use kymo_data::{Attr, EventSet, RawRecord, Record, RecordCursor, UnwindCounts, abi, retain_records};
 use kymo_perf::bpf::PythonWalker;
 use kymo_perf::sys;
@@ -140,6 +141,12 @@ impl<'a> Reducer<'a> {
         let copied_bytes = self.events.list.iter().map(|event| event.attr.sample_stack_user).max();
         self.worker.stack_pages = Some(StackPages::new(walker, copied_bytes.unwrap_or(0)));
         self.worker.python = Some((event, stacks));
+        self
+    }
+
+    /// Completes records of waits.
+    pub(crate) fn with_waits(mut self, waits: WaitSamples) -> Self {
+        self.worker.waits = Some(waits);
         self
     }
 

@@ -6,6 +6,7 @@ use super::outer_memory::OuterMemory;
 use super::stack_pages::{self, StackOutcome, StackPages};
 use crate::account::Unwound;
 use crate::python::PythonStacks;
+use crate::waits::WaitSamples;
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
 use kymo_symbols::Arch;
@@ -36,6 +37,7 @@ pub(super) struct Worker {
     /// Whose samples tell of Python's frames and of stacks, and what they told.
     pub(super) python: Option<(usize, PythonStacks)>,
     pub(super) stack_pages: Option<StackPages>,
+    pub(super) waits: Option<WaitSamples>,
     pub(super) keeps_data_mappings: bool,
 }
 
@@ -60,6 +62,7 @@ impl Worker {
             counts: Unwound::default(),
             python: None,
             stack_pages: None,
+            waits: None,
             keeps_data_mappings: true,
         }
     }
@@ -104,6 +107,10 @@ impl Worker {
                 from += size;
                 continue;
             }
+            let body = from + 8..from + size;
+            let waits = self.waits.as_ref();
+            let id = waits.and_then(|waits| waits.complete(header, bytes.get_mut(body)?));
+            let start = to;
             to += match self.sample(ring, header, bytes, from) {
                 Some((parts, user)) => {
                     parts.unwind(bytes, from, size, to, user.then_some(self.frames.as_slice()))
@@ -113,6 +120,9 @@ impl Worker {
                     size
                 }
             };
+            if let Some(Some(id)) = id {
+                bytes[start + 8..start + 16].copy_from_slice(&id.to_le_bytes());
+            }
             from += size;
         }
         // What is no record stays: whoever counts damage sees it.
@@ -161,7 +171,7 @@ impl Worker {
             .callchain
             .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
         let most = MAX_FRAMES.saturating_sub(kernel).min(parts.room());
-        let ip = sample.ip.zip(layout.ip_offset());
+        let ip = sample.ip.zip(layout.field_offset(abi::PERF_SAMPLE_IP));
         let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
         let is_whole = self.unwind((pid, tid, time_ns), &regs, (stack, &pages), most);
         if let Some(stack_pages) = &mut self.stack_pages {

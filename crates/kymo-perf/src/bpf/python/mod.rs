@@ -35,7 +35,7 @@ pub use programs::PythonMaps;
 pub use record::{PythonCode, PythonFrame, PythonRecord};
 pub use stack_pages::{StackPage, StackWish};
 
-use super::attach::load;
+use super::attach::{attach_raw_program, load};
 use super::available::{Unavailable, available};
 use super::error::BpfError;
 use super::program::Program;
@@ -131,10 +131,13 @@ impl PythonWalker {
             walker: OnceLock::new(),
         };
         let maps = walker.maps();
+        let attach = |name, point: &CStr, program: &Program| {
+            attach_raw_program(name, point, program, Some(&walker.types)).map(|(link, _)| link)
+        };
         walker._links = vec![
-            attach("kymo_py_fork", c"task_newtask", &programs::inherit(maps), &walker.types)?,
-            attach("kymo_py_exec", c"sched_process_exec", &programs::forget(maps, false), &walker.types)?,
-            attach("kymo_py_exit", c"sched_process_exit", &programs::forget(maps, true), &walker.types)?,
+            attach("kymo_py_fork", c"task_newtask", &programs::inherit(maps))?,
+            attach("kymo_py_exec", c"sched_process_exec", &programs::forget(maps, false))?,
+            attach("kymo_py_exit", c"sched_process_exit", &programs::forget(maps, true))?,
         ];
         Ok(walker)
     }
@@ -215,20 +218,4 @@ impl PythonWalker {
         let _ = self.processes.remove(&pid.to_ne_bytes());
         let _ = self.others.remove(&pid.to_ne_bytes());
     }
-}
-
-/// Attaches a program to a tracepoint.
-fn attach(
-    name: &'static str,
-    point: &CStr,
-    program: &Program,
-    types: &TaskTypes,
-) -> Result<OwnedFd, BpfError> {
-    let loaded = load(ProgramKind::RawTracepoint, name, program, Some(types))?;
-    let link = sys::open_raw_tracepoint(point, loaded.as_fd());
-    link.map_err(|cause| BpfError::Attach {
-        program: name,
-        point: point.to_string_lossy().into_owned(),
-        cause,
-    })
 }

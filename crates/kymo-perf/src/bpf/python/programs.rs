@@ -9,7 +9,7 @@ use super::record::{self, FRAME_BYTES, HEAD_BYTES, MOST_FRAMES};
 use crate::bpf::insn::{
     Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg,
 };
-use crate::bpf::program::{CLONE_THREAD, Program};
+use crate::bpf::program::{CLONE_THREAD, Program, THIS_CPU};
 use crate::bpf::types::Member;
 
 /// The descriptors of the maps that the programs use.
@@ -45,8 +45,6 @@ pub(super) struct StackPagesMaps {
     pub(super) programs: i32,
 }
 
-/// The CPU on which the program runs, as an index of events.
-pub(super) const THIS_CPU: u64 = 0xffff_ffff;
 /// So many thread states are looked through.
 const MOST_STATES: i32 = 512;
 /// So many code objects are told at one sample.

@@ -16,11 +16,11 @@
 //! - **S1** The program only reads, and brings no page into memory.
 //! - **S2** At one sample, [`MOST_LOOKED_AT`] pages are looked at, and [`MOST_TOLD`] are told.
 //! - **S3** A thread that nobody asked for costs one look-up a sample.
-use super::programs::{PythonMaps, StackPagesMaps, THIS_CPU};
+use super::programs::{PythonMaps, StackPagesMaps};
 use crate::bpf::attach::load;
 use crate::bpf::error::BpfError;
 use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
-use crate::bpf::program::Program;
+use crate::bpf::program::{Program, THIS_CPU};
 use crate::bpf::sys::sized_map::{SizedMap, SizedMapKind};
 use crate::bpf::sys::{self, ProgramKind};
 use crate::bpf::types::TaskTypes;

@@ -4,7 +4,10 @@
 //! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call
 //! checks its buffers against them.
 use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
-use super::{MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAPPABLE, TYPE_ARRAY};
+use super::{
+    MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, MAPPABLE, NO_PREALLOC, TYPE_ARRAY,
+    TYPE_HASH,
+};
 use crate::sys::{attr_zeroed, bindings, in_vfork_child};
 use perf_event_open_sys::ioctls;
 use rustix::mm::ProtFlags;
@@ -14,6 +17,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 const LINK_CREATE: libc::c_long = 28;
 const TYPE_LRU_HASH: u32 = 9;
+/// For keys that have no value yet.
+const ONLY_NEW: u64 = 1;
 /// Kinds of attachment.
 const PERF_EVENT: u32 = 41;
 /// The same, for many places of one file (Linux 6.6).
@@ -37,6 +42,16 @@ impl WideMap {
         name: [u8; 16],
     ) -> io::Result<WideMap> {
         WideMap::create(TYPE_LRU_HASH, 0, 8 * key_words as u32, key_words, value_words, entries, name)
+    }
+
+    /// Makes a hash whose memory grows with what is in it; a new key finds no place when it is full.
+    pub(in crate::bpf) fn hash(
+        key_words: usize,
+        value_words: usize,
+        entries: u32,
+        name: [u8; 16],
+    ) -> io::Result<WideMap> {
+        WideMap::create(TYPE_HASH, NO_PREALLOC, 8 * key_words as u32, key_words, value_words, entries, name)
     }
 
     /// Makes an array whose values are mapped here, all 0.
@@ -88,6 +103,23 @@ impl WideMap {
         // SAFETY: key and value are as long as the map's: checked above, and made so.
         unsafe { bpf(MAP_LOOKUP_ELEM, &mut attr) }?;
         Ok(value)
+    }
+
+    /// Sets the value of a key of a hash that has none.
+    pub(in crate::bpf) fn insert(&self, key: &[u64], value: &[u64]) -> io::Result<()> {
+        assert!(
+            self.key_words > 0 && (key.len(), value.len()) == (self.key_words, self.value_words),
+            "the map's sizes"
+        );
+        let mut attr = ElementAttr {
+            map: self.number() as u32,
+            key: key.as_ptr().expose_provenance() as u64,
+            value_or_next: value.as_ptr().expose_provenance() as u64,
+            flags: ONLY_NEW,
+            ..ElementAttr::default()
+        };
+        // SAFETY: key and value are as long as the map's: checked above.
+        unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
     }
 
     /// The key behind `key` in a hash's own order; ENOENT at the end.

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use kymo_cli::event_args::EventArgs;
 use kymo_cli::parse::{
-    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_frequency, parse_overload, parse_pid, parse_ring,
-    parse_scope, parse_size, parse_user,
+    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_duration, parse_frequency, parse_overload,
+    parse_pid, parse_ring, parse_scope, parse_size, parse_user,
 };
 use kymo_cli::perf_options::PerfOptions;
 use kymo_probe::engine::Choice;
@@ -164,6 +165,15 @@ pub(crate) struct RecordArgs {
     /// Record context switches, so that `kymo report` can tell for what the whole waits
     #[arg(long)]
     pub(crate) latency: bool,
+    /// Record where threads wait, too: for what, how long, and who wakes them
+    ///
+    /// It needs root, or CAP_BPF and CAP_PERFMON. `kymo report --wall` divides the time of each
+    /// thread without remainder.
+    #[arg(long, conflicts_with_all = ["raw_stacks", "user_regs", "overwrite", "snapshot", "per_thread", "no_samples", "stat"])]
+    pub(crate) wall: bool,
+    /// With --wall: waits from this length on are recorded one by one, shorter ones together
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "wall", default_value = "100us")]
+    pub(crate) min: Duration,
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     pub(crate) delay: Option<i64>,

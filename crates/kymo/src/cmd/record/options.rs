@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kymo_data::abi;
+use kymo_perf::bpf::WaitOptions;
 use kymo_perf::selector::Selected;
 use kymo_record::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Output, Rate, SampleFields, TargetSpec, Tracking,
@@ -73,6 +74,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         ring_pages: args.ring_pages,
         data: args.data,
         switch_events: args.switch_events || args.latency,
+        waits: args.wall.then(|| WaitOptions { long: args.min, ..WaitOptions::default() }),
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,

@@ -24,7 +24,7 @@ use kymo_perf::watch::Scope;
 use kymo_record::Output;
 
 use kymo_cli::exit;
-use kymo_cli::parse::parse_pid;
+use kymo_cli::parse::{parse_duration, parse_pid};
 
 /// Show who touches memory: every access by every thread, with the value that it left.
 #[derive(Debug, Args)]
@@ -90,23 +90,6 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
     }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let number: f64 =
-        text[..text.len() - unit.len()].parse().map_err(|_| "expected a time such as 10 or 500ms")?;
-    let seconds = match unit {
-        "ms" => number / 1000.0,
-        "" | "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err("expected a time in ms, s, m or h".into()),
-    };
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "expected a time above zero".into())
-}
-
 /// Says something on stderr.
 fn say(text: &str) {
     let lines: Vec<_> = text.split('\n').map(kymo_profile::text::shown).collect();
@@ -132,20 +115,4 @@ pub(crate) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
         None => {}
     }
     run::run(args)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Checks times with and without units, and that what is none is refused.
-    #[test]
-    fn durations() {
-        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["", "x", "0", "-1", "5y", "1e400"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
-        }
-    }
 }

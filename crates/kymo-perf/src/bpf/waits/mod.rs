@@ -1,0 +1,275 @@
+//! [`WaitTracer`]: divides the time of threads, without remainder: on a CPU, ready for one, and
+//! blocked until somebody woke it.
+//!
+//! *You give it* whom to follow and a `bpf-output` event on every CPU; *it gives you* samples of
+//! that event, whose raw bytes are [`WaitRecord`]s. Long waits have records of their own, with the
+//! stack of the thread that waited and with that of the one that woke it. Short ones are added up in
+//! the kernel and come with the next record, whose stack stands for them, as a sample stands for
+//! the time since the one before.
+//!
+//! ```text
+//!  task_newtask ----> THREADS[tid] = ready, since now
+//!  sched_switch ----> the one that leaves:  run += now - since; state = ready (preempted) or blocked
+//!                     the one that comes:   blocked and ready += its wait;  long, or enough together?
+//!                                              '--> scratch: a record --.        (all sums = 0)
+//!  sched_exit_tp ---> (in the thread that came) is there one? its system call, --> sample with its stack
+//!  sched_waking ----> woken = now, by whom;  a long wait? -----------------------> sample with the waker's stack
+//!  sched_process_exec: a command that was held begins; a thread takes over the id of its process's first
+//! ```
+//! Before Linux 6.16 there is no tracepoint behind the switch. There `sched_switch` writes the
+//! record: as a sample of the thread that leaves, without a stack of the one that waited.
+//!
+//! # Invariants
+//! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
+//!   when the thread was entered (or made, or executed) to its end, or to that of the tracer.
+//! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its times
+//!   come with the next one: W1 holds whatever is lost.
+//! - **W3** The programs read the observed thread only at its registers in the kernel. They hold
+//!   nothing up: all work is a few look-ups.
+//! - **W4** A thread that has no place in THREADS is counted ([`WaitTracer::missed`]).
+//!
+//! # What is not exact
+//! A thread that is woken on one CPU while another is still switching away from it may be entered as
+//! blocked until it runs, though it was ready before: a few microseconds. The programs do not run
+//! where the kernel forbids it (an NMI inside of them).
+mod programs;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use record::{ShortWaits, WaitKind, WaitRecord};
+
+use super::attach::attach_raw_program;
+use super::available::available;
+use super::error::BpfError;
+use super::follow::Follower;
+use super::program::Program;
+use super::sys::sized_map::{SizedMap, SizedMapKind};
+use super::sys::uprobe::WideMap;
+use super::sys::{self, MapFd, MapKind};
+use super::types::TaskTypes;
+use programs::{BLOCKED, HELD, LOST, MISSED, READY, RUNNING, Thresholds, WaitMaps, entry};
+use rustix::time::{ClockId, clock_gettime};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Threads at the same time.
+const THREADS: u32 = 1 << 17;
+/// The tracepoint behind a switch.
+const BEHIND: &CStr = c"sched_exit_tp";
+
+/// Which waits get records of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitOptions {
+    /// Waits from this length on.
+    pub long: Duration,
+    /// Shorter ones get one together when they have come to this.
+    pub together: Duration,
+    /// Do without the tracepoint behind a switch, as before Linux 6.16.
+    pub no_stacks: bool,
+}
+
+impl Default for WaitOptions {
+    fn default() -> WaitOptions {
+        WaitOptions { long: Duration::from_micros(100), together: Duration::from_millis(1), no_stacks: false }
+    }
+}
+
+/// What a thread that exists already does when it is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadState {
+    /// It runs, or is ready to.
+    Ready,
+    /// It waits.
+    Blocked,
+    /// It is held before its exec, before which nothing counts.
+    Held,
+}
+
+/// The maps and programs. Dropping it detaches them.
+#[derive(Debug)]
+pub struct WaitTracer {
+    // First, so that they are detached before the maps go.
+    links: Mutex<Vec<OwnedFd>>,
+    threads: WideMap,
+    _scratches: [SizedMap; 2],
+    events: MapFd,
+    counts: MapFd,
+    has_stacks: bool,
+}
+
+impl WaitTracer {
+    /// Begins to divide the time of the follower's threads, of all threads without one. Threads that
+    /// exist already are to be entered ([`enter`](Self::enter)).
+    ///
+    /// # Errors
+    /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.
+    pub fn start(followed: Option<&Follower>, options: &WaitOptions) -> Result<WaitTracer, BpfError> {
+        available().map_err(BpfError::Unavailable)?;
+        let types = TaskTypes::load().map_err(BpfError::Types)?;
+        let refused = |what, entries| move |cause| BpfError::Map { what, entries, cause };
+        let name = sys::name("kymo_waits");
+        let scratch = || {
+            let made = SizedMap::new(SizedMapKind::PerCpuArray, (4, programs::SCRATCH_BYTES), 1, name);
+            made.map_err(refused("records", 1))
+        };
+        let cpus = crate::cpu_list::possible();
+        let mut tracer = WaitTracer {
+            links: Mutex::default(),
+            threads: WideMap::hash(1, entry::WORDS, THREADS, name).map_err(refused("threads", THREADS))?,
+            _scratches: [scratch()?, scratch()?],
+            events: sys::create_map(MapKind::Events, cpus, name).map_err(refused("events", cpus))?,
+            counts: sys::create_map(MapKind::Array, 2, name).map_err(refused("counts", 2))?,
+            has_stacks: false,
+        };
+        let maps = WaitMaps {
+            threads: tracer.threads.number(),
+            switch_scratch: tracer._scratches[0].number(),
+            waking_scratch: tracer._scratches[1].number(),
+            events: tracer.events.number(),
+            counts: tracer.counts.number(),
+            followed: followed.map(|follower| (follower.followed_map(), follower.key())),
+        };
+        let thresholds = Thresholds {
+            long_ns: u64::try_from(options.long.as_nanos()).unwrap_or(u64::MAX),
+            together_ns: u64::try_from(options.together.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let attach = |name, point: &CStr, program: &Program| attach(name, point, program, &types);
+        let behind = if options.no_stacks { None } else { behind(maps, &types)? };
+        tracer.has_stacks = behind.is_some();
+        // Who is made from here on is entered by its maker, before it can run.
+        let mut links = Vec::new();
+        links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask(maps))?);
+        links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec(maps))?);
+        links.extend(behind);
+        links.push(attach("kymo_waking", c"sched_waking", &programs::waking(maps, thresholds))?);
+        let switch = programs::switch(maps, thresholds, !tracer.has_stacks);
+        links.push(attach("kymo_switch", c"sched_switch", &switch)?);
+        tracer.links = Mutex::new(links);
+        Ok(tracer)
+    }
+
+    /// Whether records come with the stack of the thread that waited; not before Linux 6.16.
+    pub fn has_stacks(&self) -> bool {
+        self.has_stacks
+    }
+
+    /// Where a CPU's records go: an open `bpf-output` event of that CPU. It must stay open.
+    ///
+    /// # Errors
+    /// EINVAL for an event of another kind, E2BIG for a CPU that cannot be.
+    pub fn write_to(&self, cpu: u32, event: BorrowedFd<'_>) -> io::Result<()> {
+        sys::update(&self.events, cpu, event.as_raw_fd() as u64)
+    }
+
+    /// Enters a thread that exists already; its time counts from now on. `false`: it is known
+    /// already, or there is no place for it.
+    pub fn enter(&self, pid: i32, tid: i32, state: ThreadState) -> bool {
+        let (Ok(key), Ok(process)) = (u64::try_from(tid), u64::try_from(pid)) else { return false };
+        let mut value = [0; entry::WORDS];
+        let mut put = |at: i16, word: u64| value[at as usize / 8] = word;
+        put(entry::SINCE, now_ns());
+        put(entry::PID, process);
+        let state = match state {
+            ThreadState::Ready => READY,
+            ThreadState::Blocked => BLOCKED,
+            ThreadState::Held => HELD,
+        };
+        put(entry::STATE, state as u64);
+        // Of such a wait it is not known which it is: an interruptible one.
+        put(entry::TASK_STATE, u64::from(state == BLOCKED));
+        self.threads.insert(&[key], &value).is_ok()
+    }
+
+    /// Ends it: what no record has told, and the moment until which it goes, ns of CLOCK_MONOTONIC.
+    pub fn end(&self) -> (Vec<WaitRecord>, u64) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let now = now_ns();
+        let (mut left, mut key) = (Vec::new(), None);
+        // Nobody changes it any more. A key comes once, so the steps are bounded.
+        for _ in 0..THREADS {
+            let Ok(next) = self.threads.next_key(key.as_ref().map(|key: &[u64; 1]| &key[..])) else { break };
+            let next = [next[0]];
+            if let Ok(value) = self.threads.lookup(&next) {
+                left.extend(untold(next[0], &value, now));
+            }
+            key = Some(next);
+        }
+        (left, now)
+    }
+
+    /// Threads whose time is not divided, because too many were there at the same time.
+    pub fn missed(&self) -> u64 {
+        sys::lookup(&self.counts, MISSED).unwrap_or(0)
+    }
+
+    /// Records that found no room. Their times came with later ones.
+    pub fn lost(&self) -> u64 {
+        sys::lookup(&self.counts, LOST).unwrap_or(0)
+    }
+}
+
+fn attach(
+    name: &'static str,
+    point: &CStr,
+    program: &Program,
+    types: &TaskTypes,
+) -> Result<OwnedFd, BpfError> {
+    attach_raw_program(name, point, program, Some(types)).map(|(link, _)| link)
+}
+
+/// The program behind the switch; `None` where there is no such tracepoint.
+fn behind(maps: WaitMaps, types: &TaskTypes) -> Result<Option<OwnedFd>, BpfError> {
+    match attach("kymo_switched", BEHIND, &programs::switched(maps), types) {
+        Ok(link) => Ok(Some(link)),
+        Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What an entry has at the end.
+fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
+    let word = |at: i16| value.get(at as usize / 8).copied().unwrap_or(0);
+    let state = word(entry::STATE) as i32;
+    let (since, woken) = (word(entry::SINCE), word(entry::WOKEN));
+    if state == HELD {
+        return None;
+    }
+    let time = now.saturating_sub(since);
+    let (mut run_ns, mut blocked_ns, mut runnable_ns) = (word(entry::RUN), 0, 0);
+    match state {
+        RUNNING => run_ns = run_ns.saturating_add(time),
+        READY => runnable_ns = time,
+        _ if woken >= since => {
+            blocked_ns = woken - since;
+            runnable_ns = now.saturating_sub(woken);
+        }
+        _ => blocked_ns = time,
+    }
+    Some(WaitRecord {
+        kind: WaitKind::End,
+        task_state: word(entry::TASK_STATE) as u32,
+        tid: tid as i32,
+        pid: word(entry::PID) as i32,
+        waker: word(entry::WAKER) as i32,
+        blocked_ns,
+        runnable_ns,
+        run_ns,
+        short: ShortWaits {
+            blocked_ns: word(entry::BLOCKED),
+            runnable_ns: word(entry::RUNNABLE),
+            waits: word(entry::WAITS),
+            preemptions: word(entry::PREEMPTIONS),
+        },
+        syscall: -1,
+        arguments: [0; 2],
+    })
+}
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

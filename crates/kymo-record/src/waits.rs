@@ -1,0 +1,225 @@
+//! Waits of threads in a recording: what traces them, and how its records get into the file.
+//!
+//! The kernel's programs ([`WaitTracer`]) write one event, `bpf-output`. In the file there are two,
+//! described as tracepoints, so that every reader can print their fields:
+//!
+//! ```text
+//!  offcpu-time      a thread runs again: period = time off every CPU since its last sample, the stack is its own
+//!  offcpu-wakeup    a thread that waited long is woken: the sample and its stack are the waker's
+//! ```
+use kymo_data::{Attr, EventSet, EventSpec, RawRecord, RecordHeader, Sample, abi};
+use kymo_perf::bpf::{BpfError, Follower, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
+use kymo_perf::event_clock::EventClock;
+use kymo_perf::proc;
+use std::sync::Arc;
+
+use crate::options::RecordingClock;
+use crate::plan::RecordingPlan;
+use crate::user_rings::UserEvent;
+
+/// What perf calls it.
+pub(crate) const OFF_CPU: &str = "offcpu-time";
+/// What wakes those that waited.
+pub(crate) const WAKEUP: &str = "offcpu-wakeup";
+
+/// Numbers of descriptions, which no tracepoint of the kernel has, nor an event of a program's.
+const KINDS: [u16; 2] = [59_001, 59_002];
+/// The number of wake-ups in their records; the kernel counts its events up from 1.
+const WAKEUP_ID: u64 = 0x6b79_6d77 << 32;
+/// The thread that ends it is called so meanwhile, to learn the time.
+const THREAD_NAME: &std::ffi::CStr = c"waits";
+
+/// The events, described.
+pub(crate) fn events() -> [UserEvent; 2] {
+    [(OFF_CPU, KINDS[0], 0), (WAKEUP, KINDS[1], WAKEUP_ID)].map(|(name, kind, id)| UserEvent {
+        name: name.to_owned(),
+        system: "kymo".to_owned(),
+        format: format!("name: {}\nID: {kind}\n{}", name.replace('-', "_"), WaitRecord::FORMAT),
+        kind: kind.into(),
+        id,
+    })
+}
+
+/// The two events of the file, of the one that the kernel has.
+pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 2] {
+    let [off_cpu, wakeup] = events();
+    let attr = |event: &UserEvent| Attr {
+        kind: abi::PERF_TYPE_TRACEPOINT,
+        config: event.kind,
+        ..kernel.attr.clone()
+    };
+    [
+        EventSpec { attr: attr(&off_cpu), ids: kernel.ids.clone(), name: off_cpu.name },
+        EventSpec { attr: attr(&wakeup), ids: vec![wakeup.id], name: wakeup.name },
+    ]
+}
+
+/// The tracer of a recording, and whose samples it writes.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) tracer: WaitTracer,
+    pub(crate) event: usize,
+}
+
+impl Waits {
+    pub(crate) fn start(
+        event: usize,
+        followed: Option<&Follower>,
+        options: &WaitOptions,
+    ) -> Result<Waits, BpfError> {
+        Ok(Waits { tracer: WaitTracer::start(followed, options)?, event })
+    }
+
+    /// Enters the threads that are there already. To be called when the events take records.
+    pub(crate) fn enter_existing(&self, plan: &RecordingPlan) {
+        let observed = &plan.observed;
+        if plan.observe_command {
+            observed.tasks.iter().for_each(|&pid| _ = self.tracer.enter(pid, pid, ThreadState::Held));
+            return;
+        }
+        let threads = !plan.options.targets.tids.is_empty();
+        if threads {
+            for &tid in &observed.tasks {
+                self.enter(proc::process_of(tid).unwrap_or(tid), tid);
+            }
+            return;
+        }
+        let processes =
+            if plan.system() { proc::processes().unwrap_or_default() } else { observed.processes.clone() };
+        for pid in processes {
+            proc::tasks(pid).unwrap_or_default().into_iter().for_each(|tid| self.enter(pid, tid));
+        }
+    }
+
+    fn enter(&self, pid: i32, tid: i32) {
+        let state = match proc::state(pid, tid) {
+            Some('R') => ThreadState::Ready,
+            Some('Z' | 'X') | None => return,
+            Some(_) => ThreadState::Blocked,
+        };
+        self.tracer.enter(pid, tid, state);
+    }
+
+    /// Ends the tracing: the records of what was not told yet, as samples without stacks.
+    pub(crate) fn end(&self, spec: &EventSpec, clock: Option<RecordingClock>) -> Vec<u8> {
+        let (left, monotonic_ns) = self.tracer.end();
+        let mut clock = EventClock::new(clock.map(RecordingClock::id), THREAD_NAME);
+        let pair = clock.as_mut().and_then(EventClock::now);
+        let time_ns = pair
+            .map_or(0, |pair| pair.recording_ns.wrapping_sub(pair.monotonic_ns).wrapping_add(monotonic_ns));
+        left.iter().flat_map(|record| sample(record, time_ns, spec)).collect()
+    }
+
+    /// What the user should know.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if !self.tracer.has_stacks() {
+            remarks.push(
+                "waits have no stacks before Linux 6.16: their times, reasons and wakers are complete".into(),
+            );
+        }
+        match self.tracer.lost() {
+            0 => {}
+            lost => remarks.push(format!(
+                "{lost} records of waits found no room: their times came with later ones, their stacks did not; a larger -m or --min helps"
+            )),
+        }
+        match self.tracer.missed() {
+            0 => {}
+            missed => remarks.push(format!("the time of {missed} threads is not divided: too many at once")),
+        }
+        remarks
+    }
+}
+
+/// A sample of the event with this record and nothing else. The fields are those of
+/// [`crate::attr::waits`].
+fn sample(record: &WaitRecord, time_ns: u64, spec: &EventSpec) -> Vec<u8> {
+    let bits = spec.attr.sample_type;
+    let mut raw = record.to_raw();
+    label(&mut raw, KINDS[0], record.tid);
+    let id = spec.ids.first().copied().unwrap_or(0);
+    let task = u64::from(record.pid.cast_unsigned()) | u64::from(record.tid.cast_unsigned()) << 32;
+    let fields = [
+        (abi::PERF_SAMPLE_IDENTIFIER, id),
+        (abi::PERF_SAMPLE_IP, 0),
+        (abi::PERF_SAMPLE_TID, task),
+        (abi::PERF_SAMPLE_TIME, time_ns),
+        (abi::PERF_SAMPLE_CPU, 0),
+        (abi::PERF_SAMPLE_PERIOD, record.off_cpu_ns()),
+        // No frames.
+        (abi::PERF_SAMPLE_CALLCHAIN, 0),
+    ];
+    let mut body: Vec<u8> = Vec::new();
+    for (_, word) in fields.iter().filter(|(bit, _)| bits & bit != 0) {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend((raw.len() as u32).to_le_bytes());
+    body.extend(raw);
+    // No registers; no cgroup.
+    for field in [abi::PERF_SAMPLE_REGS_USER, abi::PERF_SAMPLE_CGROUP] {
+        body.extend(0_u64.to_le_bytes().iter().filter(|_| bits & field != 0));
+    }
+    let header = u64::from(abi::PERF_RECORD_SAMPLE)
+        | u64::from(abi::PERF_RECORD_MISC_USER) << 32
+        | (8 + body.len() as u64) << 48;
+    [header.to_le_bytes().to_vec(), body].concat()
+}
+
+/// The bytes that all tracepoints begin with.
+fn label(raw: &mut [u8], kind: u16, tid: i32) {
+    if let Some(place) = raw.first_chunk_mut::<8>() {
+        *place = [0; 8];
+        place[..2].copy_from_slice(&kind.to_le_bytes());
+        place[4..].copy_from_slice(&tid.to_le_bytes());
+    }
+}
+
+/// Turns the kernel's records into samples of the file's events, in place.
+#[derive(Debug)]
+pub(crate) struct WaitSamples {
+    events: Arc<EventSet>,
+    event: usize,
+    tid_at: usize,
+    period_at: usize,
+}
+
+impl WaitSamples {
+    /// `events`: as the kernel writes them; `event`: which of them takes the records.
+    pub(crate) fn new(events: Arc<EventSet>, event: usize) -> WaitSamples {
+        let layout = events.list.get(event).map(|event| event.layout);
+        let at = |field| layout.and_then(|layout| layout.field_offset(field)).unwrap_or(usize::MAX);
+        let (tid_at, period_at) = (at(abi::PERF_SAMPLE_TID), at(abi::PERF_SAMPLE_PERIOD));
+        WaitSamples { events, event, tid_at, period_at }
+    }
+
+    /// Completes a sample, whose body this is; the id that it gets in the file, if it is one of
+    /// these. The id is for when nobody looks for the kernel's event any more.
+    pub(crate) fn complete(&self, header: RecordHeader, body: &mut [u8]) -> Option<Option<u64>> {
+        let record = RawRecord { header, body, position: 0 };
+        if header.kind != abi::PERF_RECORD_SAMPLE || self.events.event_of(&record) != Some(self.event) {
+            return None;
+        }
+        let mut sample = Sample::default();
+        self.events.list[self.event].layout.parse_into(header.misc, body, &mut sample).ok()?;
+        let (raw, tid) = (sample.raw?, sample.tid);
+        let wait = WaitRecord::parse(raw)?;
+        let raw_at = raw.as_ptr().addr() - body.as_ptr().addr();
+        let is_wakeup = wait.kind == WaitKind::Wakeup;
+        let period = if is_wakeup { 1 } else { wait.off_cpu_ns() };
+        if !is_wakeup {
+            // What ends, or writes for another, has another number in the kernel's sample.
+            put(body, self.tid_at, &wait.pid.to_le_bytes());
+            put(body, self.tid_at + 4, &wait.tid.to_le_bytes());
+        }
+        put(body, self.period_at, &period.to_le_bytes());
+        label(&mut body[raw_at..], KINDS[usize::from(is_wakeup)], tid.unwrap_or(wait.tid));
+        Some(is_wakeup.then_some(WAKEUP_ID))
+    }
+}
+
+fn put(body: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = body.get_mut(at..at.saturating_add(bytes.len())) {
+        place.copy_from_slice(bytes);
+    }
+}
