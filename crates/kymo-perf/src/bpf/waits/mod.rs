@@ -58,6 +58,8 @@ use std::time::Duration;
 
 /// Threads at the same time.
 const THREADS: u32 = 1 << 17;
+/// Such waits are written before others.
+const VERY_LONG_NS: u64 = 10_000_000;
 /// The tracepoint behind a switch.
 const BEHIND: &CStr = c"sched_exit_tp";
 
@@ -68,13 +70,21 @@ pub struct WaitOptions {
     pub long: Duration,
     /// Shorter ones get one together when they have come to this.
     pub together: Duration,
+    /// Each CPU writes so many records a second at most, on average; what finds no place among them
+    /// comes with the thread's next record. Twice as many, if they are of waits of 10 ms and more.
+    pub records_per_second: u32,
     /// Do without the tracepoint behind a switch, as before Linux 6.16.
     pub no_stacks: bool,
 }
 
 impl Default for WaitOptions {
     fn default() -> WaitOptions {
-        WaitOptions { long: Duration::from_micros(100), together: Duration::from_millis(1), no_stacks: false }
+        WaitOptions {
+            long: Duration::from_micros(100),
+            together: Duration::from_millis(1),
+            records_per_second: 1500,
+            no_stacks: false,
+        }
     }
 }
 
@@ -136,6 +146,8 @@ impl WaitTracer {
         let thresholds = Thresholds {
             long_ns: u64::try_from(options.long.as_nanos()).unwrap_or(u64::MAX),
             together_ns: u64::try_from(options.together.as_nanos()).unwrap_or(u64::MAX),
+            interval_ns: (1_000_000_000 / options.records_per_second.max(1)) as i32,
+            very_long_ns: VERY_LONG_NS,
         };
         let attach = |name, point: &CStr, program: &Program| attach(name, point, program, &types);
         let behind = if options.no_stacks { None } else { behind(maps, &types)? };

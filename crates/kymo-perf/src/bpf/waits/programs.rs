@@ -46,7 +46,13 @@ pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
 const PENDING: i16 = 120;
-pub(super) const SCRATCH_BYTES: usize = 128;
+/// The time that records may still take of this CPU, ns, and when it was counted last.
+const BUDGET: i16 = 128;
+const COUNTED: i16 = 136;
+pub(super) const SCRATCH_BYTES: usize = 144;
+
+/// So much of the budget is there at most: that of a second.
+const MOST_BUDGET: i32 = 1_000_000_000;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -86,6 +92,10 @@ pub(super) struct Thresholds {
     pub(super) long_ns: u64,
     /// Shorter ones get one together when they have come to so many ns.
     pub(super) together_ns: u64,
+    /// Each CPU writes one record in so many ns at most, on average.
+    pub(super) interval_ns: i32,
+    /// Waits from so many ns on are written before others when records are many.
+    pub(super) very_long_ns: u64,
 }
 
 impl Assembler {
@@ -175,6 +185,31 @@ impl Assembler {
         self.call(BpfHelper::EventOutput);
     }
 
+    /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one of a wait
+    /// of R5 ns, at R8. Very long ones may use as much again.
+    fn spend(&mut self, thresholds: Thresholds, none: Label) {
+        let (within, take) = (self.label(), self.label());
+        self.load64(R1, R9, COUNTED);
+        self.store64(R9, COUNTED, R8);
+        self.load64(R2, R9, BUDGET);
+        self.add(R2, R8);
+        self.sub(R2, R1);
+        self.mov_imm(R3, MOST_BUDGET);
+        self.jump_on(Compare::SignedLess, R2, R3, within);
+        self.mov(R2, R3);
+        self.place(within);
+        self.store64(R9, BUDGET, R2);
+        self.mov_imm(R3, thresholds.interval_ns);
+        self.jump_on(Compare::SignedGreaterEqual, R2, R3, take);
+        self.mov_imm64(R3, thresholds.very_long_ns);
+        self.jump_on(Compare::Less, R5, R3, none);
+        self.mov_imm(R3, -MOST_BUDGET);
+        self.jump_on(Compare::SignedLess, R2, R3, none);
+        self.place(take);
+        self.add_imm(R2, -thresholds.interval_ns);
+        self.store64(R9, BUDGET, R2);
+    }
+
     /// The entry at R7 tells again what the record at R9 has not: sums stay right without it.
     fn take_back(&mut self) {
         let preempted = self.label();
@@ -261,8 +296,8 @@ impl Assembler {
     /// The thread of the entry at R7 has a CPU again: its wait is told, or added to those that are
     /// not told yet.
     fn come_back(&mut self, maps: WaitMaps, thresholds: Thresholds, directly: bool, end: Label) {
-        let (ready, known, tell, was_ready, rest) =
-            (self.label(), self.label(), self.label(), self.label(), self.label());
+        let (ready, known, later) = (self.label(), self.label(), self.label());
+        let (tell, was_ready, rest) = (self.label(), self.label(), self.label());
         self.load64(R8, FP, NOW_NS);
         self.load64(R2, R7, entry::SINCE);
         self.load64(R3, R7, entry::STATE);
@@ -285,6 +320,7 @@ impl Assembler {
         self.mov(R4, R9);
         self.sub(R4, R5);
         self.store64(FP, RUNNABLE_NS, R4);
+        self.store64(FP, OTHER, R9);
         self.mov_imm64(R1, thresholds.long_ns);
         self.jump_on(Compare::GreaterEqual, R9, R1, tell);
         self.load64(R1, R7, entry::BLOCKED);
@@ -293,6 +329,7 @@ impl Assembler {
         self.add(R1, R9);
         self.mov_imm64(R2, thresholds.together_ns);
         self.jump_on(Compare::GreaterEqual, R1, R2, tell);
+        self.place(later);
         self.load64(R2, FP, BLOCKED_NS);
         self.add_word(R7, entry::BLOCKED, R2);
         self.load64(R2, FP, RUNNABLE_NS);
@@ -306,6 +343,8 @@ impl Assembler {
         self.jump(end);
         self.place(tell);
         self.scratch(maps.switch_scratch, end);
+        self.load64(R5, FP, OTHER);
+        self.spend(thresholds, later);
         self.begin_record(WaitKind::Wait);
         for (to, from) in [(at::BLOCKED, BLOCKED_NS), (at::RUNNABLE, RUNNABLE_NS)] {
             self.load64(R1, FP, from);
@@ -386,7 +425,12 @@ pub(super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Program {
     a.sub(R8, R2);
     a.mov_imm64(R1, thresholds.long_ns);
     a.jump_on(Compare::Less, R8, R1, end);
+    a.store64(FP, BLOCKED_NS, R8);
     a.scratch(maps.waking_scratch, end);
+    a.load64(R5, FP, BLOCKED_NS);
+    a.load64(R8, FP, NOW_NS);
+    a.spend(thresholds, end);
+    a.load64(R8, FP, BLOCKED_NS);
     a.store32_imm(R9, at::KIND, WaitKind::Wakeup as i32);
     for (to, from) in [(at::TASK_STATE, entry::TASK_STATE), (at::PID, entry::PID), (at::WAKER, entry::WAKER)]
     {

@@ -104,9 +104,11 @@ impl WaitRecord {
         "\tfield:u64 argument_1;\toffset:88;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 argument_0;\toffset:96;\tsize:8;\tsigned:0;\n",
         "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n\n",
-        "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu waker=%d syscall=%lld\", ",
-        "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, REC->waker, ",
-        "REC->syscall\n",
+        "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
+        "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu waker=%d syscall=%lld\", ",
+        "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
+        "REC->short_blocked_ns, REC->short_runnable_ns, REC->short_waits, REC->short_preemptions, ",
+        "REC->waker, REC->syscall\n",
     );
 
     /// `None`: the bytes are no record of waits.
