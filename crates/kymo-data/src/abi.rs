@@ -190,6 +190,7 @@ pub const PERF_TYPE_RAW: u32 = 4;
 pub const PERF_TYPE_BREAKPOINT: u32 = 5;
 
 // Software events (`Attr::config` of type software).
+pub const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 pub const PERF_COUNT_SW_DUMMY: u64 = 9;
 
 // Marks within a callchain: the following addresses belong to this place.

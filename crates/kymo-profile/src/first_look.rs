@@ -4,10 +4,10 @@
 //! The hottest functions alone mislead where a program works in the kernel, in the C library, in
 //! an interpreter or in code without names. Then a second list says which functions of the program
 //! were the innermost ones.
-use crate::functions::{Function, FunctionId, Level};
+use crate::functions::{Function, FunctionId, Functions, Level};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::profile::Profile;
-use crate::timeline::ModuleKind;
+use crate::timeline::{ModuleKind, Modules};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -87,7 +87,10 @@ fn callers(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
     let mut periods: BTreeMap<FunctionId, u64> = BTreeMap::new();
     for (key, samples) in profile.loaded.groups.iter().filter(|(key, _)| key.event as usize == event) {
         total = total.saturating_add(samples.period);
-        let Some(own) = own_function(profile, profile.stacks.frames(key.chain)) else { continue };
+        let frames = profile.stacks.frames(key.chain);
+        let Some(own) = own_function(&profile.functions, &profile.loaded.timeline.modules, frames) else {
+            continue;
+        };
         let period = periods.entry(own).or_default();
         *period = period.saturating_add(samples.period);
         let leaf = profile.functions.get(profile.stacks.leaf(key.chain));
@@ -114,18 +117,22 @@ fn callers(profile: &Profile, event: usize, count: usize) -> Vec<Share> {
 
 /// The innermost function of the program itself: in its interpreted language, else in generated
 /// code, else in a file that is no system library.
-fn own_function(profile: &Profile, frames: &[FunctionId]) -> Option<FunctionId> {
+pub(crate) fn own_function(
+    functions: &Functions,
+    modules: &Modules,
+    frames: &[FunctionId],
+) -> Option<FunctionId> {
     // What the program begins with is no answer.
-    let named =
-        |id: &&FunctionId| profile.functions.get(**id).name.as_deref().is_some_and(|name| name != "_start");
-    let kind = |function: &Function| function.module.map(|id| profile.loaded.timeline.modules.get(id).kind);
-    let is_script = |id: &&FunctionId| kind(profile.functions.get(**id)) == Some(ModuleKind::Script);
-    let is_generated = |id: &&FunctionId| profile.functions.get(**id).generated;
+    let named = |id: &&FunctionId| functions.get(**id).name.as_deref().is_some_and(|name| name != "_start");
+    let module = |function: &Function| function.module.map(|id| modules.get(id));
+    let kind = |function: &Function| module(function).map(|module| module.kind);
+    let is_script = |id: &&FunctionId| kind(functions.get(**id)) == Some(ModuleKind::Script);
+    let is_generated = |id: &&FunctionId| functions.get(**id).generated;
     let is_of_program = |id: &&FunctionId| {
-        let function = profile.functions.get(**id);
+        let function = functions.get(**id);
         let is_system = || {
-            let module = profile.module_name(**id);
-            SYSTEM_LIBRARIES.iter().any(|name| module.starts_with(name))
+            let name = module(function).map_or("", |module| &module.short_name);
+            SYSTEM_LIBRARIES.iter().any(|library| name.starts_with(library))
         };
         function.level == Level::User && kind(function) == Some(ModuleKind::File) && !is_system()
     };

@@ -30,7 +30,7 @@
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
-//! - [`first_look`]: the first screen.
+//! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
@@ -86,3 +86,4 @@ pub mod text;
 pub mod timeline;
 mod tracepoint;
 pub mod unwind_samples;
+pub mod wall;

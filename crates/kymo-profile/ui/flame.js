@@ -54,6 +54,10 @@ class Palette {
     if (this.profile.isKernel(fn)) {
       hue = 55 + (module % 3) * 8;
       chroma = kind === "?" ? 0.06 : this.dark ? 0.105 : 0.12;
+    } else if (kind === "s") {
+      // A thread's state: running green, ready red, waiting by what for, idle grey.
+      hue = STATE_HUES[this.profile.names[fn]] ?? 255;
+      chroma = hue === 255 ? 0.01 : 0.13;
     } else if (kind === "c") {
       chroma = 0.012;
       hue = 255;
@@ -66,6 +70,22 @@ class Palette {
     return `oklch(${light.toFixed(3)} ${chroma} ${hue})`;
   }
 }
+
+const STATE_HUES = {
+  running: 145,
+  runnable: 25,
+  throttled: 5,
+  lock: 60,
+  condition: 85,
+  disk: 262,
+  network: 240,
+  pipe: 225,
+  poll: 215,
+  timer: 300,
+  "page fault": 275,
+  io_uring: 200,
+  child: 320,
+};
 
 function restText(frame) {
   return `${formatCount(frame.count)} narrower`;

@@ -524,7 +524,7 @@ class Page {
     else if (node === NO_NODE) parts.push(element("b", this.flame.allText));
     else {
       const fn = tree.func[node];
-      const kind = { k: "kernel", i: "inlined", "?": "no symbol", c: "command", u: "" }[profile.kinds[fn]];
+      const kind = { k: "kernel", i: "inlined", "?": "no symbol", c: "command", s: "state of the thread", u: "" }[profile.kinds[fn]];
       const total = tree.total[node];
       const above = tree.parent[node] === NO_NODE ? tree.whole : tree.total[tree.parent[node]];
       parts.push(element("b", profile.names[fn]));

@@ -1,9 +1,9 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
-use crate::functions::{FunctionId, Level};
+use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded};
 use crate::profile::Profile;
-use crate::timeline::CommId;
+use crate::timeline::{CommId, Modules};
 use kymo_data::{Recording, abi};
 use rustc_hash::FxHashMap;
 
@@ -19,25 +19,13 @@ const MOST_MARKS: u64 = 500;
 /// The timeline is filled when the profile was loaded with [`INSTANTS`] single samples, else it is empty.
 pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> ExportProfile {
     let loaded = &profile.loaded;
-    let features = &recording.features;
-    let (first, last) = loaded.time_range.unwrap_or((0, 0));
+    let range = loaded.time_range.unwrap_or((0, 0));
+    let (first, _) = range;
     let mut export = ExportProfile {
-        title: title(recording),
-        command_line: features.cmdline.clone(),
-        host: features.hostname.clone().unwrap_or_default(),
-        kernel: features.os_release.clone().unwrap_or_default(),
-        arch: features.arch.clone().unwrap_or_default(),
-        cpu: features.cpu_desc.clone().unwrap_or_default(),
-        cpus_online: features.nr_cpus.map_or(0, |n| n.online),
-        recorder: recorder(features.version.as_deref()),
-        source: source.to_string(),
-        start_unix_ns: start_unix_ns(recording, first),
-        start_ns: first,
-        duration_ns: last - first,
         loss: loss(loaded),
         intervals: intervals(loaded),
         notes: profile.notes.clone(),
-        ..ExportProfile::default()
+        ..facts(recording, source, range)
     };
     let mut trees = Trees { profile, functions: FxHashMap::default(), export: &mut export };
     let mut threads = FxHashMap::default();
@@ -66,6 +54,26 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
     export
 }
 
+/// What a recording says of itself and its machine. `range`: its first and last moment, ns.
+pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u64)) -> ExportProfile {
+    let features = &recording.features;
+    ExportProfile {
+        title: title(recording),
+        command_line: features.cmdline.clone(),
+        host: features.hostname.clone().unwrap_or_default(),
+        kernel: features.os_release.clone().unwrap_or_default(),
+        arch: features.arch.clone().unwrap_or_default(),
+        cpu: features.cpu_desc.clone().unwrap_or_default(),
+        cpus_online: features.nr_cpus.map_or(0, |n| n.online),
+        recorder: recorder(features.version.as_deref()),
+        source: source.to_string(),
+        start_unix_ns: start_unix_ns(recording, first),
+        start_ns: first,
+        duration_ns: last - first,
+        ..ExportProfile::default()
+    }
+}
+
 /// Node of the call tree by thread name and raw stack.
 type Nodes = FxHashMap<(CommId, u32), u32>;
 
@@ -92,7 +100,8 @@ impl Trees<'_> {
                 let function = match known.get(&frame) {
                     Some(&function) => function,
                     None => {
-                        let function = self.intern(function(profile, frame));
+                        let (functions, modules) = (&profile.functions, &profile.loaded.timeline.modules);
+                        let function = self.intern(function_of(functions, modules, frame));
                         known.insert(frame, function);
                         function
                     }
@@ -123,16 +132,23 @@ impl Trees<'_> {
     }
 }
 
-fn step(tree: &mut StackTree, index: &mut FxHashMap<(u32, u32), u32>, parent: u32, function: u32) -> u32 {
+/// The node of a function below a parent; made where there is none.
+pub(crate) fn step(
+    tree: &mut StackTree,
+    index: &mut FxHashMap<(u32, u32), u32>,
+    parent: u32,
+    function: u32,
+) -> u32 {
     *index.entry((parent, function)).or_insert_with(|| {
         tree.nodes.push(Node { parent, function, self_samples: 0, self_period: 0 });
         (tree.nodes.len() - 1) as u32
     })
 }
 
-fn function(profile: &Profile, id: FunctionId) -> Function {
-    let function = profile.functions.get(id);
-    let module = profile.module_name(id).to_string();
+/// What pictures and tables show of a function.
+pub(crate) fn function_of(functions: &Functions, modules: &Modules, id: FunctionId) -> Function {
+    let function = functions.get(id);
+    let module = function.module.map_or("[unknown]", |id| &modules.get(id).short_name).to_owned();
     let kernel = matches!(function.level, Level::Kernel | Level::GuestKernel);
     let (name, kind) = match &function.name {
         Some(name) if function.inlined => (name.to_string(), FunctionKind::Inline),

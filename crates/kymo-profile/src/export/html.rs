@@ -180,6 +180,7 @@ impl<'a> Page<'a> {
                     FunctionKind::Inline => 'i',
                     FunctionKind::Unknown => '?',
                     FunctionKind::Comm => 'c',
+                    FunctionKind::State => 's',
                 })
                 .collect(),
             module: column(functions.iter().map(|f| modules.index(&f.module))),

@@ -22,8 +22,8 @@ pub mod model;
 mod text;
 pub mod totals;
 
-pub(crate) use collect::recorder;
 pub use collect::{INSTANTS, collect};
+pub(crate) use collect::{facts, function_of, recorder, step};
 pub use html::html;
 pub use json::json;
 

@@ -101,6 +101,8 @@ pub enum FunctionKind {
     Unknown,
     /// Not code: the command name that heads each stack.
     Comm,
+    /// Not code: what a thread did or waited for, which ends a stack of wall time.
+    State,
 }
 
 /// A call tree: each node is a function called along one path from the root.

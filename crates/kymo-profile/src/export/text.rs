@@ -2,6 +2,7 @@
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
 use crate::text::{shown, shown_in_stack};
 use inferno::flamegraph;
+use inferno::flamegraph::color::{Color, PaletteMap};
 use std::io::{self, Write};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
@@ -42,8 +43,41 @@ pub fn flamegraph(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Wr
     // Orange kernel, aqua inlined, the rest by kind of name.
     options.colors = flamegraph::Palette::Multi(flamegraph::color::MultiPalette::Java);
     options.bgcolors = Some(flamegraph::color::BackgroundColor::Grey);
+    let mut states = state_colours(profile);
+    if states.iter().next().is_some() {
+        options.count_name = event.unit().to_string();
+        options.palette_map = Some(&mut states);
+    }
     options.font_type = "ui-monospace, Menlo, Consolas, monospace".to_string();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+}
+
+/// Fixed colours for states of threads: running is green, waiting for a CPU red, waiting blue to
+/// violet, idle grey.
+fn state_colours(profile: &ExportProfile) -> PaletteMap {
+    let states = profile.functions.iter().filter(|function| function.kind == FunctionKind::State);
+    let colour = |name: &str| match name {
+        "running" => (96, 178, 84),
+        "runnable" => (214, 69, 65),
+        "throttled" => (160, 30, 60),
+        "lock" => (232, 145, 45),
+        "condition" => (245, 190, 85),
+        "disk" => (70, 110, 190),
+        "network" => (90, 150, 220),
+        "pipe" => (120, 180, 225),
+        "poll" => (150, 200, 230),
+        "timer" => (150, 130, 210),
+        "page fault" => (40, 80, 150),
+        "io_uring" => (60, 140, 170),
+        "child" => (180, 150, 220),
+        _ => (190, 190, 190),
+    };
+    let mut map = PaletteMap::default();
+    for state in states {
+        let (r, g, b) = colour(&state.name);
+        map.insert(&state.name, Color { r, g, b });
+    }
+    map
 }
 
 /// The second line of the picture: what was counted, how often, and what is missing.
@@ -110,7 +144,7 @@ fn frame(function: &Function, annotate: bool) -> String {
         match function.kind {
             FunctionKind::Kernel => name.push_str("_[k]"),
             FunctionKind::Inline => name.push_str("_[i]"),
-            FunctionKind::User | FunctionKind::Unknown | FunctionKind::Comm => {}
+            FunctionKind::User | FunctionKind::Unknown | FunctionKind::Comm | FunctionKind::State => {}
         }
     }
     name

@@ -82,6 +82,19 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) parallelism: Option<String>,
 
+    /// Divide the time of each thread into running, ready and waiting, and say for what, where, and who ended it; of a
+    /// recording with --wall (also with --flamegraph, --html, --folded and --json)
+    #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "loss", "latency", "parallelism", "sort"])]
+    pub(super) wall: bool,
+
+    /// With --wall: the thread whose critical path is shown [default: the first of the process with most time]
+    #[arg(long, value_name = "TID", requires = "wall")]
+    pub(super) path_of: Option<i32>,
+
+    /// With --wall: so many threads and places at most
+    #[arg(long, value_name = "N", requires = "wall", default_value_t = 20)]
+    pub(super) top: usize,
+
     /// Leave out rows below this percentage [default: 0.05 on a terminal, 0 elsewhere]
     #[arg(long, value_name = "PERCENT", value_parser = filter::percent)]
     pub(super) percent_limit: Option<f64>,

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use kymo_data::Recording;
 use kymo_files::Export;
 use kymo_profile::emptied;
+use kymo_profile::export::ExportProfile;
 use kymo_profile::first_look::{self, FirstLook, Share, first_look};
 use kymo_profile::hist::Hist;
 use kymo_profile::load::LoadOptions;
@@ -23,6 +24,7 @@ use kymo_cli::{exit, open};
 
 mod args;
 mod plan;
+mod wall;
 
 pub(crate) use args::{ReportArgs, SymbolArgs};
 use plan::{Plan, plan};
@@ -58,6 +60,9 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
             out.flush()?;
             return Ok(exit::of_reading(&recording, &loss.problems));
         }
+    }
+    if args.wall {
+        return wall::run(&args, &recording, &mut out);
     }
     let mut plan = plan(&args, &recording).map_err(exit::usage)?;
     let store = args.symbols_from.store(&recording);
@@ -181,7 +186,17 @@ fn write_exports(
     profile: &Profile,
     input: &std::path::Path,
 ) -> anyhow::Result<()> {
-    let mut export = export::collect(recording, profile, &input.display().to_string());
+    let export = export::collect(recording, profile, &input.display().to_string());
+    write_export(args, out, export, input)
+}
+
+/// Writes the files that were asked for.
+fn write_export(
+    args: &ReportArgs,
+    out: &mut dyn Write,
+    mut export: ExportProfile,
+    input: &Path,
+) -> anyhow::Result<()> {
     let written = std::fs::metadata(input).ok().filter(|m| m.is_file()).and_then(|m| m.modified().ok());
     export.written_unix_ns = written
         .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())

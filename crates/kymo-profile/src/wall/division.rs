@@ -1,0 +1,176 @@
+//! Sums of rows: the time of each thread by state, and of each place by state.
+use super::{State, WaitRow, Wall};
+use crate::functions::FunctionId;
+use rustc_hash::FxHashMap;
+
+/// Where the time of a thread went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTime {
+    /// Process and thread.
+    pub thread: (i32, i32),
+    /// ns in each state, in the order of [`State::ALL`].
+    pub times: [u64; State::ALL.len()],
+    /// Of those in which it waited, what was idle, ns.
+    pub idle_ns: u64,
+    /// How often it waited.
+    pub waits: u64,
+    /// How often it was preempted.
+    pub preemptions: u64,
+}
+
+impl ThreadTime {
+    /// ns in a state.
+    pub fn in_state(&self, state: State) -> u64 {
+        self.times[state as usize]
+    }
+
+    /// All of it, ns.
+    pub fn total_ns(&self) -> u64 {
+        self.times.iter().fold(0, |sum, time| sum.saturating_add(*time))
+    }
+
+    pub(super) fn add(&mut self, state: State, time: u64) {
+        let known = &mut self.times[state as usize];
+        *known = known.saturating_add(time);
+    }
+}
+
+/// A place in the program where threads wait, and for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What for.
+    pub state: State,
+    /// The program's own function.
+    pub function: Option<FunctionId>,
+    /// Nobody waited for those that wait here.
+    pub idle: bool,
+    /// All time of all threads, ns.
+    pub time_ns: u64,
+    /// How many waits.
+    pub waits: u64,
+    /// The longest, ns.
+    pub longest_ns: u64,
+    /// How many threads.
+    pub threads: usize,
+    /// Who ended most of the time: the thread's name and its own function, if they are known.
+    pub ended_by: Option<(String, Option<FunctionId>)>,
+}
+
+impl Wall {
+    /// What a wait's row is divided into: running, blocked, ready, and the same of the short waits
+    /// before it.
+    pub(super) fn parts(&self, wait: usize) -> [(State, u64); 5] {
+        let (row, state) = (&self.waits[wait], self.state(wait));
+        let short = self.short_states.get(wait).copied().unwrap_or(State::Other);
+        let ready = if state == State::Throttled { state } else { State::Runnable };
+        let blocked = if state == ready { short } else { state };
+        [
+            (State::Running, row.run_ns),
+            (blocked, row.blocked_ns),
+            (ready, row.runnable_ns),
+            (short, row.short_blocked_ns),
+            (State::Runnable, row.short_runnable_ns),
+        ]
+    }
+
+    /// Where the time of each thread went, by process and thread.
+    pub fn threads(&self) -> Vec<ThreadTime> {
+        let mut threads: FxHashMap<(i32, i32), ThreadTime> = FxHashMap::default();
+        for (index, row) in self.waits.iter().enumerate() {
+            let thread = threads.entry(row.thread).or_default();
+            thread.thread = row.thread;
+            for (state, time) in self.parts(index) {
+                thread.add(state, time);
+            }
+            let own = u64::from(row.blocked_ns + row.runnable_ns > 0);
+            let preempted = row.task_state & !(1 << 31) == 0;
+            thread.waits += row.short_waits + if preempted { 0 } else { own };
+            thread.preemptions += row.short_preemptions + if preempted { own } else { 0 };
+            if self.is_idle(index) {
+                thread.idle_ns += row.blocked_ns.saturating_add(row.short_blocked_ns);
+            }
+        }
+        let mut threads: Vec<ThreadTime> = threads.into_values().collect();
+        threads.sort_unstable_by_key(|thread| thread.thread);
+        threads
+    }
+
+    /// Where threads wait, the longest first, idle ones last.
+    pub fn places(&self) -> Vec<Place> {
+        #[derive(Default)]
+        struct Sum {
+            time_ns: u64,
+            waits: u64,
+            longest_ns: u64,
+            threads: rustc_hash::FxHashSet<i32>,
+            ended_by: FxHashMap<(i32, Option<FunctionId>), u64>,
+        }
+        let mut sums: FxHashMap<(State, Option<FunctionId>, bool), Sum> = FxHashMap::default();
+        let wakers = self.wakers();
+        for (index, row) in self.waits.iter().enumerate() {
+            let function = self.own_function(row.chain);
+            let [_, blocked, ready, short, short_ready] = self.parts(index);
+            // Ready threads wait for a CPU, wherever they are: one place for each function, too.
+            let waited = [(blocked, row.blocked_ns, 1), (short, short.1, row.short_waits)];
+            for ((state, time), longest, waits) in waited {
+                if time == 0 {
+                    continue;
+                }
+                let sum = sums.entry((state, function, self.is_idle(index))).or_default();
+                sum.time_ns = sum.time_ns.saturating_add(time);
+                sum.waits += waits;
+                sum.longest_ns = sum.longest_ns.max(longest.min(time));
+                sum.threads.insert(row.thread.1);
+                if row.waker != 0 {
+                    let by = wakers.get(index).copied().flatten();
+                    let function = by.and_then(|at| self.own_function(self.wakeups[at].chain));
+                    *sum.ended_by.entry((row.waker, function)).or_default() += time;
+                }
+            }
+            for (state, time) in [ready, short_ready] {
+                if time > 0 {
+                    let sum = sums.entry((state, function, false)).or_default();
+                    sum.time_ns = sum.time_ns.saturating_add(time);
+                    sum.waits += 1;
+                    sum.longest_ns = sum.longest_ns.max(time);
+                    sum.threads.insert(row.thread.1);
+                }
+            }
+        }
+        let place = |((state, function, idle), sum): (_, Sum)| {
+            let most =
+                sum.ended_by.into_iter().max_by_key(|((tid, function), time)| (*time, *tid, *function));
+            Place {
+                state,
+                function,
+                idle,
+                time_ns: sum.time_ns,
+                waits: sum.waits,
+                longest_ns: sum.longest_ns,
+                threads: sum.threads.len(),
+                ended_by: most.map(|((tid, function), _)| (self.thread_name(tid), function)),
+            }
+        };
+        let mut places: Vec<Place> = sums.into_iter().map(place).collect();
+        places.sort_unstable_by_key(|place| {
+            (place.idle, std::cmp::Reverse(place.time_ns), place.state, place.function)
+        });
+        places
+    }
+
+    /// For each wait the wake-up that ended it, if it has a row.
+    pub(super) fn wakers(&self) -> Vec<Option<usize>> {
+        let mut of_thread: FxHashMap<i32, Vec<usize>> = FxHashMap::default();
+        for (at, wakeup) in self.wakeups.iter().enumerate() {
+            of_thread.entry(wakeup.woken).or_default().push(at);
+        }
+        let find = |row: &WaitRow| {
+            let list = of_thread.get(&row.thread.1)?;
+            let after = list.partition_point(|at| self.wakeups[*at].time_ns <= row.time_ns);
+            let at = *list.get(after.checked_sub(1)?)?;
+            let begun = row.time_ns.saturating_sub(row.runnable_ns).saturating_sub(row.blocked_ns);
+            (self.wakeups[at].time_ns >= begun).then_some(at)
+        };
+        self.waits.iter().map(find).collect()
+    }
+}

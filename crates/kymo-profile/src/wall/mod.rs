@@ -1,0 +1,200 @@
+//! Where each thread's time went, without remainder: on a CPU, ready for one, or waiting, and for
+//! what.
+//!
+//! *You give it* a recording of `kymo record --wall`; *it gives you* a [`Wall`]: the time of each
+//! thread by [`State`], where threads wait and who ends it, and for a thread the path backwards
+//! over wake-ups that decided how long all took.
+//!
+//! ```text
+//!  offcpu-time ---> rows: waits ---+-> state of each, by its stack (state)
+//!  offcpu-wakeup -> rows: wakeups -|-> threads (their sums: division)
+//!  cpu-clock -----> rows: runs ----|-> places (stack and state), idle ones apart (needed)
+//!                                  '-> critical path of a thread (path);  flame graph of all (tree)
+//! ```
+//!
+//! # Invariants
+//! - **D1** The states of a thread sum to the time between its first row and its last, to the
+//!   nanosecond: each row says how long the thread ran, was ready and was blocked since the row
+//!   before.
+//! - **D2** Waits that have no row of their own are attributed to the stack of the row that tells
+//!   them. Sums by thread are exact even so; by stack they are as good as samples.
+//! - **D3** The result does not depend on the number of workers.
+//!
+//! # What is idle
+//! A thread of a pool that has nothing to do waits, too, and most of all waiting is that. A wait is
+//! idle if it is one for something to do (a condition, a file, a time), and nobody waited for the
+//! thread meanwhile, neither directly nor over others ([`Wall::is_idle`]). What the first thread of
+//! a process waits for is never idle.
+mod division;
+mod json;
+mod needed;
+mod path;
+mod rows;
+mod state;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+
+pub use division::{Place, ThreadTime};
+pub use json::write_wall_json;
+pub use path::{PathPart, PathStep};
+pub use rows::{OFF_CPU, WAKEUP, WaitRow, WakeupRow, has_waits};
+pub use state::State;
+pub use text::{TextOptions, write_wall};
+
+use crate::chains::ChainId;
+use crate::first_look::own_function;
+use crate::functions::{FunctionId, Functions, Level};
+use crate::load::{LoadOptions, Progress, collect_sideband};
+use crate::resolve::{ResolveOptions, Resolver, Stacks};
+use crate::timeline::Timeline;
+use kymo_data::{ReadSummary, Recording};
+use kymo_symbols::SymbolStore;
+use rows::{Rows, Runs};
+
+/// The time of all threads of a recording.
+#[derive(Debug)]
+pub struct Wall {
+    /// Who was what, when.
+    pub timeline: Timeline,
+    /// Names.
+    pub functions: Functions,
+    /// The functions of every distinct stack.
+    pub stacks: Stacks,
+    /// In order of time.
+    pub waits: Vec<WaitRow>,
+    /// In order of time.
+    pub wakeups: Vec<WakeupRow>,
+    /// What the reader saw (problems of the file).
+    pub summary: ReadSummary,
+    /// What each wait was for, in the order of the waits.
+    states: Vec<State>,
+    /// What the thread waited for last, of which its short waits count.
+    short_states: Vec<State>,
+    idle: Vec<bool>,
+    runs: Runs,
+}
+
+impl Wall {
+    /// Reads a recording; `None` if it does not tell of waits. `filter`: the processes, threads and
+    /// spans of time that are read; what else it says does not matter here.
+    ///
+    /// # Errors
+    /// When the file cannot be read at all.
+    pub fn open(
+        recording: &Recording,
+        filter: &LoadOptions,
+        resolve: ResolveOptions,
+        store: &SymbolStore,
+        progress: Progress<'_>,
+    ) -> Result<Option<Wall>, kymo_data::ReadError> {
+        if !has_waits(recording) {
+            return Ok(None);
+        }
+        let (timeline, ..) = collect_sideband(recording, filter.workers, store.options(), &|done, all| {
+            progress(0, done, all)
+        })?;
+        let (rows, summary) = rows::read(recording, &timeline, filter, &|done, all| progress(1, done, all))?;
+        let Rows { chains, waits, wakeups, runs, .. } = rows;
+        let mut functions = Functions::default();
+        let stacks = Resolver::new(&timeline, store).resolve(&chains, &mut functions, resolve);
+        let mut wall = Wall {
+            timeline,
+            functions,
+            stacks,
+            waits,
+            wakeups,
+            summary,
+            states: Vec::new(),
+            short_states: Vec::new(),
+            idle: Vec::new(),
+            runs,
+        };
+        wall.place_ends();
+        (wall.states, wall.short_states) = wall.states_of_waits();
+        wall.idle = needed::idle(&wall);
+        Ok(Some(wall))
+    }
+
+    /// What a wait was for, by its index.
+    pub fn state(&self, wait: usize) -> State {
+        self.states.get(wait).copied().unwrap_or(State::Other)
+    }
+
+    /// Whether a wait is that of a thread that has nothing to do.
+    pub fn is_idle(&self, wait: usize) -> bool {
+        self.idle.get(wait).copied().unwrap_or(false)
+    }
+
+    /// The frames of a stack of the given side, innermost first; of the kernel's without those that
+    /// only switch.
+    fn frames(&self, chain: ChainId, kernel: bool) -> impl Iterator<Item = FunctionId> + Clone + '_ {
+        let is_kernel = |id: &FunctionId| self.functions.get(*id).level == Level::Kernel;
+        let frames = self.stacks.frames(chain).iter().copied().filter(move |id| is_kernel(id) == kernel);
+        let switches = move |id: &FunctionId| {
+            kernel && self.functions.get(*id).name.as_deref().is_none_or(state::is_switch)
+        };
+        // The innermost of them, behind which the wait itself begins.
+        frames.skip_while(switches)
+    }
+
+    fn names(&self, chain: ChainId, kernel: bool) -> impl Iterator<Item = &str> + Clone {
+        self.frames(chain, kernel).filter_map(|id| self.functions.get(id).name.as_deref())
+    }
+
+    /// What a thread does at its end has no place of its own: it counts where it waited before.
+    fn place_ends(&mut self) {
+        let mut last = rustc_hash::FxHashMap::default();
+        for row in &mut self.waits {
+            match row.is_end {
+                true => row.chain = last.get(&row.thread).copied().unwrap_or(row.chain),
+                false => _ = last.insert(row.thread, row.chain),
+            }
+        }
+    }
+
+    fn states_of_waits(&self) -> (Vec<State>, Vec<State>) {
+        let mut last = rustc_hash::FxHashMap::default();
+        let mut known = rustc_hash::FxHashMap::default();
+        let states = self.waits.iter().map(|row| {
+            let before = last.get(&row.thread).copied().unwrap_or(State::Other);
+            if row.is_end && row.task_state != 0 {
+                // It waits still, or has ended: as it did before.
+                return (before, before);
+            }
+            let state = *known.entry((row.chain, row.task_state)).or_insert_with(|| {
+                state::of_wait(row.task_state, self.names(row.chain, true), self.names(row.chain, false))
+            });
+            if matches!(state, State::Runnable | State::Throttled) {
+                return (state, before);
+            }
+            last.insert(row.thread, state);
+            (state, state)
+        });
+        states.unzip()
+    }
+
+    /// The program's own innermost function of a stack, or the innermost of all.
+    fn own_function(&self, chain: ChainId) -> Option<FunctionId> {
+        let frames = self.stacks.frames(chain);
+        own_function(&self.functions, &self.timeline.modules, frames)
+            .or_else(|| self.frames(chain, false).next())
+            .or_else(|| self.frames(chain, true).next())
+    }
+
+    /// As tables show a function: its name, or its module and address.
+    pub fn function_name(&self, id: FunctionId) -> String {
+        let function = self.functions.get(id);
+        let module = function.module.map_or("[unknown]", |id| &self.timeline.modules.get(id).short_name);
+        match &function.name {
+            Some(name) => format!("{name}  ({module})"),
+            None => format!("{:#x}  ({module})", function.start),
+        }
+    }
+
+    /// The name of a thread, the last one that it had.
+    pub fn thread_name(&self, tid: i32) -> String {
+        self.timeline.comm(self.timeline.last_comm(tid)).into_owned()
+    }
+}

@@ -1,0 +1,122 @@
+//! The critical path of a thread: backwards over wake-ups, what decided how long it took.
+use super::needed::{by_thread, span};
+use super::{State, ThreadTime, Wall};
+use crate::functions::FunctionId;
+use rustc_hash::FxHashMap;
+
+/// So many threads may have woken each other at one moment.
+const MOST_HOPS: u32 = 64;
+
+/// A stretch of the path: a thread in one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStep {
+    /// The thread.
+    pub tid: i32,
+    /// What it did.
+    pub state: State,
+    /// From when on, ns.
+    pub begin_ns: u64,
+    /// Until when, ns.
+    pub end_ns: u64,
+    /// The wait, if it is one.
+    pub wait: Option<usize>,
+}
+
+/// The steps of one thread in one state and at one place, together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPart {
+    /// The thread.
+    pub tid: i32,
+    /// What it did.
+    pub state: State,
+    /// The program's own function where it waited.
+    pub function: Option<FunctionId>,
+    /// How long, ns: what could be gained at most.
+    pub time_ns: u64,
+}
+
+impl Wall {
+    /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
+    /// The steps cover that time without gaps.
+    ///
+    /// Where a thread waited and another one woke it, the path goes on in that other one; where none
+    /// did, or one that has no rows, the wait itself is a step.
+    pub fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
+        let threads = by_thread(&self.waits);
+        let (mut tid, mut now, mut hops) = (tid, end_ns, 0);
+        let mut steps: Vec<PathStep> = Vec::new();
+        let mut step = |tid, state, begin: u64, end: u64, wait| {
+            let begin_ns = begin.max(begin_ns);
+            if begin_ns < end {
+                steps.push(PathStep { tid, state, begin_ns, end_ns: end, wait });
+            }
+        };
+        while now > begin_ns {
+            // The last of its waits that had begun by then.
+            let list = threads.get(&tid).map_or(&[][..], Vec::as_slice);
+            let after = list.partition_point(|at| span(&self.waits[*at]).0 < now);
+            let Some(&at) = after.checked_sub(1).and_then(|before| list.get(before)) else {
+                step(tid, State::Running, begin_ns, now, None);
+                break;
+            };
+            let row = &self.waits[at];
+            let (begun, woken) = span(row);
+            step(tid, State::Running, row.time_ns, now, None);
+            let state = self.state(at);
+            let ready = if state == State::Throttled { state } else { State::Runnable };
+            step(tid, ready, woken, now.min(row.time_ns), Some(at));
+            now = now.min(woken);
+            let goes_on = row.waker != 0 && row.waker != tid && threads.contains_key(&row.waker);
+            if goes_on && now == woken && begun < woken && hops < MOST_HOPS {
+                tid = row.waker;
+                hops += 1;
+                // A moment earlier: the waker ran.
+                let ran = threads[&tid].partition_point(|other| span(&self.waits[*other]).0 < now);
+                let before = ran.checked_sub(1).map(|index| &self.waits[threads[&tid][index]]);
+                if before.is_none_or(|other| other.time_ns <= now) {
+                    continue;
+                }
+                // It is in a wait of its own: an interrupt came in it, and ended both.
+                tid = row.thread.1;
+            }
+            step(tid, state, begun, now, Some(at));
+            (now, hops) = (now.min(begun), 0);
+        }
+        steps
+    }
+
+    /// The path of a thread over all its time, and how long that is; of the first thread of the
+    /// process with most time if none is named.
+    pub(super) fn path_of_interest(
+        &self,
+        threads: &[ThreadTime],
+        tid: Option<i32>,
+    ) -> Option<(i32, u64, Vec<PathStep>)> {
+        let first = || threads.iter().filter(|thread| thread.thread.0 == thread.thread.1);
+        let longest = || first().max_by_key(|thread| (thread.total_ns(), std::cmp::Reverse(thread.thread)));
+        let tid = tid.or_else(|| longest().or(threads.first()).map(|thread| thread.thread.1))?;
+        let mut rows = self.waits.iter().filter(|row| row.thread.1 == tid);
+        let first = rows.next()?;
+        let last = rows.next_back().unwrap_or(first);
+        let begin = first.time_ns.saturating_sub(first.total_ns());
+        let total = last.time_ns.checked_sub(begin)?;
+        Some((tid, total, self.critical_path(tid, begin, last.time_ns)))
+    }
+
+    /// The same, summed by thread, state and place, the longest first.
+    pub fn critical_parts(&self, steps: &[PathStep]) -> Vec<PathPart> {
+        let mut sums: FxHashMap<(i32, State, Option<FunctionId>), u64> = FxHashMap::default();
+        for step in steps {
+            let function = step.wait.and_then(|wait| self.own_function(self.waits[wait].chain));
+            *sums.entry((step.tid, step.state, function)).or_default() += step.end_ns - step.begin_ns;
+        }
+        let mut parts: Vec<PathPart> = sums
+            .into_iter()
+            .map(|((tid, state, function), time_ns)| PathPart { tid, state, function, time_ns })
+            .collect();
+        parts.sort_unstable_by_key(|part| {
+            (std::cmp::Reverse(part.time_ns), part.tid, part.state, part.function)
+        });
+        parts
+    }
+}

@@ -1,0 +1,274 @@
+//! Reads the rows of a recording with waits: what a thread did since its row before, who woke whom,
+//! and where threads ran.
+use crate::chains::{ChainId, Chains};
+use crate::load::LoadOptions;
+use crate::timeline::{CommId, Moment, Timeline};
+use kymo_data::tracing_data::{self, Field, Format, Value};
+use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What kymo and perf call the event of threads that waited.
+pub const OFF_CPU: &str = "offcpu-time";
+/// What kymo calls the event of those that woke them.
+pub const WAKEUP: &str = "offcpu-wakeup";
+
+/// A thread that ran again, or ended: where its time went since its row before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitRow {
+    /// When it ran again, ns.
+    pub time_ns: u64,
+    /// Its process and number.
+    pub thread: (i32, i32),
+    /// Its name then.
+    pub comm: CommId,
+    /// Where it waited.
+    pub chain: ChainId,
+    /// Why it left its CPU: bits of the kernel's `TASK_*`; 0 if it was preempted.
+    pub task_state: u32,
+    /// Who woke it, 0 if nobody was seen to.
+    pub waker: i32,
+    /// Its last wait until it was woken, ns.
+    pub blocked_ns: u64,
+    /// Ready from then on, ns.
+    pub runnable_ns: u64,
+    /// On a CPU since the row before, ns.
+    pub run_ns: u64,
+    /// Waits in between that have no rows of their own, ns.
+    pub short_blocked_ns: u64,
+    /// The same, ready.
+    pub short_runnable_ns: u64,
+    /// How many those were.
+    pub short_waits: u64,
+    /// How often it was preempted in between.
+    pub short_preemptions: u64,
+    /// The thread or the recording ended.
+    pub is_end: bool,
+    /// The system call it was in, -1 outside of any.
+    pub syscall: i64,
+    /// The call's first argument.
+    pub argument: u64,
+}
+
+impl WaitRow {
+    /// All of it, ns.
+    pub fn total_ns(&self) -> u64 {
+        let parts = [self.blocked_ns, self.runnable_ns, self.short_blocked_ns, self.short_runnable_ns];
+        parts.iter().fold(self.run_ns, |sum, part| sum.saturating_add(*part))
+    }
+}
+
+/// A thread was woken that had waited long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeupRow {
+    /// When, ns.
+    pub time_ns: u64,
+    /// The one that woke it, or in which the interrupt came that did.
+    pub waker: (i32, i32),
+    /// Where that one was.
+    pub chain: ChainId,
+    /// The one that was woken.
+    pub woken: i32,
+}
+
+/// Samples of a thread at one place while it ran.
+pub(super) type Runs = FxHashMap<((i32, i32), CommId, ChainId), u64>;
+
+/// All rows of a recording.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) chains: Chains,
+    /// In order of time.
+    pub(super) waits: Vec<WaitRow>,
+    /// In order of time.
+    pub(super) wakeups: Vec<WakeupRow>,
+    /// Periods of the first clock or counter that was sampled.
+    pub(super) runs: Runs,
+    /// Samples that cannot be read.
+    pub(super) damaged: u64,
+}
+
+/// Where the fields are, by the recording's own description.
+struct Fields([Field; 14]);
+
+/// The kind of a row at the end of a thread, or of the recording.
+const END: u64 = 2;
+
+const NAMES: [&str; 14] = [
+    "kind",
+    "task_state",
+    "tid",
+    "pid",
+    "waker",
+    "blocked_ns",
+    "runnable_ns",
+    "run_ns",
+    "short_blocked_ns",
+    "short_runnable_ns",
+    "short_waits",
+    "short_preemptions",
+    "syscall",
+    "argument_0",
+];
+
+impl Fields {
+    fn of(format: &Format) -> Option<Fields> {
+        let fields = NAMES.map(|name| format.field(name).cloned());
+        if fields.iter().any(Option::is_none) {
+            return None;
+        }
+        Some(Fields(fields.map(|field| field.expect("all are there"))))
+    }
+
+    /// The numbers of a record, in the order of the names.
+    fn read(&self, raw: &[u8]) -> Option<[u64; 14]> {
+        let mut numbers = [0; 14];
+        for (number, field) in numbers.iter_mut().zip(&self.0) {
+            *number = match field.value(raw)? {
+                Value::Unsigned(value) => value,
+                Value::Signed(value) => value.cast_unsigned(),
+                Value::Text(_) | Value::Bytes(_) => return None,
+            };
+        }
+        Some(numbers)
+    }
+}
+
+/// Which event of a recording is which.
+struct Events {
+    off_cpu: Option<(usize, Fields)>,
+    wakeup: Option<(usize, Fields)>,
+    /// What samples where threads run.
+    clock: Option<usize>,
+}
+
+impl Events {
+    fn of(recording: &Recording) -> Events {
+        let blob = recording.features.tracing_data.as_deref();
+        let data = blob.and_then(|blob| tracing_data::parse(blob).ok());
+        let find = |name: &str| {
+            let at = recording.events.list.iter().position(|event| event.name == name)?;
+            let format = data.as_ref()?.format(recording.events.list[at].attr.config)?;
+            Some((at, Fields::of(format)?))
+        };
+        let samples = |event: &kymo_data::Event| {
+            let (kind, config) = (event.attr.kind, event.attr.config);
+            let counts_time = kind == abi::PERF_TYPE_HARDWARE
+                || kind == abi::PERF_TYPE_RAW
+                || kind == abi::PERF_TYPE_SOFTWARE && config <= abi::PERF_COUNT_SW_TASK_CLOCK;
+            counts_time && event.attr.sample_period != 0
+        };
+        let clock = recording.events.list.iter().position(samples);
+        Events { off_cpu: find(OFF_CPU), wakeup: find(WAKEUP), clock }
+    }
+}
+
+/// Whether a recording tells of waits.
+pub fn has_waits(recording: &Recording) -> bool {
+    Events::of(recording).off_cpu.is_some()
+}
+
+/// Reads the rows that the filter leaves.
+pub(super) fn read(
+    recording: &Recording,
+    timeline: &Timeline,
+    filter: &LoadOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<(Rows, ReadSummary), ReadError> {
+    let events = Events::of(recording);
+    let each = |rows: &mut Rows, chunk: &kymo_data::Chunk| {
+        for record in chunk.records().flatten() {
+            if record.header.kind == abi::PERF_RECORD_SAMPLE {
+                rows.sample(recording, (timeline, filter), &events, &record);
+            }
+        }
+    };
+    let (parts, summary) = recording.read_parallel(filter.workers, Rows::default, each, progress)?;
+    let mut rows = Rows::default();
+    parts.into_iter().for_each(|part| rows.absorb(part));
+    rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
+    rows.wakeups.sort_unstable_by_key(|row| (row.time_ns, row.woken, row.waker));
+    Ok((rows, summary))
+}
+
+impl Rows {
+    fn sample(
+        &mut self,
+        recording: &Recording,
+        (timeline, filter): (&Timeline, &LoadOptions),
+        events: &Events,
+        record: &RawRecord<'_>,
+    ) {
+        let list = &recording.events.list;
+        let Some(event) = recording.events.event_of(record) else { return };
+        let mut sample = Sample::default();
+        if list[event].layout.parse_into(record.header.misc, record.body, &mut sample).is_err() {
+            self.damaged += 1;
+            return;
+        }
+        let fields = [&events.off_cpu, &events.wakeup].map(|of| of.as_ref().filter(|(at, _)| *at == event));
+        if fields.iter().all(Option::is_none) && events.clock != Some(event) {
+            return;
+        }
+        let pid = sample.pid.unwrap_or(-1);
+        let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
+        let is_out =
+            |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|set| !set.contains(&id));
+        if filter.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
+            || is_out(&filter.pids, pid)
+            || is_out(&filter.tids, tid)
+        {
+            return;
+        }
+        let view = timeline.thread(pid, tid, Moment::new(sample.time, record.position));
+        let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
+        let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+        let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
+        let [off_cpu, wakeup] = fields;
+        let Some((_, fields)) = off_cpu.or(wakeup) else {
+            let period = sample.period.unwrap_or(list[event].attr.sample_period);
+            let run = self.runs.entry(((pid, tid), view.comm, chain)).or_default();
+            *run = run.saturating_add(period);
+            return;
+        };
+        let Some(numbers) = sample.raw.and_then(|raw| fields.read(raw)) else {
+            self.damaged += 1;
+            return;
+        };
+        let [kind, task_state, woken, _, waker, blocked_ns, runnable_ns, run_ns, rest @ ..] = numbers;
+        let [short_blocked_ns, short_runnable_ns, short_waits, short_preemptions, syscall, argument] = rest;
+        if wakeup.is_some() {
+            self.wakeups.push(WakeupRow { time_ns, waker: (pid, tid), chain, woken: woken as i32 });
+            return;
+        }
+        self.waits.push(WaitRow {
+            time_ns,
+            thread: (pid, tid),
+            comm: view.comm,
+            chain,
+            task_state: task_state as u32,
+            waker: waker as i32,
+            blocked_ns,
+            runnable_ns,
+            run_ns,
+            short_blocked_ns,
+            short_runnable_ns,
+            short_waits,
+            short_preemptions,
+            is_end: kind == END,
+            syscall: syscall.cast_signed(),
+            argument,
+        });
+    }
+
+    fn absorb(&mut self, other: Rows) {
+        let ids = self.chains.absorb(&other.chains);
+        let ours = |chain: ChainId| ids[chain as usize];
+        self.waits.extend(other.waits.into_iter().map(|row| WaitRow { chain: ours(row.chain), ..row }));
+        self.wakeups.extend(other.wakeups.into_iter().map(|row| WakeupRow { chain: ours(row.chain), ..row }));
+        for ((thread, comm, chain), period) in other.runs {
+            let run = self.runs.entry((thread, comm, ours(chain))).or_default();
+            *run = run.saturating_add(period);
+        }
+        self.damaged += other.damaged;
+    }
+}

@@ -1,0 +1,264 @@
+//! What a thread does at a moment, and how that is told from the stack at which it waits.
+use serde::Serialize;
+
+/// What a thread does, or waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It has a CPU.
+    Running,
+    /// It waits for a CPU.
+    Runnable,
+    /// Its cgroup has used up its quota (`cpu.max`).
+    Throttled,
+    /// It waits for a lock: a futex, or a lock of the kernel.
+    Lock,
+    /// It waits on a condition, until another thread says that there is something to do.
+    Condition,
+    /// It waits for a disk.
+    Disk,
+    /// It waits for the network.
+    Network,
+    /// It waits for the other end of a pipe or of a local socket.
+    Pipe,
+    /// It waits for one of several files.
+    Poll,
+    /// It sleeps for a time.
+    Timer,
+    /// It waits for a page of its memory.
+    PageFault,
+    /// It waits for io_uring.
+    IoUring,
+    /// It waits for another process, or thread, to end.
+    Child,
+    /// It is stopped, by a signal or a debugger.
+    Stopped,
+    /// Anything else.
+    Other,
+}
+
+impl State {
+    /// All of them, in the order of the tables.
+    pub const ALL: [State; 15] = [
+        State::Running,
+        State::Runnable,
+        State::Throttled,
+        State::Lock,
+        State::Condition,
+        State::Disk,
+        State::Network,
+        State::Pipe,
+        State::Poll,
+        State::Timer,
+        State::PageFault,
+        State::IoUring,
+        State::Child,
+        State::Stopped,
+        State::Other,
+    ];
+
+    /// As tables show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Runnable => "runnable",
+            State::Throttled => "throttled",
+            State::Lock => "lock",
+            State::Condition => "condition",
+            State::Disk => "disk",
+            State::Network => "network",
+            State::Pipe => "pipe",
+            State::Poll => "poll",
+            State::Timer => "timer",
+            State::PageFault => "page fault",
+            State::IoUring => "io_uring",
+            State::Child => "child",
+            State::Stopped => "stopped",
+            State::Other => "other",
+        }
+    }
+
+    /// Whether a thread that has nothing to do waits so: for what somebody else will bring it.
+    pub fn may_be_idle(self) -> bool {
+        matches!(
+            self,
+            State::Condition
+                | State::Lock
+                | State::Network
+                | State::Pipe
+                | State::Poll
+                | State::Timer
+                | State::IoUring
+                | State::Child
+                | State::Other
+        )
+    }
+}
+
+/// Set in a task's state where its cgroup had no quota left.
+const THROTTLED: u32 = 1 << 31;
+
+/// What begins the names of the kernel's functions in which a thread waits, in the order in which
+/// they are asked: a function further in decides before one further out. The names are those of
+/// Linux 5.10 to 7.2.
+const KERNEL: [(&str, State); 70] = [
+    ("futex_", State::Lock),
+    ("__futex_", State::Lock),
+    ("do_futex", State::Lock),
+    ("io_cqring_wait", State::IoUring),
+    ("io_wq", State::IoUring),
+    ("io_sq_thread", State::IoUring),
+    ("ep_poll", State::Poll),
+    ("do_epoll_", State::Poll),
+    ("do_sys_poll", State::Poll),
+    ("do_poll", State::Poll),
+    ("do_select", State::Poll),
+    ("do_pselect", State::Poll),
+    ("pipe_", State::Pipe),
+    ("anon_pipe_", State::Pipe),
+    ("fifo_", State::Pipe),
+    ("wait_for_partner", State::Pipe),
+    ("unix_", State::Pipe),
+    ("__unix_", State::Pipe),
+    ("eventfd_", State::Pipe),
+    ("signalfd_", State::Other),
+    ("sk_wait_data", State::Network),
+    ("sk_stream_wait", State::Network),
+    ("tcp_", State::Network),
+    ("udp_", State::Network),
+    ("inet_", State::Network),
+    ("inet6_", State::Network),
+    ("__skb_wait", State::Network),
+    ("__skb_recv", State::Network),
+    ("netlink_", State::Network),
+    ("nfs_", State::Network),
+    ("rpc_wait", State::Network),
+    ("do_nanosleep", State::Timer),
+    ("hrtimer_nanosleep", State::Timer),
+    ("msleep", State::Timer),
+    ("usleep_range", State::Timer),
+    ("timerfd_", State::Timer),
+    ("do_wait", State::Child),
+    ("kernel_wait", State::Child),
+    ("vfork", State::Child),
+    ("wait_for_vfork_done", State::Child),
+    ("do_signal_stop", State::Stopped),
+    ("ptrace_stop", State::Stopped),
+    ("do_jobctl_trap", State::Stopped),
+    ("do_freezer_trap", State::Stopped),
+    ("__refrigerator", State::Stopped),
+    ("io_schedule", State::Disk),
+    ("folio_wait", State::Disk),
+    ("wait_on_page", State::Disk),
+    ("__lock_page", State::Disk),
+    ("__folio_lock", State::Disk),
+    ("wait_on_buffer", State::Disk),
+    ("__wait_on_buffer", State::Disk),
+    ("submit_bio_wait", State::Disk),
+    ("blk_", State::Disk),
+    ("blkdev_", State::Disk),
+    ("jbd2_", State::Disk),
+    ("ext4_", State::Disk),
+    ("xfs_", State::Disk),
+    ("btrfs_", State::Disk),
+    ("rwsem_", State::Lock),
+    ("__mutex_lock", State::Lock),
+    ("mutex_lock", State::Lock),
+    ("down_", State::Lock),
+    ("__down", State::Lock),
+    ("rt_mutex", State::Lock),
+    ("percpu_rwsem", State::Lock),
+    ("n_tty_", State::Other),
+    ("do_sigtimedwait", State::Other),
+    ("sigsuspend", State::Other),
+    ("msg_", State::Other),
+];
+
+/// The kernel's functions that handle a fault of a program's memory.
+const FAULTS: [&str; 6] =
+    ["exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "do_page_fault", "do_mem_abort", "el0_da"];
+
+/// Functions of C libraries and runtimes that wait on a condition: a wait in them is not one for a
+/// lock.
+const CONDITIONS: [&str; 9] = [
+    "pthread_cond_",
+    "__pthread_cond_",
+    "___pthread_cond_",
+    "cnd_",
+    "std::condition_variable",
+    "std::sys::sync::condvar",
+    "std::thread::park",
+    "parking_lot::condvar",
+    "sem_",
+];
+
+/// The same, where a thread waits for another to end.
+const JOINS: [&str; 4] = ["pthread_join", "__pthread_clockjoin", "__pthread_timedjoin", "thrd_join"];
+
+/// What a wait is for. `kernel` and `user`: the names of the functions of its stack, innermost
+/// first; they are asked twice.
+pub(super) fn of_wait<'a>(
+    task_state: u32,
+    kernel: impl Iterator<Item = &'a str> + Clone,
+    user: impl Iterator<Item = &'a str> + Clone,
+) -> State {
+    if task_state & THROTTLED != 0 {
+        return State::Throttled;
+    }
+    if task_state == 0 {
+        return State::Runnable;
+    }
+    if kernel.clone().any(|name| FAULTS.iter().any(|fault| name.starts_with(fault))) {
+        return State::PageFault;
+    }
+    let of = |name: &str| KERNEL.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, state)| *state);
+    let found = kernel.clone().find_map(of);
+    if found != Some(State::Lock) {
+        return found.unwrap_or(State::Other);
+    }
+    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
+    match () {
+        () if is_in(&JOINS) => State::Child,
+        () if is_in(&CONDITIONS) => State::Condition,
+        () => State::Lock,
+    }
+}
+
+/// Whether a function of the kernel only switches: it tells nothing of what is waited for.
+pub(super) fn is_switch(name: &str) -> bool {
+    ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule"]
+        .iter()
+        .any(|begin| name.starts_with(begin))
+        || name.starts_with("[unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kernel: &[&str], user: &[&str]) -> State {
+        of_wait(1, kernel.iter().copied(), user.iter().copied())
+    }
+
+    /// Checks stacks as they were recorded on Linux 6.18 and 6.1.
+    #[test]
+    fn stacks() {
+        let futex = ["futex_wait_queue", "__futex_wait", "futex_wait", "do_futex", "__x64_sys_futex"];
+        assert_eq!(of(&futex, &["__lll_lock_wait", "pthread_mutex_lock", "work"]), State::Lock);
+        assert_eq!(
+            of(&futex, &["__futex_abstimed_wait_common", "pthread_cond_wait", "take"]),
+            State::Condition
+        );
+        assert_eq!(of(&futex, &["__pthread_clockjoin_ex", "main"]), State::Child);
+        assert_eq!(of(&["do_nanosleep", "hrtimer_nanosleep"], &[]), State::Timer);
+        assert_eq!(of(&["schedule_hrtimeout_range_clock", "ep_poll", "do_epoll_wait"], &[]), State::Poll);
+        let read = ["io_schedule", "folio_wait_bit_common", "filemap_fault", "do_user_addr_fault"];
+        assert_eq!(of(&read, &[]), State::PageFault);
+        assert_eq!(of(&read[..3], &[]), State::Disk);
+        assert_eq!(of(&["schedule_timeout", "unix_stream_data_wait"], &[]), State::Pipe);
+        assert_eq!(of(&["wait_woken", "sk_wait_data", "tcp_recvmsg_locked"], &[]), State::Network);
+        assert_eq!(of(&[], &[]), State::Other);
+        assert_eq!(of_wait(0, std::iter::empty(), std::iter::empty()), State::Runnable);
+        assert_eq!(of_wait(1 << 31, std::iter::empty(), std::iter::empty()), State::Throttled);
+    }
+}

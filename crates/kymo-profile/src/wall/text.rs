@@ -1,0 +1,192 @@
+//! The report of wall time as text.
+use super::{PathPart, State, ThreadTime, Wall};
+use crate::functions::FunctionId;
+use crate::text::shown;
+use std::io::{self, Write};
+
+/// What is shown.
+#[derive(Clone, Debug)]
+pub struct TextOptions {
+    /// So many threads and places at most.
+    pub rows: usize,
+    /// The thread whose critical path is shown; `None`: the first of the process that waited most.
+    pub path_of: Option<i32>,
+}
+
+impl Default for TextOptions {
+    fn default() -> TextOptions {
+        TextOptions { rows: 20, path_of: None }
+    }
+}
+
+/// Writes the report: all time by state, threads, where they wait, and the critical path.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_wall(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io::Result<()> {
+    let mut threads = wall.threads();
+    let total: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns()));
+    write_states(out, &threads, total)?;
+    write_threads(out, wall, &mut threads, options.rows)?;
+    write_places(out, wall, total, options.rows)?;
+    write_path(out, wall, &threads, options)
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+/// A time with three or four digits.
+fn time(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match ns {
+        0 => "-".into(),
+        1_000_000_000.. => format!("{seconds:.2} s"),
+        1_000_000.. => format!("{:.2} ms", seconds * 1e3),
+        1_000.. => format!("{:.1} us", seconds * 1e6),
+        _ => format!("{ns} ns"),
+    }
+}
+
+fn write_states(out: &mut dyn Write, threads: &[ThreadTime], total: u64) -> io::Result<()> {
+    writeln!(out, "# {} of {} threads, by what they did\n#", time(total), threads.len())?;
+    let idle: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.idle_ns));
+    for state in State::ALL {
+        let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.in_state(state)));
+        if sum > 0 {
+            writeln!(out, "{:>11} {:>7.2}%  {}", time(sum), percent(sum, total), state.name())?;
+        }
+    }
+    if idle > 0 {
+        writeln!(
+            out,
+            "{:>11} {:>7.2}%  of that idle: nobody waited for these threads",
+            time(idle),
+            percent(idle, total)
+        )?;
+    }
+    writeln!(out)
+}
+
+fn write_threads(
+    out: &mut dyn Write,
+    wall: &Wall,
+    threads: &mut [ThreadTime],
+    rows: usize,
+) -> io::Result<()> {
+    // Those of which something is to be seen first.
+    let busy = |thread: &ThreadTime| thread.total_ns().saturating_sub(thread.idle_ns);
+    threads.sort_by_key(|thread| (std::cmp::Reverse(busy(thread)), thread.thread));
+    writeln!(
+        out,
+        "# {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<14} thread",
+        "wall", "running", "runnable", "waiting", "idle", "waits", "most for"
+    )?;
+    for thread in threads.iter().take(rows) {
+        let [running, runnable] = [State::Running, State::Runnable].map(|state| thread.in_state(state));
+        let waiting = thread.total_ns()
+            - running
+            - runnable
+            - thread.idle_ns.min(thread.total_ns() - running - runnable);
+        let most = State::ALL
+            .into_iter()
+            .skip(2)
+            .max_by_key(|state| (thread.in_state(*state), std::cmp::Reverse(*state)));
+        let most = most.filter(|state| thread.in_state(*state) > 0).map_or("", State::name);
+        writeln!(
+            out,
+            "{:>11} {:>9} {:>9} {:>9} {:>9} {:>9}  {most:<14} {} {}",
+            time(thread.total_ns()),
+            time(running),
+            time(runnable),
+            time(waiting),
+            time(thread.idle_ns),
+            thread.waits,
+            shown(&wall.thread_name(thread.thread.1)),
+            thread.thread.1
+        )?;
+    }
+    let more = threads.len().saturating_sub(rows);
+    if more > 0 {
+        writeln!(out, "# and {more} more threads")?;
+    }
+    writeln!(out)
+}
+
+fn name(wall: &Wall, function: Option<FunctionId>) -> String {
+    function
+        .map_or_else(|| "[unknown]".to_owned(), |function| shown(&wall.function_name(function)).into_owned())
+}
+
+fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io::Result<()> {
+    writeln!(
+        out,
+        "# {:>9} {:>8} {:>8} {:>9} {:>7}  {:<10} where",
+        "waited", "share", "waits", "longest", "threads", "for"
+    )?;
+    let places = wall.places();
+    let (idle, waited): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.idle);
+    for place in waited.iter().take(rows) {
+        let ended = place.ended_by.as_ref().map(|(thread, function)| match function {
+            Some(function) => format!("  ended by {} in {}", shown(thread), name(wall, Some(*function))),
+            None => format!("  ended by {}", shown(thread)),
+        });
+        writeln!(
+            out,
+            "{:>11} {:>7.2}% {:>8} {:>9} {:>7}  {:<10} {}{}",
+            time(place.time_ns),
+            percent(place.time_ns, total),
+            place.waits,
+            time(place.longest_ns),
+            place.threads,
+            place.state.name(),
+            name(wall, place.function),
+            ended.unwrap_or_default()
+        )?;
+    }
+    let more = waited.len().saturating_sub(rows);
+    if more > 0 {
+        writeln!(out, "# and {more} more places")?;
+    }
+    for place in idle.iter().take(rows) {
+        writeln!(
+            out,
+            "# idle: {} of {} threads ({}) in {}",
+            time(place.time_ns),
+            place.threads,
+            place.state.name(),
+            name(wall, place.function)
+        )?;
+    }
+    writeln!(out)
+}
+
+fn write_path(
+    out: &mut dyn Write,
+    wall: &Wall,
+    threads: &[ThreadTime],
+    options: &TextOptions,
+) -> io::Result<()> {
+    let Some((tid, all, steps)) = wall.path_of_interest(threads, options.path_of) else { return Ok(()) };
+    writeln!(
+        out,
+        "# critical path of {} {tid}: {}; a part that took no time at all would save its share at most",
+        shown(&wall.thread_name(tid)),
+        time(all)
+    )?;
+    for PathPart { tid, state, function, time_ns } in
+        wall.critical_parts(&steps).into_iter().take(options.rows)
+    {
+        let place =
+            if state == State::Running { String::new() } else { format!("  in {}", name(wall, function)) };
+        writeln!(
+            out,
+            "{:>11} {:>7.2}%  {:<10} {} {tid}{place}",
+            time(time_ns),
+            percent(time_ns, all),
+            state.name(),
+            shown(&wall.thread_name(tid))
+        )?;
+    }
+    Ok(())
+}

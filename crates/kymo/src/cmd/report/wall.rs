@@ -1,0 +1,48 @@
+//! `kymo report --wall`: where each thread's time went, waiting included.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use kymo_cli::exit;
+use kymo_cli::terminal::{ReadProgress, say};
+use kymo_data::Recording;
+use kymo_profile::load::LoadOptions;
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::wall::{TextOptions, Wall, write_wall, write_wall_json};
+
+use super::args::ReportArgs;
+use super::write_export;
+
+/// Reads a recording and prints or writes what was asked for.
+pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let input = args.input.path();
+    let store = args.symbols_from.store(recording);
+    let resolve =
+        ResolveOptions { inline: !args.no_inline, max_stack: args.max_stack, ..ResolveOptions::default() };
+    let progress = ReadProgress::new(args.quiet);
+    let load = LoadOptions { workers: args.jobs, ..args.filter.load(recording)? };
+    let wall = Wall::open(recording, &load, resolve, &store, &|pass, done, all| progress.at(pass, done, all))
+        .with_context(|| format!("failed to read {}", input.display()))?;
+    progress.finish();
+    let Some(wall) = wall else {
+        return Err(exit::usage(anyhow::anyhow!(
+            "{} does not tell where threads waited: record with `kymo record --wall`",
+            input.display()
+        )));
+    };
+    if !args.quiet {
+        recording.problems.iter().chain(&wall.summary.problems).for_each(|problem| say(&problem.to_string()));
+    }
+    let options = TextOptions { rows: args.top, path_of: args.path_of };
+    if args.json {
+        write_wall_json(out, &wall, &options)?;
+    } else if args.exports() {
+        let export = wall.export(recording, &input.display().to_string());
+        write_export(args, out, export, input)?;
+    } else {
+        write_wall(out, &wall, &options)?;
+    }
+    out.flush().context("failed to write the report")?;
+    Ok(exit::of_reading(recording, &wall.summary.problems))
+}
