@@ -8,6 +8,8 @@ use crate::functions::{Function, FunctionId, Functions, Level};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::profile::Profile;
 use crate::timeline::{ModuleKind, Modules};
+use crate::wall;
+use kymo_data::Event;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -42,11 +44,14 @@ pub struct FirstLook {
     pub nameless: Option<String>,
 }
 
-/// Looks at the event with most samples; both lists have up to `count` functions.
-pub fn first_look(profile: &Profile, count: usize) -> FirstLook {
+/// Looks at the event with most samples, those of waits not counted; both lists have up to `count` functions.
+pub fn first_look(profile: &Profile, events: &[Event], count: usize) -> FirstLook {
     // Of several events the one with most samples is what the recording is about.
     let totals = &profile.loaded.totals;
-    let Some(event) = (0..totals.len()).max_by_key(|&event| totals[event].samples) else {
+    let is_of_waits = |event: usize| events.get(event).is_some_and(|event| wall::is_of_waits(&event.name));
+    let Some(event) =
+        (0..totals.len()).filter(|event| !is_of_waits(*event)).max_by_key(|&event| totals[event].samples)
+    else {
         return FirstLook::default();
     };
     FirstLook {
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn kernel_time_under_the_programs_function() {
         let of = [stack(&[0, 1, 3, 2], 60), stack(&[2], 40)];
-        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), 5);
+        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), &[], 5);
         assert_eq!(names(&look.hottest), [("vfs_write", 60), ("answer", 40)]);
         assert_eq!(names(&look.callers), [("answer", 100)]);
         assert_eq!(look.callers[0].module, "app");
@@ -212,14 +217,14 @@ mod tests {
     #[test]
     fn one_list_where_the_program_itself_works() {
         let of = [stack(&[0, 1, 2], 40), stack(&[2], 60)];
-        assert_eq!(first_look(&profile(&["app"], &FUNCTIONS, &of), 5).callers, []);
+        assert_eq!(first_look(&profile(&["app"], &FUNCTIONS, &of), &[], 5).callers, []);
     }
 
     /// Checks that addresses of a stripped file are one row, and that a sentence names the file.
     #[test]
     fn a_stripped_file_is_one_row() {
         let of = [stack(&[3, 2], 30), stack(&[4, 2], 30), stack(&[2], 40)];
-        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), 5);
+        let look = first_look(&profile(&["app"], &FUNCTIONS, &of), &[], 5);
         assert_eq!(names(&look.hottest), [(NO_SYMBOLS, 60), ("answer", 40)]);
         let words = look.nameless.expect("more than a fifth has no name");
         assert!(words.starts_with("60 % of the samples") && words.contains("(app)"), "{words}");

@@ -180,6 +180,7 @@ fn label(raw: &mut [u8], kind: u16, tid: i32) {
 pub(crate) struct WaitSamples {
     events: Arc<EventSet>,
     event: usize,
+    ip_at: usize,
     tid_at: usize,
     period_at: usize,
 }
@@ -190,7 +191,17 @@ impl WaitSamples {
         let layout = events.list.get(event).map(|event| event.layout);
         let at = |field| layout.and_then(|layout| layout.field_offset(field)).unwrap_or(usize::MAX);
         let (tid_at, period_at) = (at(abi::PERF_SAMPLE_TID), at(abi::PERF_SAMPLE_PERIOD));
-        WaitSamples { events, event, tid_at, period_at }
+        WaitSamples { events, event, ip_at: at(abi::PERF_SAMPLE_IP), tid_at, period_at }
+    }
+
+    /// Puts a sample of a wait where the program waits, not where the kernel does. `frame`: the
+    /// innermost of the program's.
+    pub(crate) fn locate(&self, record: &mut [u8], frame: Option<&u64>) {
+        let Some(frame) = frame else { return };
+        put(record, self.ip_at.saturating_add(8), &frame.to_le_bytes());
+        if let Some(misc) = record.get_mut(4) {
+            *misc = *misc & !(abi::PERF_RECORD_MISC_CPUMODE_MASK as u8) | abi::PERF_RECORD_MISC_USER as u8;
+        }
     }
 
     /// Completes a sample, whose body this is; the id that it gets in the file, if it is one of

@@ -26,6 +26,12 @@ pub(super) enum Member {
     /// `task_struct.thread.fsbase`: what the register FS is based on, which is the thread's own id in
     /// the C library (x86-64).
     FsBase,
+    /// `task_struct.throttled`: its cgroup has no quota left (Linux 6.18).
+    Throttled,
+    /// `task_struct.se.cfs_rq`: the address of the queue that it waits in.
+    Queue,
+    /// `cfs_rq.throttle_count`: how many of the cgroups around that queue have no quota left.
+    QueueThrottled,
     /// `signal_struct.live.counter`: how many threads of the process have not begun to exit.
     Live,
 }
@@ -35,13 +41,15 @@ impl Member {
     /// instruction that it patches.
     pub(super) fn described_offset(self) -> i32 {
         match self {
-            Member::Id | Member::Live => 0,
+            Member::Id | Member::Live | Member::QueueThrottled => 0,
             Member::Signal => 8,
             Member::Voluntary => 16,
             Member::Involuntary => 24,
             Member::CpuTime => 32,
-            Member::Waited => 40,
-            Member::FsBase => 48,
+            Member::Waited => 48,
+            Member::FsBase => 56,
+            Member::Throttled => 64,
+            Member::Queue => 40,
         }
     }
 
@@ -55,6 +63,9 @@ impl Member {
             Member::CpuTime => (TASK_TYPE, const { at("0:4:0") }),
             Member::Waited => (TASK_TYPE, const { at("0:5:0") }),
             Member::FsBase => (TASK_TYPE, const { at("0:6:0") }),
+            Member::Throttled => (TASK_TYPE, const { at("0:7") }),
+            Member::Queue => (TASK_TYPE, const { at("0:4:1") }),
+            Member::QueueThrottled => (QUEUE_TYPE, const { at("0:0") }),
             Member::Live => (SIGNAL_TYPE, const { at("0:0:0") }),
         }
     }
@@ -62,7 +73,7 @@ impl Member {
 
 /// The strings, each with its zero; a type names its string by byte position.
 const STRINGS: &[u8] =
-    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0thread\0thread_struct\0fsbase\x000:6:0\0";
+    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0thread\0thread_struct\0fsbase\x000:6:0\0throttled\x000:7\0cfs_rq\x000:4:1\0throttle_count\0";
 
 /// Where a string begins; one that is none of [`STRINGS`] does not compile.
 const fn at(name: &str) -> u32 {
@@ -98,6 +109,8 @@ const LONG_TYPE: u32 = 8;
 const ENTITY_TYPE: u32 = 9;
 const INFO_TYPE: u32 = 10;
 const THREAD_TYPE: u32 = 11;
+const QUEUE_TYPE: u32 = 12;
+const QUEUE_POINTER_TYPE: u32 = 13;
 
 /// Kinds of types, in the upper byte of a type's second word; the lower half is how many members
 /// follow.
@@ -113,16 +126,17 @@ const UNSIGNED_64_BITS: u32 = 64;
 const BYTE_OFFSET: u32 = 0;
 
 #[rustfmt::skip]
-const TYPES: [u32; 71] = [
+const TYPES: [u32; 86] = [
     at("int"), KIND_INT, 4, SIGNED_32_BITS,             // int
-    at("task_struct"), KIND_STRUCT | 7, 56,             // struct task_struct {
+    at("task_struct"), KIND_STRUCT | 8, 72,             // struct task_struct {
         at("pid"), INT_TYPE, 0,                         //     int pid;
         at("signal"), POINTER_TYPE, 64,                 //     struct signal_struct *signal; (at bit 64)
         at("nvcsw"), LONG_TYPE, 128,                    //     unsigned long nvcsw;
         at("nivcsw"), LONG_TYPE, 192,                   //     unsigned long nivcsw;
         at("se"), ENTITY_TYPE, 256,                     //     struct sched_entity se;
-        at("sched_info"), INFO_TYPE, 320,               //     struct sched_info sched_info;
-        at("thread"), THREAD_TYPE, 384,                 //     struct thread_struct thread;
+        at("sched_info"), INFO_TYPE, 384,               //     struct sched_info sched_info;
+        at("thread"), THREAD_TYPE, 448,                 //     struct thread_struct thread;
+        at("throttled"), INT_TYPE, 512,                 //     int throttled;
     0, KIND_POINTER, SIGNAL_TYPE,                       // };
     at("signal_struct"), KIND_STRUCT | 1, 4,            // struct signal_struct {
         at("live"), ATOMIC_TYPE, 0,                     //     struct { int counter; } live;
@@ -131,12 +145,16 @@ const TYPES: [u32; 71] = [
     0, KIND_PROTO, INT_TYPE,                            // int follow()
     at("follow"), KIND_FUNCTION, PROTO_TYPE,
     at("long"), KIND_INT, 8, UNSIGNED_64_BITS,          // unsigned long
-    at("sched_entity"), KIND_STRUCT | 1, 8,             // struct sched_entity {
-        at("sum_exec_runtime"), LONG_TYPE, 0,           //     unsigned long sum_exec_runtime; };
+    at("sched_entity"), KIND_STRUCT | 2, 16,            // struct sched_entity {
+        at("sum_exec_runtime"), LONG_TYPE, 0,           //     unsigned long sum_exec_runtime;
+        at("cfs_rq"), QUEUE_POINTER_TYPE, 64,           //     struct cfs_rq *cfs_rq; };
     at("sched_info"), KIND_STRUCT | 1, 8,               // struct sched_info {
         at("run_delay"), LONG_TYPE, 0,                  //     unsigned long run_delay; };
     at("thread_struct"), KIND_STRUCT | 1, 8,            // struct thread_struct {
         at("fsbase"), LONG_TYPE, 0,                     //     unsigned long fsbase; };
+    at("cfs_rq"), KIND_STRUCT | 1, 4,                   // struct cfs_rq {
+        at("throttle_count"), INT_TYPE, 0,              //     int throttle_count; };
+    0, KIND_POINTER, QUEUE_TYPE,
 ];
 
 /// The header's magic number, version 1, no flags; the header's length in bytes.

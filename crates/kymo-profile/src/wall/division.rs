@@ -1,5 +1,5 @@
 //! Sums of rows: the time of each thread by state, and of each place by state.
-use super::{State, WaitRow, Wall};
+use super::{End, State, WaitRow, Wall};
 use crate::functions::FunctionId;
 use rustc_hash::FxHashMap;
 
@@ -52,8 +52,8 @@ pub struct Place {
     pub longest_ns: u64,
     /// How many threads.
     pub threads: usize,
-    /// Who ended most of the time: the thread's name and its own function, if they are known.
-    pub ended_by: Option<(String, Option<FunctionId>)>,
+    /// What ended most of the time.
+    pub ended_by: End,
 }
 
 impl Wall {
@@ -103,10 +103,9 @@ impl Wall {
             waits: u64,
             longest_ns: u64,
             threads: rustc_hash::FxHashSet<i32>,
-            ended_by: FxHashMap<(i32, Option<FunctionId>), u64>,
+            ended_by: FxHashMap<End, u64>,
         }
         let mut sums: FxHashMap<(State, Option<FunctionId>, bool), Sum> = FxHashMap::default();
-        let wakers = self.wakers();
         for (index, row) in self.waits.iter().enumerate() {
             let function = self.own_function(row.chain);
             let [_, blocked, ready, short, short_ready] = self.parts(index);
@@ -121,11 +120,7 @@ impl Wall {
                 sum.waits += waits;
                 sum.longest_ns = sum.longest_ns.max(longest.min(time));
                 sum.threads.insert(row.thread.1);
-                if row.waker != 0 {
-                    let by = wakers.get(index).copied().flatten();
-                    let function = by.and_then(|at| self.own_function(self.wakeups[at].chain));
-                    *sum.ended_by.entry((row.waker, function)).or_default() += time;
-                }
+                *sum.ended_by.entry(self.end(index)).or_default() += time;
             }
             for (state, time) in [ready, short_ready] {
                 if time > 0 {
@@ -138,8 +133,8 @@ impl Wall {
             }
         }
         let place = |((state, function, idle), sum): (_, Sum)| {
-            let most =
-                sum.ended_by.into_iter().max_by_key(|((tid, function), time)| (*time, *tid, *function));
+            let known = sum.ended_by.into_iter().filter(|(end, _)| *end != End::Unknown);
+            let most = known.max_by_key(|(end, time)| (*time, *end));
             Place {
                 state,
                 function,
@@ -148,7 +143,7 @@ impl Wall {
                 waits: sum.waits,
                 longest_ns: sum.longest_ns,
                 threads: sum.threads.len(),
-                ended_by: most.map(|((tid, function), _)| (self.thread_name(tid), function)),
+                ended_by: most.map_or(End::Unknown, |(end, _)| end),
             }
         };
         let mut places: Vec<Place> = sums.into_iter().map(place).collect();
@@ -159,7 +154,7 @@ impl Wall {
     }
 
     /// For each wait the wake-up that ended it, if it has a row.
-    pub(super) fn wakers(&self) -> Vec<Option<usize>> {
+    pub(super) fn wakeups_of_waits(&self) -> Vec<Option<usize>> {
         let mut of_thread: FxHashMap<i32, Vec<usize>> = FxHashMap::default();
         for (at, wakeup) in self.wakeups.iter().enumerate() {
             of_thread.entry(wakeup.woken).or_default().push(at);

@@ -1,5 +1,5 @@
 //! The report of wall time as JSON.
-use super::{PathPart, State, TextOptions, Wall};
+use super::{End, PathPart, State, TextOptions, Wall};
 use crate::functions::FunctionId;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,8 +46,9 @@ struct Place {
 
 #[derive(Serialize)]
 struct EndedBy {
-    thread: String,
+    thread: Option<String>,
     function: Option<String>,
+    interrupt: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -127,9 +128,17 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
                 waits: place.waits,
                 longest_ns: place.longest_ns,
                 threads: place.threads,
-                ended_by: place
-                    .ended_by
-                    .map(|(thread, function)| EndedBy { thread, function: function.and_then(name) }),
+                ended_by: match place.ended_by {
+                    End::Thread(tid, function) => Some(EndedBy {
+                        thread: Some(wall.thread_name(tid)),
+                        function: function.and_then(name),
+                        interrupt: None,
+                    }),
+                    End::Interrupt(cause) => {
+                        Some(EndedBy { thread: None, function: None, interrupt: Some(cause) })
+                    }
+                    End::Unknown => None,
+                },
             })
             .collect(),
         critical_path: path,

@@ -39,7 +39,7 @@ mod tree;
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{OFF_CPU, WAKEUP, WaitRow, WakeupRow, has_waits};
+pub use rows::{OFF_CPU, WAKEUP, WaitRow, WakeupRow, has_waits, is_of_waits};
 pub use state::State;
 pub use text::{TextOptions, write_wall};
 
@@ -73,7 +73,20 @@ pub struct Wall {
     /// What the thread waited for last, of which its short waits count.
     short_states: Vec<State>,
     idle: Vec<bool>,
+    /// For each wait what ended it.
+    ends: Vec<End>,
     runs: Runs,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// A thread, at a place if that is known.
+    Thread(i32, Option<FunctionId>),
+    /// An interrupt, whatever ran: `a timer`, `the network`, `a disk`.
+    Interrupt(&'static str),
+    /// Nobody knows.
+    Unknown,
 }
 
 impl Wall {
@@ -109,10 +122,12 @@ impl Wall {
             states: Vec::new(),
             short_states: Vec::new(),
             idle: Vec::new(),
+            ends: Vec::new(),
             runs,
         };
         wall.place_ends();
         (wall.states, wall.short_states) = wall.states_of_waits();
+        wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
         Ok(Some(wall))
     }
@@ -125,6 +140,29 @@ impl Wall {
     /// Whether a wait is that of a thread that has nothing to do.
     pub fn is_idle(&self, wait: usize) -> bool {
         self.idle.get(wait).copied().unwrap_or(false)
+    }
+
+    /// What ended a wait, by its index.
+    pub fn end(&self, wait: usize) -> End {
+        self.ends.get(wait).copied().unwrap_or(End::Unknown)
+    }
+
+    fn ends_of_waits(&self) -> Vec<End> {
+        let mut interrupts = rustc_hash::FxHashMap::default();
+        let wakeups = self.wakeups_of_waits();
+        let ends = self.waits.iter().zip(wakeups).enumerate().map(|(index, (row, wakeup))| {
+            let Some(wakeup) = wakeup.and_then(|at| self.wakeups.get(at)) else {
+                // Timers and devices end these by interrupts, in whatever runs.
+                let by_device = [State::Timer, State::Disk, State::Network, State::PageFault, State::IoUring];
+                let is_known = row.waker != 0 && !by_device.contains(&self.state(index));
+                return if is_known { End::Thread(row.waker, None) } else { End::Unknown };
+            };
+            let cause = *interrupts
+                .entry(wakeup.chain)
+                .or_insert_with(|| state::interrupt(self.names(wakeup.chain, true)));
+            cause.map_or(End::Thread(wakeup.waker.1, self.own_function(wakeup.chain)), End::Interrupt)
+        });
+        ends.collect()
     }
 
     /// The frames of a stack of the given side, innermost first; of the kernel's without those that

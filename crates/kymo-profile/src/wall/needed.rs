@@ -1,5 +1,5 @@
 //! Which waits somebody waited for, and so which are idle.
-use super::{State, WaitRow, Wall};
+use super::{End, State, WaitRow, Wall};
 use rustc_hash::FxHashMap;
 
 /// When a wait began and when the thread was woken, ns.
@@ -36,7 +36,8 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     while let Some(index) = to_do.pop() {
         let row = &waits[index];
         let (begun, woken) = span(row);
-        let Some(list) = threads.get(&row.waker).filter(|_| row.waker != 0) else { continue };
+        let End::Thread(waker, _) = wall.end(index) else { continue };
+        let Some(list) = threads.get(&waker) else { continue };
         // Those of the waker that ended within.
         let first = list.partition_point(|at| span(&waits[*at]).1 <= begun);
         for &at in &list[first..] {

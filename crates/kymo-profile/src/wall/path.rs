@@ -1,6 +1,6 @@
 //! The critical path of a thread: backwards over wake-ups, what decided how long it took.
 use super::needed::{by_thread, span};
-use super::{State, ThreadTime, Wall};
+use super::{End, State, ThreadTime, Wall};
 use crate::functions::FunctionId;
 use rustc_hash::FxHashMap;
 
@@ -66,9 +66,14 @@ impl Wall {
             let ready = if state == State::Throttled { state } else { State::Runnable };
             step(tid, ready, woken, now.min(row.time_ns), Some(at));
             now = now.min(woken);
-            let goes_on = row.waker != 0 && row.waker != tid && threads.contains_key(&row.waker);
-            if goes_on && now == woken && begun < woken && hops < MOST_HOPS {
-                tid = row.waker;
+            if let End::Thread(waker, _) = self.end(at)
+                && waker != tid
+                && threads.contains_key(&waker)
+                && now == woken
+                && begun < woken
+                && hops < MOST_HOPS
+            {
+                tid = waker;
                 hops += 1;
                 // A moment earlier: the waker ran.
                 let ran = threads[&tid].partition_point(|other| span(&self.waits[*other]).0 < now);

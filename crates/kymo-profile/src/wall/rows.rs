@@ -162,6 +162,11 @@ impl Events {
     }
 }
 
+/// Whether an event of this name is one of waits.
+pub fn is_of_waits(event: &str) -> bool {
+    [OFF_CPU, WAKEUP].contains(&event)
+}
+
 /// Whether a recording tells of waits.
 pub fn has_waits(recording: &Recording) -> bool {
     Events::of(recording).off_cpu.is_some()

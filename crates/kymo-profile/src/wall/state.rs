@@ -224,12 +224,71 @@ pub(super) fn of_wait<'a>(
     }
 }
 
-/// Whether a function of the kernel only switches: it tells nothing of what is waited for.
+/// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited for.
+const SWITCHES: [&str; 14] = [
+    "bpf_",
+    "__bpf_",
+    "__traceiter_",
+    "__schedule",
+    "schedule",
+    "preempt_schedule",
+    "io_schedule",
+    "try_to_wake_up",
+    "wake_up_",
+    "__wake_up",
+    "default_wake_function",
+    "autoremove_wake_function",
+    "woken_wake_function",
+    "ttwu_",
+];
+
+/// Whether a function of the kernel is one of those.
 pub(super) fn is_switch(name: &str) -> bool {
-    ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule"]
-        .iter()
-        .any(|begin| name.starts_with(begin))
-        || name.starts_with("[unknown")
+    SWITCHES.iter().any(|begin| name.starts_with(begin))
+}
+
+/// Where the kernel handles interrupts, softirqs among them (x86-64 and aarch64).
+const INTERRUPTS: [&str; 14] = [
+    "asm_sysvec_",
+    "sysvec_",
+    "asm_common_interrupt",
+    "common_interrupt",
+    "__irq_exit_rcu",
+    "irq_exit_rcu",
+    "handle_softirqs",
+    "__do_softirq",
+    "do_softirq",
+    "el1h_64_irq",
+    "el0t_64_irq",
+    "el1_interrupt",
+    "gic_handle_irq",
+    "handle_irq_event",
+];
+
+/// What an interrupt was about, by functions that it called.
+const CAUSES: [(&str, &str); 12] = [
+    ("hrtimer_", "a timer"),
+    ("__hrtimer_", "a timer"),
+    ("process_timeout", "a timer"),
+    ("call_timer_fn", "a timer"),
+    ("posix_timer_fn", "a timer"),
+    ("net_rx_action", "the network"),
+    ("napi_", "the network"),
+    ("__napi_", "the network"),
+    ("blk_", "a disk"),
+    ("virtblk_", "a disk"),
+    ("nvme_", "a disk"),
+    ("scsi_", "a disk"),
+];
+
+/// What an interrupt was about in which a thread was woken; `None`: it was none, but the thread that
+/// ran. `kernel`: the functions of the waker's stack.
+pub(super) fn interrupt<'a>(mut kernel: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
+    if !kernel.clone().any(|name| INTERRUPTS.iter().any(|begin| name.starts_with(begin))) {
+        return None;
+    }
+    let of = |name: &str| CAUSES.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, cause)| *cause);
+    kernel.find_map(of).or(Some("an interrupt"))
 }
 
 #[cfg(test)]

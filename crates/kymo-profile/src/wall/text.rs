@@ -1,5 +1,5 @@
 //! The report of wall time as text.
-use super::{PathPart, State, ThreadTime, Wall};
+use super::{End, PathPart, State, ThreadTime, Wall};
 use crate::functions::FunctionId;
 use crate::text::shown;
 use std::io::{self, Write};
@@ -30,6 +30,21 @@ pub fn write_wall(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io
     write_threads(out, wall, &mut threads, options.rows)?;
     write_places(out, wall, total, options.rows)?;
     write_path(out, wall, &threads, options)
+}
+
+impl Wall {
+    /// The largest parts of all time, a line each.
+    pub fn first_look(&self, count: usize) -> Vec<String> {
+        let threads = self.threads();
+        let total: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns()));
+        let sum = |state: State| {
+            threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.in_state(state)))
+        };
+        let mut states: Vec<(State, u64)> = State::ALL.into_iter().map(|state| (state, sum(state))).collect();
+        states.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        let shown = states.into_iter().filter(|(_, time)| *time > 0).take(count);
+        shown.map(|(state, time)| format!("{:6.2}%  {}", percent(time, total), state.name())).collect()
+    }
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -127,10 +142,14 @@ fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io
     let places = wall.places();
     let (idle, waited): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.idle);
     for place in waited.iter().take(rows) {
-        let ended = place.ended_by.as_ref().map(|(thread, function)| match function {
-            Some(function) => format!("  ended by {} in {}", shown(thread), name(wall, Some(*function))),
-            None => format!("  ended by {}", shown(thread)),
-        });
+        let ended = match place.ended_by {
+            End::Thread(tid, Some(function)) => {
+                format!("  ended by {} in {}", shown(&wall.thread_name(tid)), name(wall, Some(function)))
+            }
+            End::Thread(tid, None) => format!("  ended by {}", shown(&wall.thread_name(tid))),
+            End::Interrupt(cause) => format!("  ended by {cause}"),
+            End::Unknown => String::new(),
+        };
         writeln!(
             out,
             "{:>11} {:>7.2}% {:>8} {:>9} {:>7}  {:<10} {}{}",
@@ -141,7 +160,7 @@ fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io
             place.threads,
             place.state.name(),
             name(wall, place.function),
-            ended.unwrap_or_default()
+            ended
         )?;
     }
     let more = waited.len().saturating_sub(rows);

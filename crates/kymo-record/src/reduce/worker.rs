@@ -111,7 +111,9 @@ impl Worker {
             let waits = self.waits.as_ref();
             let id = waits.and_then(|waits| waits.complete(header, bytes.get_mut(body)?));
             let start = to;
-            to += match self.sample(ring, header, bytes, from) {
+            let reduced = self.sample(ring, header, bytes, from);
+            let has_frames = matches!(reduced, Some((_, true)));
+            to += match reduced {
                 Some((parts, user)) => {
                     parts.unwind(bytes, from, size, to, user.then_some(self.frames.as_slice()))
                 }
@@ -120,8 +122,12 @@ impl Worker {
                     size
                 }
             };
-            if let Some(Some(id)) = id {
-                bytes[start + 8..start + 16].copy_from_slice(&id.to_le_bytes());
+            match (id, &self.waits) {
+                (Some(Some(id)), _) => bytes[start + 8..start + 16].copy_from_slice(&id.to_le_bytes()),
+                (Some(None), Some(waits)) if has_frames => {
+                    waits.locate(&mut bytes[start..to], self.frames.first());
+                }
+                _ => {}
             }
             from += size;
         }

@@ -142,7 +142,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
 fn samples_tasks_by_time(args: &RecordArgs) -> bool {
     let tasks_only = !args.all && args.cpus.is_none() && args.cgroups.is_empty();
     let is_default = args.events.texts.is_empty() && args.events.is_plain();
-    tasks_only && is_default && args.delay.is_none() && args.control.is_none()
+    tasks_only && is_default && !args.wall && args.delay.is_none() && args.control.is_none()
 }
 
 /// Samples per second of CPU time, unless they were chosen or only the newest are kept.

@@ -48,7 +48,7 @@ use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind};
 use super::types::TaskTypes;
-use programs::{BLOCKED, HELD, LOST, MISSED, READY, RUNNING, Thresholds, WaitMaps, entry};
+use programs::{BLOCKED, HELD, LOST, MISSED, READY, RUNNING, Thresholds, ThrottleSource, WaitMaps, entry};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
 use std::io;
@@ -143,11 +143,12 @@ impl WaitTracer {
             counts: tracer.counts.number(),
             followed: followed.map(|follower| (follower.followed_map(), follower.key())),
         };
-        let thresholds = Thresholds {
+        let mut thresholds = Thresholds {
             long_ns: u64::try_from(options.long.as_nanos()).unwrap_or(u64::MAX),
             together_ns: u64::try_from(options.together.as_nanos()).unwrap_or(u64::MAX),
             interval_ns: (1_000_000_000 / options.records_per_second.max(1)) as i32,
             very_long_ns: VERY_LONG_NS,
+            throttle: ThrottleSource::Task,
         };
         let attach = |name, point: &CStr, program: &Program| attach(name, point, program, &types);
         let behind = if options.no_stacks { None } else { behind(maps, &types)? };
@@ -158,8 +159,14 @@ impl WaitTracer {
         links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec(maps))?);
         links.extend(behind);
         links.push(attach("kymo_waking", c"sched_waking", &programs::waking(maps, thresholds))?);
-        let switch = programs::switch(maps, thresholds, !tracer.has_stacks);
-        links.push(attach("kymo_switch", c"sched_switch", &switch)?);
+        let mut switch = |throttle| {
+            thresholds.throttle = throttle;
+            let program = programs::switch(maps, thresholds, !tracer.has_stacks);
+            attach("kymo_switch", c"sched_switch", &program)
+        };
+        // What the kernel does not have it refuses to look up.
+        let attached = switch(ThrottleSource::Task).or_else(|_| switch(ThrottleSource::Queue));
+        links.push(attached.or_else(|_| switch(ThrottleSource::None))?);
         tracer.links = Mutex::new(links);
         Ok(tracer)
     }

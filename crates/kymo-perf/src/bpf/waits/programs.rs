@@ -40,6 +40,9 @@ pub(super) const HELD: i32 = 3;
 /// `TASK_DEAD`.
 const ENDED: i32 = 0x10 | 0x20 | 0x80;
 
+/// In a task's state: its cgroup had no quota left.
+const THROTTLED: i32 = 1 << 31;
+
 /// In COUNTS: threads that had no place, and records that had none.
 pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
@@ -85,6 +88,17 @@ pub(super) struct WaitMaps {
     pub(super) followed: Option<(i32, FollowKey)>,
 }
 
+/// Where to see that a task's cgroup has no quota left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ThrottleSource {
+    /// In the task (Linux 6.18).
+    Task,
+    /// In the queue that it is in.
+    Queue,
+    /// Nowhere: this kernel knows no quotas.
+    None,
+}
+
 /// Which waits get records of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
@@ -96,6 +110,7 @@ pub(super) struct Thresholds {
     pub(super) interval_ns: i32,
     /// Waits from so many ns on are written before others when records are many.
     pub(super) very_long_ns: u64,
+    pub(super) throttle: ThrottleSource,
 }
 
 impl Assembler {
@@ -227,6 +242,7 @@ impl Assembler {
             self.add_word(R7, to, R2);
         }
         self.load32(R2, R9, at::TASK_STATE);
+        self.shift_left_imm(R2, 33); // throttled or not
         self.mov_imm(R3, 1);
         self.jump_if(R2, 0, preempted);
         self.add_word(R7, entry::WAITS, R3);
@@ -248,7 +264,7 @@ pub(super) fn switch(maps: WaitMaps, thresholds: Thresholds, directly: bool) -> 
     a.now();
     a.running_thread();
     a.thread_entry(maps, next);
-    a.leave(maps, next);
+    a.leave(maps, thresholds.throttle, next, &mut wanted);
     a.place(next);
     a.thread_of(2, end, &mut wanted);
     a.thread_entry(maps, end);
@@ -259,8 +275,14 @@ pub(super) fn switch(maps: WaitMaps, thresholds: Thresholds, directly: bool) -> 
 
 impl Assembler {
     /// The thread of the entry at R7 leaves its CPU at R8; its last record is written if it ends.
-    fn leave(&mut self, maps: WaitMaps, next: Label) {
-        let (waits, told) = (self.label(), self.label());
+    fn leave(
+        &mut self,
+        maps: WaitMaps,
+        throttle: ThrottleSource,
+        next: Label,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
+        let (waits, told, preempted) = (self.label(), self.label(), self.label());
         self.load64(R1, R7, entry::STATE);
         self.jump_if(R1, HELD, next);
         self.load64(R2, R7, entry::SINCE);
@@ -274,14 +296,17 @@ impl Assembler {
         self.store64_imm(R7, entry::TASK_STATE, 0);
         self.load64(R1, R6, 0);
         self.and_imm(R1, 0xff);
-        self.jump_unless(R1, 0, next); // preempted, whatever it was about to do
+        self.jump_unless(R1, 0, preempted); // whatever it was about to do
         self.load64(R2, R6, 24);
         self.truncate32(R2);
-        self.jump_if(R2, 0, next); // it gave its CPU away
+        self.jump_if(R2, 0, preempted);
         self.store64(R7, entry::TASK_STATE, R2);
         self.store64_imm(R7, entry::STATE, BLOCKED);
         self.and_imm(R2, ENDED);
         self.jump_unless(R2, 0, waits);
+        self.jump(next);
+        self.place(preempted);
+        self.mark_throttled(throttle, next, wanted);
         self.jump(next);
         self.place(waits);
         self.scratch(maps.switch_scratch, next);
@@ -291,6 +316,25 @@ impl Assembler {
         self.add_one(maps.counts, LOST, INDEX);
         self.place(told);
         self.remove(maps.threads, TID);
+    }
+
+    /// The state of the entry at R7, whose task is the tracepoint's second argument, says if that has
+    /// no quota left.
+    fn mark_throttled(&mut self, from: ThrottleSource, end: Label, wanted: &mut Vec<(usize, Member)>) {
+        self.store64_imm(FP, VALUE, 0);
+        self.load64(R3, R6, 8);
+        match from {
+            ThrottleSource::None => return,
+            ThrottleSource::Task => self.read_member(VALUE, 1, Member::Throttled, end, wanted),
+            ThrottleSource::Queue => {
+                self.read_member(OTHER, 8, Member::Queue, end, wanted);
+                self.load64(R3, FP, OTHER);
+                self.read_member(VALUE, 4, Member::QueueThrottled, end, wanted);
+            }
+        }
+        self.load64(R1, FP, VALUE);
+        self.jump_if(R1, 0, end);
+        self.store64_imm(R7, entry::TASK_STATE, THROTTLED);
     }
 
     /// The thread of the entry at R7 has a CPU again: its wait is told, or added to those that are
@@ -335,6 +379,7 @@ impl Assembler {
         self.load64(R2, FP, RUNNABLE_NS);
         self.add_word(R7, entry::RUNNABLE, R2);
         self.load64(R2, R7, entry::TASK_STATE);
+        self.shift_left_imm(R2, 33); // throttled or not
         self.jump_if(R2, 0, was_ready);
         self.count_word(R7, entry::WAITS);
         self.jump(end);

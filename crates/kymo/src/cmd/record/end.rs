@@ -32,7 +32,7 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
         return;
     }
     match crate::cmd::report::first_look_lines(path, 5) {
-        Ok(lines) => {
+        Ok((lines, options)) => {
             for line in lines {
                 eprintln!("  {line}");
             }
@@ -41,7 +41,7 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
             } else {
                 format!(" -i {}", path.display())
             };
-            eprintln!("  more: kymo report{input}");
+            eprintln!("  more: kymo report{options}{input}");
         }
         Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
     }
@@ -64,7 +64,7 @@ impl SampledTime {
         let elapsed = self.elapsed.as_secs_f64();
         (self.elapsed >= Self::LEAST && cpu * 10.0 < elapsed).then(|| {
             format!(
-                "it used {cpu:.2} s of CPU time in {elapsed:.2} s: most of the time it waited. See what for, as root: `kymo record -e sched:sched_switch -g` with the same command or -p, then `kymo report -G`"
+                "it used {cpu:.2} s of CPU time in {elapsed:.2} s: most of the time it waited. See what for, as root: `kymo record --wall` with the same command or -p, then `kymo report --wall`"
             )
         })
     }

@@ -15,6 +15,7 @@ use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
+use kymo_profile::wall::Wall;
 use kymo_profile::{dump, export};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 
@@ -112,14 +113,15 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The first screen of a recording, a line each: hottest functions, their callers in the program,
-/// and what hides names.
-pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<Vec<String>> {
+/// what hides names, and of wall time what it is divided into; and the options of the report that
+/// shows more.
+pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Vec<String>, &'static str)> {
     let recording = open::recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
     let load = LoadOptions { callchains: true, ..LoadOptions::default() };
     let resolve = ResolveOptions::default();
     let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
-    let FirstLook { hottest, callers, nameless } = first_look(&profile, count);
+    let FirstLook { hottest, callers, nameless } = first_look(&profile, &recording.events.list, count);
     let line = |share: &Share| {
         format!("{:6.2}%  {}  ({})", share.percent, shown(&share.function), shown(&share.module))
     };
@@ -129,7 +131,12 @@ pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<Vec
         lines.extend(callers.iter().map(line));
     }
     lines.extend(nameless.map(|words| shown(&words).into_owned()));
-    Ok(lines)
+    let Some(wall) = Wall::open(&recording, &load, resolve, &store, &|_, _, _| {})? else {
+        return Ok((lines, ""));
+    };
+    lines.push("the time of all threads:".to_owned());
+    lines.extend(wall.first_look(count).iter().map(|words| shown(words).into_owned()));
+    Ok((lines, " --wall"))
 }
 
 /// Returns whether the filters of rows left nothing of what was counted.
