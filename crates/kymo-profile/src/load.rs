@@ -89,6 +89,17 @@ pub struct LoadOptions {
     pub workers: usize,
 }
 
+impl LoadOptions {
+    /// Whether a moment of a thread is not wanted, by its process, its number or its time.
+    pub(crate) fn excludes(&self, pid: i32, tid: i32, time_ns: u64) -> bool {
+        let is_out =
+            |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|set| !set.contains(&id));
+        self.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
+            || is_out(&self.pids, pid)
+            || is_out(&self.tids, tid)
+    }
+}
+
 /// Counts of one group of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
@@ -372,10 +383,7 @@ impl<'a> Worker<'a> {
         let pid = sample.pid.unwrap_or(-1);
         let tid = sample.tid.unwrap_or(pid);
         let time_ns = sample.time.unwrap_or(0);
-        let outside = |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|s| !s.contains(&id));
-        if options.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
-            || outside(&options.pids, pid)
-            || outside(&options.tids, tid)
+        if options.excludes(pid, tid, time_ns)
             || context.cgroups.as_ref().is_some_and(|s| sample.cgroup.is_none_or(|id| !s.contains(&id)))
             || options.cpus.as_ref().is_some_and(|s| sample.cpu.is_none_or(|c| !s.contains(&c)))
         {

@@ -98,6 +98,16 @@ impl RecordingPlan {
             return Err(PlanError::TwoKinds { newest: newest.name.clone(), oldest: oldest.name.clone() });
         }
         options.rate = clamp(&options, &mut notes)?;
+        if options.waits.is_some()
+            && let Err(reason) = Follower::available()
+        {
+            options.waits = None;
+            options.switch_events = true;
+            let hint = reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            notes.push(format!(
+                "--wall records context switches only, so that it is known how long threads wait, but not for what, nor who wakes them: {reason}{hint}"
+            ));
+        }
         if options.scope == Some(Scope::ThreadCpu) {
             // That is what it means.
             options.inherit.get_or_insert(false);

@@ -39,7 +39,7 @@ mod tree;
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{OFF_CPU, WAKEUP, WaitRow, WakeupRow, has_waits, is_of_waits};
+pub use rows::{OFF_CPU, Told, WAKEUP, WaitRow, WakeupRow, is_of_waits, told};
 pub use state::State;
 pub use text::{TextOptions, write_wall};
 
@@ -102,7 +102,7 @@ impl Wall {
         store: &SymbolStore,
         progress: Progress<'_>,
     ) -> Result<Option<Wall>, kymo_data::ReadError> {
-        if !has_waits(recording) {
+        if told(recording) == Told::Nothing {
             return Ok(None);
         }
         let (timeline, ..) = collect_sideband(recording, filter.workers, store.options(), &|done, all| {

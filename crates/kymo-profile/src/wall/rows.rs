@@ -1,11 +1,11 @@
 //! Reads the rows of a recording with waits: what a thread did since its row before, who woke whom,
 //! and where threads ran.
 use crate::chains::{ChainId, Chains};
-use crate::load::LoadOptions;
+use crate::load::{LoadOptions, Parallelism};
 use crate::timeline::{CommId, Moment, Timeline};
 use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// What kymo and perf call the event of threads that waited.
 pub const OFF_CPU: &str = "offcpu-time";
@@ -50,6 +50,28 @@ pub struct WaitRow {
 }
 
 impl WaitRow {
+    /// A row that tells of no time.
+    pub(super) fn nothing(time_ns: u64, thread: (i32, i32), comm: CommId, chain: ChainId) -> WaitRow {
+        WaitRow {
+            time_ns,
+            thread,
+            comm,
+            chain,
+            task_state: 0,
+            waker: 0,
+            blocked_ns: 0,
+            runnable_ns: 0,
+            run_ns: 0,
+            short_blocked_ns: 0,
+            short_runnable_ns: 0,
+            short_waits: 0,
+            short_preemptions: 0,
+            is_end: false,
+            syscall: -1,
+            argument: 0,
+        }
+    }
+
     /// All of it, ns.
     pub fn total_ns(&self) -> u64 {
         let parts = [self.blocked_ns, self.runnable_ns, self.short_blocked_ns, self.short_runnable_ns];
@@ -73,6 +95,17 @@ pub struct WakeupRow {
 /// Samples of a thread at one place while it ran.
 pub(super) type Runs = FxHashMap<((i32, i32), CommId, ChainId), u64>;
 
+/// A switch of a thread, of recordings that have nothing else.
+#[derive(Clone, Copy, Debug)]
+struct Switch {
+    time_ns: u64,
+    position: u64,
+    thread: (i32, i32),
+    comm: CommId,
+    is_out: bool,
+    is_preempted: bool,
+}
+
 /// All rows of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
@@ -83,6 +116,7 @@ pub(super) struct Rows {
     pub(super) wakeups: Vec<WakeupRow>,
     /// Periods of the first clock or counter that was sampled.
     pub(super) runs: Runs,
+    switches: Vec<Switch>,
     /// Samples that cannot be read.
     pub(super) damaged: u64,
 }
@@ -167,9 +201,24 @@ pub fn is_of_waits(event: &str) -> bool {
     [OFF_CPU, WAKEUP].contains(&event)
 }
 
-/// Whether a recording tells of waits.
-pub fn has_waits(recording: &Recording) -> bool {
-    Events::of(recording).off_cpu.is_some()
+/// How much a recording tells of waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// How long, for what and who ended them (`kymo record --wall`).
+    All,
+    /// How long: it has context switches only.
+    Switches,
+    /// Nothing.
+    Nothing,
+}
+
+/// How much this recording tells.
+pub fn told(recording: &Recording) -> Told {
+    match Events::of(recording).off_cpu {
+        Some(_) => Told::All,
+        None if Parallelism::is_recorded(recording) => Told::Switches,
+        None => Told::Nothing,
+    }
 }
 
 /// Reads the rows that the filter leaves.
@@ -182,14 +231,19 @@ pub(super) fn read(
     let events = Events::of(recording);
     let each = |rows: &mut Rows, chunk: &kymo_data::Chunk| {
         for record in chunk.records().flatten() {
-            if record.header.kind == abi::PERF_RECORD_SAMPLE {
-                rows.sample(recording, (timeline, filter), &events, &record);
+            match record.header.kind {
+                abi::PERF_RECORD_SAMPLE => rows.sample(recording, (timeline, filter), &events, &record),
+                abi::PERF_RECORD_SWITCH | abi::PERF_RECORD_SWITCH_CPU_WIDE if events.off_cpu.is_none() => {
+                    rows.switch(recording, (timeline, filter), &record);
+                }
+                _ => {}
             }
         }
     };
     let (parts, summary) = recording.read_parallel(filter.workers, Rows::default, each, progress)?;
     let mut rows = Rows::default();
     parts.into_iter().for_each(|part| rows.absorb(part));
+    rows.replay_switches();
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
     rows.wakeups.sort_unstable_by_key(|row| (row.time_ns, row.woken, row.waker));
     Ok((rows, summary))
@@ -216,12 +270,7 @@ impl Rows {
         }
         let pid = sample.pid.unwrap_or(-1);
         let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
-        let is_out =
-            |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|set| !set.contains(&id));
-        if filter.time.as_ref().is_some_and(|spans| !spans.contains(time_ns))
-            || is_out(&filter.pids, pid)
-            || is_out(&filter.tids, tid)
-        {
+        if filter.excludes(pid, tid, time_ns) {
             return;
         }
         let view = timeline.thread(pid, tid, Moment::new(sample.time, record.position));
@@ -265,6 +314,58 @@ impl Rows {
         });
     }
 
+    fn switch(
+        &mut self,
+        recording: &Recording,
+        (timeline, filter): (&Timeline, &LoadOptions),
+        record: &RawRecord<'_>,
+    ) {
+        let id = recording.events.sample_id(record);
+        // Without the idle threads, and the last switch of a thread that has ended, told as -1.
+        let (Some(pid), Some(tid @ 1..), Some(time_ns)) = (id.pid, id.tid, id.time) else { return };
+        if filter.excludes(pid, tid, time_ns) {
+            return;
+        }
+        let view = timeline.thread(pid, tid, Moment::new(id.time, record.position));
+        let is = |bit: u16| record.header.misc & bit != 0;
+        self.switches.push(Switch {
+            time_ns,
+            position: record.position,
+            thread: (pid, tid),
+            comm: view.comm,
+            is_out: is(abi::PERF_RECORD_MISC_SWITCH_OUT),
+            is_preempted: is(abi::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT),
+        });
+    }
+
+    /// Rows of switches: blocked or preempted from a switch out to the next one in, which has no
+    /// stack and no waker.
+    fn replay_switches(&mut self) {
+        self.switches.sort_unstable_by_key(|switch| (switch.thread, switch.time_ns, switch.position));
+        let nowhere = self.chains.intern(0, abi::PERF_RECORD_MISC_USER as u8, 0, &[]);
+        for of_thread in self.switches.chunk_by(|one, next| one.thread == next.thread) {
+            let (mut since, mut run_ns, mut out) = (None, 0, None);
+            for switch in of_thread {
+                if switch.is_out {
+                    run_ns = since.take().map_or(0, |since| switch.time_ns - since);
+                    out = Some(switch);
+                    continue;
+                }
+                since = since.or(Some(switch.time_ns));
+                let Some(left) = out.take() else { continue };
+                let off_ns = switch.time_ns - left.time_ns;
+                let preempted = left.is_preempted;
+                self.waits.push(WaitRow {
+                    task_state: u32::from(!preempted),
+                    blocked_ns: if preempted { 0 } else { off_ns },
+                    runnable_ns: if preempted { off_ns } else { 0 },
+                    run_ns,
+                    ..WaitRow::nothing(switch.time_ns, switch.thread, switch.comm, nowhere)
+                });
+            }
+        }
+    }
+
     fn absorb(&mut self, other: Rows) {
         let ids = self.chains.absorb(&other.chains);
         let ours = |chain: ChainId| ids[chain as usize];
@@ -274,6 +375,7 @@ impl Rows {
             let run = self.runs.entry((thread, comm, ours(chain))).or_default();
             *run = run.saturating_add(period);
         }
+        self.switches.extend(other.switches);
         self.damaged += other.damaged;
     }
 }

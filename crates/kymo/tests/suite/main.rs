@@ -41,6 +41,7 @@
 //! | Python's functions in call chains | `python.rs` |
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
+//! | where threads wait: `--wall` | `wall.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -103,5 +104,6 @@ mod terminal;
 mod tools;
 mod tree;
 mod trust;
+mod wall;
 mod watch;
 mod watch_finds;

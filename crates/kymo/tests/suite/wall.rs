@@ -1,0 +1,356 @@
+//! `kymo record --wall` and `kymo report --wall`: threads that wait in known ways, by their own clocks, and the kernel's
+//! own account.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::programs::build;
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, kymo, perf, require, run, skip, text};
+
+/// A recording of `waits` in these modes, and what the program said: what, thread, ns.
+struct Waits {
+    file: PathBuf,
+    said: Vec<(String, i64, u64)>,
+    lost: bool,
+}
+
+fn record(folder: &str, modes: &[&str]) -> Option<Waits> {
+    let file = fresh_folder(folder).join("wall.data");
+    let program = build("waits.c", &[]);
+    let options = ["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "--", text(&program)];
+    let said = kymo().run([&options[..], modes].concat());
+    if said.code == Some(77) {
+        skip(folder, "priorities are not permitted here");
+        return None;
+    }
+    let said = said.ends(0);
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    // What has no record of its own is with another one; sums stay right, the number of places may not.
+    let lost = !said.stderr.contains("lost 0 samples");
+    Some(Waits { file, said: said.stdout.lines().filter_map(line).collect(), lost })
+}
+
+impl Waits {
+    fn report(&self, options: &[&str]) -> Value {
+        kymo().succeed([&["report", "--wall", "--json", "-i", text(&self.file)], options].concat()).json()
+    }
+
+    /// What the program measured of a kind of wait, over all its threads.
+    fn measured(&self, what: &str) -> u64 {
+        self.said.iter().filter(|(said, ..)| said == what).map(|(.., ns)| ns).sum()
+    }
+}
+
+/// The time of a state at a function, over all places.
+fn waited(report: &Value, state: &str, function: &str) -> u64 {
+    let places = report["places"].as_array().expect("a list");
+    let is = |place: &&Value| place["state"] == state && place["function"] == function;
+    places.iter().filter(is).filter_map(|place| place["time_ns"].as_u64()).sum()
+}
+
+fn place<'a>(report: &'a Value, state: &str, function: &str) -> &'a Value {
+    let places = report["places"].as_array().expect("a list");
+    let found = places.iter().find(|place| place["state"] == state && place["function"] == function);
+    found.unwrap_or_else(|| panic!("no {state} in {function}: {report:#}"))
+}
+
+/// The time of a state on the critical path.
+fn on_path(report: &Value, state: &str) -> (u64, u64) {
+    let path = &report["critical_path"];
+    let parts = path["parts"].as_array().expect("a list");
+    let of = |part: &&Value| part["state"] == state;
+    let sum = parts.iter().filter(of).filter_map(|part| part["time_ns"].as_u64()).sum();
+    (sum, path["total_ns"].as_u64().expect("a number"))
+}
+
+/// Within a tenth and 10 ms: what lies between the program's clock and the kernel's is other programs' work.
+fn is_about(found: u64, measured: u64, what: &str) {
+    let margin = measured / 10 + 10_000_000;
+    assert!(found.abs_diff(measured) <= margin, "{what}: {found} ns, by the program's clock {measured} ns");
+}
+
+const NEEDS: [Need; 2] = [Need::Root, Need::Program("cc")];
+
+/// Whether stacks of those that waited are recorded: from Linux 6.16 on.
+fn has_stacks() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(16))
+}
+
+fn ready(test: &str) -> bool {
+    if require(test, &NEEDS).is_none() {
+        return false;
+    }
+    if !has_stacks() {
+        skip(test, "waits have no stacks before Linux 6.16");
+    }
+    has_stacks()
+}
+
+/// Checks a convoy at a lock: the lock's waiters by function and time, and that those that hold it end their waits.
+#[test]
+fn convoy() {
+    if !ready("wall::convoy") {
+        return;
+    }
+    let Some(waits) = record("wall-convoy", &["convoy"]) else { return };
+    let report = waits.report(&[]);
+    let lock = place(&report, "lock", "wants_lock");
+    // Who gives it back may take it again at once, and never wait.
+    assert!(lock["threads"].as_u64() >= Some(3), "{report:#}");
+    assert!(lock["ended_by"]["thread"] == "waits", "{report:#}");
+    // Ready time counts for the program's clock, too.
+    let all = waited(&report, "lock", "wants_lock") + waited(&report, "runnable", "wants_lock");
+    is_about(all, waits.measured("convoy"), "the lock");
+    let (sleeping, total) = on_path(&report, "timer");
+    assert!(sleeping * 10 > total * 7, "most of the path is what the holders do: {report:#}");
+}
+
+/// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the sleep of the last.
+#[test]
+fn chain_over_two_threads_to_a_timer() {
+    if !ready("wall::chain") {
+        return;
+    }
+    let Some(waits) = record("wall-chain", &["chain"]) else { return };
+    let report = waits.report(&[]);
+    assert_eq!(place(&report, "condition", "waits_for")["ended_by"]["function"], "opens", "{report:#}");
+    assert_eq!(place(&report, "timer", "sleeps")["ended_by"]["interrupt"], "a timer", "{report:#}");
+    let (sleeping, _) = on_path(&report, "timer");
+    is_about(sleeping, waits.measured("chain"), "the sleep that decides");
+}
+
+/// Checks an inversion of priorities: what the thread waits for is a lock, and its path says that the holder was ready
+/// and had no CPU.
+#[test]
+fn inversion_of_priorities() {
+    if !ready("wall::inversion") {
+        return;
+    }
+    let Some(waits) = record("wall-inversion", &["inversion"]) else { return };
+    let report = waits.report(&[]);
+    let measured = waits.measured("inversion");
+    let all = waited(&report, "lock", "wants_lock") + waited(&report, "runnable", "wants_lock");
+    is_about(all, measured, "the lock");
+    let (ready, _) = on_path(&report, "runnable");
+    assert!(ready * 2 > measured, "the holder has no CPU: {report:#}");
+}
+
+/// Checks a pipe: who reads it waits for who writes it.
+#[test]
+fn pipe_of_a_slow_writer() {
+    if !ready("wall::pipe") {
+        return;
+    }
+    let Some(waits) = record("wall-pipe", &["pipe"]) else { return };
+    let report = waits.report(&[]);
+    assert_eq!(place(&report, "pipe", "reads_pipe")["ended_by"]["function"], "writes_pipe", "{report:#}");
+    let all = waited(&report, "pipe", "reads_pipe") + waited(&report, "runnable", "reads_pipe");
+    is_about(all, waits.measured("pipe"), "the pipe");
+}
+
+/// Checks waits for a disk: for writes that are to reach it, and for pages that are to come from it. How much of the time
+/// that is depends on the disk; what is not waiting for it is running, or being ready to.
+#[test]
+fn disk_and_page_faults() {
+    if !ready("wall::disk") {
+        return;
+    }
+    let folder = fresh_folder("wall-disk-files");
+    let folder = text(&folder);
+    for (what, modes, state, function) in
+        [("disk", ["disk", folder], "disk", "syncs"), ("faults", ["faults", folder], "page fault", "touches")]
+    {
+        let Some(waits) = record(&format!("wall-{what}"), &modes) else { return };
+        let report = waits.report(&[]);
+        if waited(&report, state, function) == 0 {
+            skip(&format!("wall::disk_and_page_faults ({what})"), "this file system makes nobody wait");
+            continue;
+        }
+        let all = waited(&report, state, function) + waited(&report, "runnable", function);
+        assert!(all <= waits.measured(what) + 10_000_000, "{report:#}");
+    }
+}
+
+/// Checks that a pool of 64 workers with nothing to do is folded: it is idle, and none of its stacks is among the first
+/// lines of places.
+#[test]
+fn idle_pool_is_folded() {
+    if !ready("wall::pool") {
+        return;
+    }
+    let Some(waits) = record("wall-pool", &["pool"]) else { return };
+    let report = waits.report(&[]);
+    let idle = |place: &&Value| place["idle"] == true && place["state"] == "condition";
+    let places = report["places"].as_array().expect("a list");
+    let pool = places.iter().find(idle).unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!(pool["threads"], 64, "{report:#}");
+    assert!(pool["time_ns"].as_u64() > Some(64 * 200_000_000), "{report:#}");
+    let said = kymo().succeed(["report", "--wall", "-i", text(&waits.file)]).stdout;
+    let first = said.split("#    waited").nth(1).expect("places").lines().skip(1).take(10);
+    let waiting = first.filter(|line| line.contains("condition") && !line.starts_with("# idle"));
+    assert_eq!(waiting.count(), 0, "{said}");
+    assert!(said.contains("# idle: ") && said.contains("of 64 threads (condition)"), "{said}");
+}
+
+/// A cgroup with a quota of a fifth of a CPU.
+struct Quota(PathBuf);
+
+impl Quota {
+    fn make() -> Option<Quota> {
+        let name = format!("kymo-test-{}", std::process::id());
+        for (root, file, words) in [
+            ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "20000"),
+            ("/sys/fs/cgroup", "cpu.max", "20000 100000"),
+            ("/sys/fs/cgroup/unified", "cpu.max", "20000 100000"),
+        ] {
+            let quota = Quota(Path::new(root).join(&name));
+            if std::fs::create_dir(&quota.0).is_ok() && std::fs::write(quota.0.join(file), words).is_ok() {
+                return Some(quota);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Checks a program in a cgroup that has a fifth of a CPU: what it does not run, it is throttled.
+#[test]
+fn throttled_by_its_cgroup() {
+    const TEST: &str = "wall::throttled_by_its_cgroup";
+    if !ready(TEST) {
+        return;
+    }
+    let Some(quota) = Quota::make() else { return skip(TEST, "no cgroup with a quota can be made here") };
+    let file = fresh_folder("wall-throttled").join("wall.data");
+    let script = format!(
+        "echo $$ >{}/cgroup.procs && exec {} busy",
+        quota.0.display(),
+        build("waits.c", &[]).display()
+    );
+    let said =
+        kymo().run(["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "--", "sh", "-c", &script]);
+    let said = said.ends(0);
+    let measured: u64 = said.stdout.split_whitespace().nth(2).expect("a number").parse().expect("a number");
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let state = |name: &str| report["states"][name].as_u64().unwrap_or(0);
+    // It has a quarter of a second of CPU time at most, and other programs' work makes it wait, too.
+    assert!(state("running") < measured * 4 / 10, "{report:#}");
+    assert!(state("throttled") + state("runnable") > measured / 2, "{report:#}");
+    assert!(state("throttled") > measured / 4, "{report:#}");
+}
+
+/// Checks the sums of many threads: the states of each are its wall time, run and ready time are the kernel's own account,
+/// and so are the times of any recording of switches only.
+fn sums(test: &str, threads: &str) {
+    if require(test, &NEEDS).is_none() {
+        return;
+    }
+    let file = fresh_folder(&test.replace("::", "-")).join("wall.data");
+    let options = ["record", "--wall", "-e", "cpu-clock", "-F", "99", "-o", text(&file), "--"];
+    let program = build("waits.c", &[]);
+    let said = kymo().run([&options[..], &[text(&program), "crowd", threads]].concat());
+    assert!(said.stdout.lines().count() > 0, "{}", said.stderr);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let list = report["threads"].as_array().expect("a list");
+    let known: BTreeMap<u64, &Value> =
+        list.iter().filter_map(|thread| Some((thread["tid"].as_u64()?, thread))).collect();
+    let (mut found, mut kernel) = ([0, 0, 0], [0, 0, 0]);
+    for line in said.stdout.lines() {
+        let words: Vec<u64> =
+            line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
+        let [tid, wall, run, ready, _] = words[..] else { panic!("{line}") };
+        let thread = known.get(&tid).unwrap_or_else(|| panic!("thread {tid} has no rows"));
+        let state = |name: &str| thread["states"][name].as_u64().unwrap_or(0);
+        let mine = [thread["total_ns"].as_u64().unwrap_or(0), state("running"), state("runnable")];
+        for (sum, part) in found.iter_mut().zip(mine).chain(kernel.iter_mut().zip([wall, run, ready])) {
+            *sum += part;
+        }
+        // From when it began to run to when the program looked, beside from when it was made to its end.
+        assert!(mine[0] + 1_000_000 >= wall, "{line}: {thread:#}");
+    }
+    let off = |at: usize| found[at].abs_diff(kernel[at]) as f64 / kernel[at].max(1) as f64;
+    let all = format!("wall, run and ready time: {found:?}, by the kernel {kernel:?}");
+    assert!(off(1) < 0.03 && off(2) < 0.03, "{all}");
+    assert!(off(0) < 0.1, "{all}");
+}
+
+/// Checks them with 100 threads.
+#[test]
+fn sums_of_100_threads() {
+    sums("wall::sums_of_100_threads", "100");
+}
+
+/// Checks them with 2,000 threads.
+#[test]
+fn sums_of_2000_threads() {
+    if std::env::var_os("KYMO_SOAK").is_none() {
+        return skip("wall::sums_of_2000_threads", "KYMO_SOAK is not set");
+    }
+    sums("wall::sums_of_2000_threads", "2000");
+}
+
+/// Checks that perf reads the recording, and that the event of waits has the same samples and the same sum of times there.
+#[test]
+fn perf_reads_it() {
+    const TEST: &str = "wall::perf_reads_it";
+    if !ready(TEST) || require(TEST, &[Need::Perf]).is_none() {
+        return;
+    }
+    let Some(waits) = record("wall-perf", &["pipe"]) else { return };
+    let sums = |text: &str| -> Option<(String, String)> {
+        let of = text.split("of event 'offcpu-time'").next()?.lines().last()?.trim().to_owned();
+        let count =
+            text.split("of event 'offcpu-time'").nth(1)?.lines().find(|line| line.contains("approx"))?;
+        Some((of, count.to_owned()))
+    };
+    let options = ["report", "--stdio", "-g", "none", "--no-children", "-i", text(&waits.file)];
+    let (ours, theirs) = (kymo().succeed(options), perf().succeed(options));
+    let found = sums(&ours.stdout);
+    assert!(found.is_some(), "{}", ours.stdout);
+    assert_eq!(found, sums(&theirs.stdout), "{}\n{}", ours.stdout, theirs.stdout);
+    let fields = perf().succeed(["script", "-F", "tid,event,trace", "-i", text(&waits.file)]).stdout;
+    assert!(fields.contains("offcpu-time:") && fields.contains(" blocked="), "{fields}");
+    assert!(!waits.lost || !fields.is_empty());
+}
+
+/// Checks an ordinary user, who gets switches and a sentence that says what is missing, and a recording without waits.
+#[test]
+fn without_rights_and_without_waits() {
+    const TEST: &str = "wall::without_rights";
+    let Some(()) = require(TEST, &NEEDS) else { return };
+    let folder = fresh_folder("wall-user");
+    let file = folder.join("wall.data");
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .expect("its own folder");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(kymo().path());
+    command.args(["record", "--wall", "-e", "cpu-clock:u", "-o", text(&file), "--", "sleep", "0.3"]);
+    let said = run(&mut command);
+    if said.code != Some(0) {
+        skip(TEST, format!("an ordinary user cannot record here: {}", said.stderr));
+    } else {
+        said.says("--wall records context switches only");
+        let report = kymo().run(["report", "--wall", "--json", "-f", "-i", text(&file)]).ends(0);
+        report.says("the recording has context switches only");
+        let other = report.json()["states"]["other"].as_u64().unwrap_or(0);
+        assert!(other > 250_000_000, "{}", report.stdout);
+    }
+    let plain = folder.join("plain.data");
+    kymo().succeed(["record", "-e", "cpu-clock", "-o", text(&plain), "--", "true"]);
+    let said = kymo().run(["report", "--wall", "-i", text(&plain)]);
+    said.ends(129).says("record with `kymo record --wall`");
+}
