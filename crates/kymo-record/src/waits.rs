@@ -107,7 +107,15 @@ impl Waits {
         let pair = clock.as_mut().and_then(EventClock::now);
         let time_ns = pair
             .map_or(0, |pair| pair.recording_ns.wrapping_sub(pair.monotonic_ns).wrapping_add(monotonic_ns));
-        left.iter().flat_map(|record| sample(record, time_ns, spec)).collect()
+        let end = |mut record: WaitRecord| {
+            let call = Some(record).filter(|record| record.task_state != 0 && record.blocked_ns > 0);
+            let call = call.and_then(|record| proc::waiting_call(record.pid, record.tid));
+            if let Some(call) = call {
+                (record.syscall, record.arguments) = (call.number, call.arguments);
+            }
+            sample(&record, time_ns, call.map(|call| call.pc), spec)
+        };
+        left.into_iter().flat_map(end).collect()
     }
 
     /// What the user should know.
@@ -132,9 +140,9 @@ impl Waits {
     }
 }
 
-/// A sample of the event with this record and nothing else. The fields are those of
+/// A sample of the event with this record, and of its stack the innermost frame, if it is known. The fields are those of
 /// [`crate::attr::waits`].
-fn sample(record: &WaitRecord, time_ns: u64, spec: &EventSpec) -> Vec<u8> {
+fn sample(record: &WaitRecord, time_ns: u64, pc: Option<u64>, spec: &EventSpec) -> Vec<u8> {
     let bits = spec.attr.sample_type;
     let mut raw = record.to_raw();
     label(&mut raw, KINDS[0], record.tid);
@@ -142,17 +150,19 @@ fn sample(record: &WaitRecord, time_ns: u64, spec: &EventSpec) -> Vec<u8> {
     let task = u64::from(record.pid.cast_unsigned()) | u64::from(record.tid.cast_unsigned()) << 32;
     let fields = [
         (abi::PERF_SAMPLE_IDENTIFIER, id),
-        (abi::PERF_SAMPLE_IP, 0),
+        (abi::PERF_SAMPLE_IP, pc.unwrap_or(0)),
         (abi::PERF_SAMPLE_TID, task),
         (abi::PERF_SAMPLE_TIME, time_ns),
         (abi::PERF_SAMPLE_CPU, 0),
         (abi::PERF_SAMPLE_PERIOD, record.off_cpu_ns()),
-        // No frames.
-        (abi::PERF_SAMPLE_CALLCHAIN, 0),
+        (abi::PERF_SAMPLE_CALLCHAIN, if pc.is_some() { 2 } else { 0 }),
     ];
     let mut body: Vec<u8> = Vec::new();
     for (_, word) in fields.iter().filter(|(bit, _)| bits & bit != 0) {
         body.extend(word.to_le_bytes());
+    }
+    if let Some(pc) = pc.filter(|_| bits & abi::PERF_SAMPLE_CALLCHAIN != 0) {
+        body.extend([abi::PERF_CONTEXT_USER, pc].iter().flat_map(|word| word.to_le_bytes()));
     }
     body.extend((raw.len() as u32).to_le_bytes());
     body.extend(raw);

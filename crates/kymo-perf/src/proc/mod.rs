@@ -113,6 +113,33 @@ pub fn state(pid: i32, tid: i32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
+/// The system call that a thread waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingCall {
+    /// Its number, -1 outside of any.
+    pub number: i64,
+    /// Its first two arguments.
+    pub arguments: [u64; 2],
+    /// Where the program is.
+    pub pc: u64,
+}
+
+/// The call that a thread waits in (`man 5 proc_pid_syscall`); `None` when it runs, is gone, or may
+/// not be asked.
+pub fn waiting_call(pid: i32, tid: i32) -> Option<WaitingCall> {
+    parse_call(&text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+}
+
+fn parse_call(line: &str) -> Option<WaitingCall> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let (number, pc) = (words.first()?.parse().ok()?, hex(words.last()?)?);
+    // Outside of calls there are only the stack pointer and the place.
+    let argument =
+        |at: usize| words.get(at).filter(|_| words.len() == 9).and_then(|word| hex(word)).unwrap_or(0);
+    Some(WaitingCall { number, arguments: [argument(1), argument(2)], pc })
+}
+
 /// A process's parent; `None` if the process is gone.
 pub fn parent(pid: i32) -> Option<i32> {
     parent_in_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
@@ -143,6 +170,19 @@ pub fn maps(pid: i32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::{WaitingCall, parse_call};
+
+    /// Checks the lines of a thread in a call, outside of any, and that runs.
+    #[test]
+    fn calls_of_threads() {
+        let line = "202 0x7f01 0x80 0x0 0x0 0x0 0xffffffff 0x7ffd00 0x7f12\n";
+        let call = WaitingCall { number: 202, arguments: [0x7f01, 0x80], pc: 0x7f12 };
+        assert_eq!(parse_call(line), Some(call));
+        let outside = WaitingCall { number: -1, arguments: [0, 0], pc: 0x40 };
+        assert_eq!(parse_call("-1 0x7ffd00 0x40\n"), Some(outside));
+        assert_eq!((parse_call("running\n"), parse_call("")), (None, None));
+    }
+
     /// Checks names with spaces, newlines and parentheses.
     #[test]
     fn stat_of_hostile_names() {

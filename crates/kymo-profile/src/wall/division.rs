@@ -1,6 +1,6 @@
 //! Sums of rows: the time of each thread by state, and of each place by state.
+use super::SiteId;
 use super::{End, State, WaitRow, Wall};
-use crate::functions::FunctionId;
 use rustc_hash::FxHashMap;
 
 /// Where the time of a thread went.
@@ -40,8 +40,8 @@ impl ThreadTime {
 pub struct Place {
     /// What for.
     pub state: State,
-    /// The program's own function.
-    pub function: Option<FunctionId>,
+    /// Where.
+    pub site: SiteId,
     /// Nobody waited for those that wait here.
     pub idle: bool,
     /// All time of all threads, ns.
@@ -105,17 +105,17 @@ impl Wall {
             threads: rustc_hash::FxHashSet<i32>,
             ended_by: FxHashMap<End, u64>,
         }
-        let mut sums: FxHashMap<(State, Option<FunctionId>, bool), Sum> = FxHashMap::default();
+        let mut sums: FxHashMap<(State, SiteId, bool), Sum> = FxHashMap::default();
         for (index, row) in self.waits.iter().enumerate() {
-            let function = self.own_function(row.chain);
+            let site = self.sites.of(row.chain);
             let [_, blocked, ready, short, short_ready] = self.parts(index);
-            // Ready threads wait for a CPU, wherever they are: one place for each function, too.
+            // Ready threads wait for a CPU, wherever they are: one place for each site, too.
             let waited = [(blocked, row.blocked_ns, 1), (short, short.1, row.short_waits)];
             for ((state, time), longest, waits) in waited {
                 if time == 0 {
                     continue;
                 }
-                let sum = sums.entry((state, function, self.is_idle(index))).or_default();
+                let sum = sums.entry((state, site, self.is_idle(index))).or_default();
                 sum.time_ns = sum.time_ns.saturating_add(time);
                 sum.waits += waits;
                 sum.longest_ns = sum.longest_ns.max(longest.min(time));
@@ -124,7 +124,7 @@ impl Wall {
             }
             for (state, time) in [ready, short_ready] {
                 if time > 0 {
-                    let sum = sums.entry((state, function, false)).or_default();
+                    let sum = sums.entry((state, site, false)).or_default();
                     sum.time_ns = sum.time_ns.saturating_add(time);
                     sum.waits += 1;
                     sum.longest_ns = sum.longest_ns.max(time);
@@ -132,12 +132,12 @@ impl Wall {
                 }
             }
         }
-        let place = |((state, function, idle), sum): (_, Sum)| {
+        let place = |((state, site, idle), sum): (_, Sum)| {
             let known = sum.ended_by.into_iter().filter(|(end, _)| *end != End::Unknown);
             let most = known.max_by_key(|(end, time)| (*time, *end));
             Place {
                 state,
-                function,
+                site,
                 idle,
                 time_ns: sum.time_ns,
                 waits: sum.waits,
@@ -148,7 +148,7 @@ impl Wall {
         };
         let mut places: Vec<Place> = sums.into_iter().map(place).collect();
         places.sort_unstable_by_key(|place| {
-            (place.idle, std::cmp::Reverse(place.time_ns), place.state, place.function)
+            (place.idle, std::cmp::Reverse(place.time_ns), place.state, place.site)
         });
         places
     }

@@ -1,4 +1,5 @@
 //! The report of wall time as JSON.
+use super::SiteId;
 use super::{End, PathPart, State, TextOptions, Wall};
 use crate::functions::FunctionId;
 use serde::Serialize;
@@ -34,7 +35,7 @@ struct Thread {
 #[derive(Serialize)]
 struct Place {
     state: &'static str,
-    function: Option<String>,
+    functions: Vec<String>,
     module: Option<String>,
     idle: bool,
     time_ns: u64,
@@ -47,7 +48,7 @@ struct Place {
 #[derive(Serialize)]
 struct EndedBy {
     thread: Option<String>,
-    function: Option<String>,
+    functions: Vec<String>,
     interrupt: Option<&'static str>,
 }
 
@@ -64,7 +65,7 @@ struct Part {
     tid: i32,
     thread: String,
     state: &'static str,
-    function: Option<String>,
+    functions: Vec<String>,
     time_ns: u64,
 }
 
@@ -81,7 +82,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
             .filter(|(_, time)| *time > 0)
             .collect()
     };
-    let name = |id: FunctionId| wall.functions.get(id).name.as_deref().map(str::to_owned);
+    let names = |site: SiteId| wall.site(site).iter().map(|id| wall.plain_name(*id)).collect::<Vec<_>>();
     let module = |id: FunctionId| {
         wall.functions.get(id).module.map(|id| wall.timeline.modules.get(id).short_name.to_string())
     };
@@ -90,11 +91,11 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
         name: wall.thread_name(tid),
         total_ns,
         parts: (wall.critical_parts(&steps).into_iter())
-            .map(|PathPart { tid, state, function, time_ns }| Part {
+            .map(|PathPart { tid, state, site, time_ns }| Part {
                 tid,
                 thread: wall.thread_name(tid),
                 state: state.name(),
-                function: function.and_then(name),
+                functions: site.map(names).unwrap_or_default(),
                 time_ns,
             })
             .collect(),
@@ -121,21 +122,21 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
         places: (wall.places().into_iter())
             .map(|place| Place {
                 state: place.state.name(),
-                function: place.function.and_then(name),
-                module: place.function.and_then(module),
+                functions: names(place.site),
+                module: wall.site(place.site).first().copied().and_then(module),
                 idle: place.idle,
                 time_ns: place.time_ns,
                 waits: place.waits,
                 longest_ns: place.longest_ns,
                 threads: place.threads,
                 ended_by: match place.ended_by {
-                    End::Thread(tid, function) => Some(EndedBy {
+                    End::Thread(tid, site) => Some(EndedBy {
                         thread: Some(wall.thread_name(tid)),
-                        function: function.and_then(name),
+                        functions: site.map(names).unwrap_or_default(),
                         interrupt: None,
                     }),
                     End::Interrupt(cause) => {
-                        Some(EndedBy { thread: None, function: None, interrupt: Some(cause) })
+                        Some(EndedBy { thread: None, functions: Vec::new(), interrupt: Some(cause) })
                     }
                     End::Unknown => None,
                 },

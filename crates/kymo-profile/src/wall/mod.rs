@@ -30,6 +30,7 @@ mod json;
 mod needed;
 mod path;
 mod rows;
+mod sites;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -40,11 +41,11 @@ pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
 pub use rows::{OFF_CPU, Told, WAKEUP, WaitRow, WakeupRow, is_of_waits, told};
+pub use sites::SiteId;
 pub use state::State;
 pub use text::{TextOptions, write_wall};
 
 use crate::chains::ChainId;
-use crate::first_look::own_function;
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{LoadOptions, Progress, collect_sideband};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
@@ -52,6 +53,7 @@ use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 use rows::{Rows, Runs};
+use sites::Sites;
 
 /// The time of all threads of a recording.
 #[derive(Debug)]
@@ -76,13 +78,14 @@ pub struct Wall {
     /// For each wait what ended it.
     ends: Vec<End>,
     runs: Runs,
+    sites: Sites,
 }
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// A thread, at a place if that is known.
-    Thread(i32, Option<FunctionId>),
+    /// A thread, at a site if that is known.
+    Thread(i32, Option<SiteId>),
     /// An interrupt, whatever ran: `a timer`, `the network`, `a disk`.
     Interrupt(&'static str),
     /// Nobody knows.
@@ -124,9 +127,12 @@ impl Wall {
             idle: Vec::new(),
             ends: Vec::new(),
             runs,
+            sites: Sites::default(),
         };
+        let is_arm = recording.features.arch.as_deref() == Some("aarch64");
+        wall.sites = Sites::of_stacks(&wall, chains.len());
         wall.place_ends();
-        (wall.states, wall.short_states) = wall.states_of_waits();
+        (wall.states, wall.short_states) = wall.states_of_waits(is_arm);
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
         Ok(Some(wall))
@@ -160,7 +166,7 @@ impl Wall {
             let cause = *interrupts
                 .entry(wakeup.chain)
                 .or_insert_with(|| state::interrupt(self.names(wakeup.chain, true)));
-            cause.map_or(End::Thread(wakeup.waker.1, self.own_function(wakeup.chain)), End::Interrupt)
+            cause.map_or(End::Thread(wakeup.waker.1, Some(self.sites.of(wakeup.chain))), End::Interrupt)
         });
         ends.collect()
     }
@@ -192,11 +198,12 @@ impl Wall {
         }
     }
 
-    fn states_of_waits(&self) -> (Vec<State>, Vec<State>) {
+    fn states_of_waits(&self, is_arm: bool) -> (Vec<State>, Vec<State>) {
         let mut last = rustc_hash::FxHashMap::default();
         let mut known = rustc_hash::FxHashMap::default();
         let states = self.waits.iter().map(|row| {
-            let before = last.get(&row.thread).copied().unwrap_or(State::Other);
+            let known_before = last.get(&row.thread).copied();
+            let before = known_before.unwrap_or_else(|| state::of_call(is_arm, row.syscall));
             if row.is_end && row.task_state != 0 {
                 // It waits still, or has ended: as it did before.
                 return (before, before);
@@ -211,24 +218,6 @@ impl Wall {
             (state, state)
         });
         states.unzip()
-    }
-
-    /// The program's own innermost function of a stack, or the innermost of all.
-    fn own_function(&self, chain: ChainId) -> Option<FunctionId> {
-        let frames = self.stacks.frames(chain);
-        own_function(&self.functions, &self.timeline.modules, frames)
-            .or_else(|| self.frames(chain, false).next())
-            .or_else(|| self.frames(chain, true).next())
-    }
-
-    /// As tables show a function: its name, or its module and address.
-    pub fn function_name(&self, id: FunctionId) -> String {
-        let function = self.functions.get(id);
-        let module = function.module.map_or("[unknown]", |id| &self.timeline.modules.get(id).short_name);
-        match &function.name {
-            Some(name) => format!("{name}  ({module})"),
-            None => format!("{:#x}  ({module})", function.start),
-        }
     }
 
     /// The name of a thread, the last one that it had.

@@ -1,6 +1,6 @@
 //! Which waits somebody waited for, and so which are idle.
 use super::{End, State, WaitRow, Wall};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// When a wait began and when the thread was woken, ns.
 pub(super) fn span(row: &WaitRow) -> (u64, u64) {
@@ -25,9 +25,16 @@ pub(super) fn by_thread(waits: &[WaitRow]) -> FxHashMap<i32, Vec<usize>> {
 pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     let waits = &wall.waits;
     let threads = by_thread(waits);
+    // Where there are many processes of one thread, their first threads are no others than the rest.
+    let mut processes: FxHashMap<i32, FxHashSet<i32>> = FxHashMap::default();
+    for row in waits {
+        processes.entry(row.thread.0).or_default().insert(row.thread.1);
+    }
+    let tells =
+        |pid: i32| processes.len() == 1 || processes.get(&pid).is_some_and(|threads| threads.len() > 1);
     let may_be_idle = |index: usize| {
         let row = &waits[index];
-        let is_first = row.thread.0 == row.thread.1;
+        let is_first = row.thread.0 == row.thread.1 && tells(row.thread.0);
         let state = wall.state(index);
         row.task_state != 0 && !is_first && state.may_be_idle() && state != State::Lock
     };

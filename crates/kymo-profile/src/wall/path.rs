@@ -1,7 +1,7 @@
 //! The critical path of a thread: backwards over wake-ups, what decided how long it took.
+use super::SiteId;
 use super::needed::{by_thread, span};
 use super::{End, State, ThreadTime, Wall};
-use crate::functions::FunctionId;
 use rustc_hash::FxHashMap;
 
 /// So many threads may have woken each other at one moment.
@@ -29,8 +29,8 @@ pub struct PathPart {
     pub tid: i32,
     /// What it did.
     pub state: State,
-    /// The program's own function where it waited.
-    pub function: Option<FunctionId>,
+    /// Where it waited; `None` where it ran.
+    pub site: Option<SiteId>,
     /// How long, ns: what could be gained at most.
     pub time_ns: u64,
 }
@@ -98,7 +98,8 @@ impl Wall {
         tid: Option<i32>,
     ) -> Option<(i32, u64, Vec<PathStep>)> {
         let first = || threads.iter().filter(|thread| thread.thread.0 == thread.thread.1);
-        let longest = || first().max_by_key(|thread| (thread.total_ns(), std::cmp::Reverse(thread.thread)));
+        let busy = |thread: &&ThreadTime| thread.total_ns().saturating_sub(thread.idle_ns);
+        let longest = || first().max_by_key(|thread| (busy(thread), std::cmp::Reverse(thread.thread)));
         let tid = tid.or_else(|| longest().or(threads.first()).map(|thread| thread.thread.1))?;
         let mut rows = self.waits.iter().filter(|row| row.thread.1 == tid);
         let first = rows.next()?;
@@ -110,18 +111,16 @@ impl Wall {
 
     /// The same, summed by thread, state and place, the longest first.
     pub fn critical_parts(&self, steps: &[PathStep]) -> Vec<PathPart> {
-        let mut sums: FxHashMap<(i32, State, Option<FunctionId>), u64> = FxHashMap::default();
+        let mut sums: FxHashMap<(i32, State, Option<SiteId>), u64> = FxHashMap::default();
         for step in steps {
-            let function = step.wait.and_then(|wait| self.own_function(self.waits[wait].chain));
-            *sums.entry((step.tid, step.state, function)).or_default() += step.end_ns - step.begin_ns;
+            let site = step.wait.map(|wait| self.sites.of(self.waits[wait].chain));
+            *sums.entry((step.tid, step.state, site)).or_default() += step.end_ns - step.begin_ns;
         }
         let mut parts: Vec<PathPart> = sums
             .into_iter()
-            .map(|((tid, state, function), time_ns)| PathPart { tid, state, function, time_ns })
+            .map(|((tid, state, site), time_ns)| PathPart { tid, state, site, time_ns })
             .collect();
-        parts.sort_unstable_by_key(|part| {
-            (std::cmp::Reverse(part.time_ns), part.tid, part.state, part.function)
-        });
+        parts.sort_unstable_by_key(|part| (std::cmp::Reverse(part.time_ns), part.tid, part.state, part.site));
         parts
     }
 }

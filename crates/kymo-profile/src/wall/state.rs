@@ -98,6 +98,37 @@ impl State {
 /// Set in a task's state where its cgroup had no quota left.
 const THROTTLED: u32 = 1 << 31;
 
+/// System calls that wait: numbers of x86-64, those of aarch64, and what for.
+const CALLS: [(i64, i64, State); 21] = [
+    (202, 98, State::Lock),
+    (232, -2, State::Poll),
+    (281, 22, State::Poll),
+    (441, 441, State::Poll),
+    (7, -2, State::Poll),
+    (271, 73, State::Poll),
+    (23, -2, State::Poll),
+    (270, 72, State::Poll),
+    (35, 101, State::Timer),
+    (230, 115, State::Timer),
+    (61, 260, State::Child),
+    (247, 95, State::Child),
+    (43, 202, State::Network),
+    (288, 242, State::Network),
+    (45, 207, State::Network),
+    (47, 212, State::Network),
+    (299, 243, State::Network),
+    (426, 426, State::IoUring),
+    (74, 82, State::Disk),
+    (75, 83, State::Disk),
+    (26, 227, State::Disk),
+];
+
+/// What a thread waits for in a system call, where nothing else is known.
+pub(super) fn of_call(is_arm: bool, number: i64) -> State {
+    let is = |(x86, arm, _): &&(i64, i64, State)| if is_arm { *arm == number } else { *x86 == number };
+    CALLS.iter().find(is).map_or(State::Other, |(.., state)| *state)
+}
+
 /// What begins the names of the kernel's functions in which a thread waits, in the order in which
 /// they are asked: a function further in decides before one further out. The names are those of
 /// Linux 5.10 to 7.2.
@@ -180,7 +211,7 @@ const FAULTS: [&str; 6] =
 
 /// Functions of C libraries and runtimes that wait on a condition: a wait in them is not one for a
 /// lock.
-const CONDITIONS: [&str; 9] = [
+const CONDITIONS: [&str; 16] = [
     "pthread_cond_",
     "__pthread_cond_",
     "___pthread_cond_",
@@ -190,6 +221,27 @@ const CONDITIONS: [&str; 9] = [
     "std::thread::park",
     "parking_lot::condvar",
     "sem_",
+    "Unsafe_Park",
+    "Parker::park",
+    "ObjectMonitor::wait",
+    "Monitor::wait",
+    "runtime.stopm",
+    "runtime.notesleep",
+    "runtime.notetsleep",
+];
+
+/// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is asked.
+const LOCKS: [&str; 10] = [
+    "ProcSleep",
+    "LWLockAcquire",
+    "ObjectMonitor::enter",
+    "ObjectSynchronizer::enter",
+    "Monitor::lock",
+    "sync.(*Mutex).",
+    "sync.(*RWMutex).",
+    "runtime.lock",
+    "lock_wait_",
+    "absl::Mutex::Lock",
 ];
 
 /// The same, where a thread waits for another to end.
@@ -213,10 +265,13 @@ pub(super) fn of_wait<'a>(
     }
     let of = |name: &str| KERNEL.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, state)| *state);
     let found = kernel.clone().find_map(of);
+    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
+    if is_in(&LOCKS) {
+        return State::Lock;
+    }
     if found != Some(State::Lock) {
         return found.unwrap_or(State::Other);
     }
-    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
     match () {
         () if is_in(&JOINS) => State::Child,
         () if is_in(&CONDITIONS) => State::Condition,

@@ -1,6 +1,6 @@
 //! The report of wall time as text.
+use super::SiteId;
 use super::{End, PathPart, State, ThreadTime, Wall};
-use crate::functions::FunctionId;
 use crate::text::shown;
 use std::io::{self, Write};
 
@@ -128,9 +128,8 @@ fn write_threads(
     writeln!(out)
 }
 
-fn name(wall: &Wall, function: Option<FunctionId>) -> String {
-    function
-        .map_or_else(|| "[unknown]".to_owned(), |function| shown(&wall.function_name(function)).into_owned())
+fn name(wall: &Wall, site: SiteId) -> String {
+    shown(&wall.site_name(site)).into_owned()
 }
 
 fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io::Result<()> {
@@ -143,8 +142,8 @@ fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io
     let (idle, waited): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.idle);
     for place in waited.iter().take(rows) {
         let ended = match place.ended_by {
-            End::Thread(tid, Some(function)) => {
-                format!("  ended by {} in {}", shown(&wall.thread_name(tid)), name(wall, Some(function)))
+            End::Thread(tid, Some(site)) => {
+                format!("  ended by {} in {}", shown(&wall.thread_name(tid)), name(wall, site))
             }
             End::Thread(tid, None) => format!("  ended by {}", shown(&wall.thread_name(tid))),
             End::Interrupt(cause) => format!("  ended by {cause}"),
@@ -159,7 +158,7 @@ fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io
             time(place.longest_ns),
             place.threads,
             place.state.name(),
-            name(wall, place.function),
+            name(wall, place.site),
             ended
         )?;
     }
@@ -174,7 +173,7 @@ fn write_places(out: &mut dyn Write, wall: &Wall, total: u64, rows: usize) -> io
             time(place.time_ns),
             place.threads,
             place.state.name(),
-            name(wall, place.function)
+            name(wall, place.site)
         )?;
     }
     writeln!(out)
@@ -193,11 +192,8 @@ fn write_path(
         shown(&wall.thread_name(tid)),
         time(all)
     )?;
-    for PathPart { tid, state, function, time_ns } in
-        wall.critical_parts(&steps).into_iter().take(options.rows)
-    {
-        let place =
-            if state == State::Running { String::new() } else { format!("  in {}", name(wall, function)) };
+    for PathPart { tid, state, site, time_ns } in wall.critical_parts(&steps).into_iter().take(options.rows) {
+        let place = site.map_or_else(String::new, |site| format!("  in {}", name(wall, site)));
         writeln!(
             out,
             "{:>11} {:>7.2}%  {:<10} {} {tid}{place}",

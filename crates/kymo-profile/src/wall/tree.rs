@@ -29,7 +29,7 @@ impl Wall {
         for (index, row) in self.waits.iter().enumerate() {
             ran.entry(row.thread).or_insert((0, row.comm)).0 += row.run_ns;
             let frames: Vec<FunctionId> = if self.is_idle(index) {
-                self.own_function(row.chain).into_iter().collect()
+                self.site(self.sites.of(row.chain)).to_vec()
             } else {
                 self.frames(row.chain, true).chain(self.frames(row.chain, false)).collect()
             };

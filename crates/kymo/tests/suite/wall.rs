@@ -51,13 +51,13 @@ impl Waits {
 /// The time of a state at a function, over all places.
 fn waited(report: &Value, state: &str, function: &str) -> u64 {
     let places = report["places"].as_array().expect("a list");
-    let is = |place: &&Value| place["state"] == state && place["function"] == function;
+    let is = |place: &&Value| place["state"] == state && place["functions"][0] == function;
     places.iter().filter(is).filter_map(|place| place["time_ns"].as_u64()).sum()
 }
 
 fn place<'a>(report: &'a Value, state: &str, function: &str) -> &'a Value {
     let places = report["places"].as_array().expect("a list");
-    let found = places.iter().find(|place| place["state"] == state && place["function"] == function);
+    let found = places.iter().find(|place| place["state"] == state && place["functions"][0] == function);
     found.unwrap_or_else(|| panic!("no {state} in {function}: {report:#}"))
 }
 
@@ -122,7 +122,7 @@ fn chain_over_two_threads_to_a_timer() {
     }
     let Some(waits) = record("wall-chain", &["chain"]) else { return };
     let report = waits.report(&[]);
-    assert_eq!(place(&report, "condition", "waits_for")["ended_by"]["function"], "opens", "{report:#}");
+    assert_eq!(place(&report, "condition", "waits_for")["ended_by"]["functions"][0], "opens", "{report:#}");
     assert_eq!(place(&report, "timer", "sleeps")["ended_by"]["interrupt"], "a timer", "{report:#}");
     let (sleeping, _) = on_path(&report, "timer");
     is_about(sleeping, waits.measured("chain"), "the sleep that decides");
@@ -152,7 +152,7 @@ fn pipe_of_a_slow_writer() {
     }
     let Some(waits) = record("wall-pipe", &["pipe"]) else { return };
     let report = waits.report(&[]);
-    assert_eq!(place(&report, "pipe", "reads_pipe")["ended_by"]["function"], "writes_pipe", "{report:#}");
+    assert_eq!(place(&report, "pipe", "reads_pipe")["ended_by"]["functions"][0], "writes_pipe", "{report:#}");
     let all = waited(&report, "pipe", "reads_pipe") + waited(&report, "runnable", "reads_pipe");
     is_about(all, waits.measured("pipe"), "the pipe");
 }
