@@ -65,6 +65,16 @@ impl Stacks {
         stacks
     }
 
+    /// How many stacks.
+    pub fn len(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// No stack at all.
+    pub fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
     /// The function that the sampled instruction belongs to, by symbol.
     pub fn leaf(&self, id: ChainId) -> FunctionId {
         self.leaves[id as usize]

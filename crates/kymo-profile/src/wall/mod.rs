@@ -112,9 +112,21 @@ impl Wall {
             progress(0, done, all)
         })?;
         let (rows, summary) = rows::read(recording, &timeline, filter, &|done, all| progress(1, done, all))?;
-        let Rows { chains, waits, wakeups, runs, .. } = rows;
         let mut functions = Functions::default();
-        let stacks = Resolver::new(&timeline, store).resolve(&chains, &mut functions, resolve);
+        let stacks = Resolver::new(&timeline, store).resolve(&rows.chains, &mut functions, resolve);
+        let is_arm = recording.features.arch.as_deref() == Some("aarch64");
+        Ok(Some(Wall::of(rows, timeline, functions, stacks, summary, is_arm)))
+    }
+
+    fn of(
+        rows: Rows,
+        timeline: Timeline,
+        functions: Functions,
+        stacks: Stacks,
+        summary: ReadSummary,
+        is_arm: bool,
+    ) -> Wall {
+        let Rows { waits, wakeups, runs, .. } = rows;
         let mut wall = Wall {
             timeline,
             functions,
@@ -129,13 +141,12 @@ impl Wall {
             runs,
             sites: Sites::default(),
         };
-        let is_arm = recording.features.arch.as_deref() == Some("aarch64");
-        wall.sites = Sites::of_stacks(&wall, chains.len());
+        wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();
         (wall.states, wall.short_states) = wall.states_of_waits(is_arm);
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
-        Ok(Some(wall))
+        wall
     }
 
     /// What a wait was for, by its index.

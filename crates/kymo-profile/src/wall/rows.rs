@@ -97,7 +97,7 @@ pub(super) type Runs = FxHashMap<((i32, i32), CommId, ChainId), u64>;
 
 /// A switch of a thread, of recordings that have nothing else.
 #[derive(Clone, Copy, Debug)]
-struct Switch {
+pub(super) struct Switch {
     time_ns: u64,
     position: u64,
     thread: (i32, i32),
@@ -116,7 +116,7 @@ pub(super) struct Rows {
     pub(super) wakeups: Vec<WakeupRow>,
     /// Periods of the first clock or counter that was sampled.
     pub(super) runs: Runs,
-    switches: Vec<Switch>,
+    pub(super) switches: Vec<Switch>,
     /// Samples that cannot be read.
     pub(super) damaged: u64,
 }

@@ -20,10 +20,10 @@ pub(super) struct Sites {
 }
 
 impl Sites {
-    pub(super) fn of_stacks(wall: &Wall, chains: usize) -> Sites {
+    pub(super) fn of_stacks(wall: &Wall) -> Sites {
         let mut sites = Sites::default();
         let mut known: FxHashMap<Vec<FunctionId>, SiteId> = FxHashMap::default();
-        for chain in 0..chains {
+        for chain in 0..wall.stacks.len() {
             let functions = site(wall, chain as ChainId);
             let next = SiteId(sites.functions.len() as u32);
             let id = *known.entry(functions).or_insert_with_key(|functions| {
