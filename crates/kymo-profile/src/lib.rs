@@ -80,6 +80,7 @@ pub mod profile;
 pub mod resolve;
 #[cfg(test)]
 mod sample_profile;
+pub mod sched;
 pub mod script;
 pub mod stat;
 pub mod text;
