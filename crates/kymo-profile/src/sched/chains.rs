@@ -27,7 +27,8 @@ impl std::fmt::Debug for SwitchChains<'_> {
     }
 }
 
-/// Reads what names need, and calls `use_them` with it. A chain has no more than `max_stack` functions.
+/// Reads what names need, and calls `use_them` with it. A chain has no more than `max_stack`
+/// functions.
 ///
 /// # Errors
 /// When the recording cannot be read at all.
@@ -52,8 +53,8 @@ pub fn with_chains<R>(
 }
 
 impl SwitchChains<'_> {
-    /// `futex_wait <- do_futex <- main`, innermost first, without the scheduler's own functions; empty
-    /// where the sample has no chain.
+    /// `futex_wait <- do_futex <- main`, innermost first, without the scheduler's own functions;
+    /// empty where the sample has no chain.
     pub fn text(&mut self, record: &RawRecord<'_>) -> String {
         let events = &self.recording.events;
         let event = events.event_of(record).and_then(|event| events.list.get(event));

@@ -160,7 +160,8 @@ fn state_letters(print_format: &str) -> Vec<(u64, char)> {
     letters
 }
 
-/// Whether the flags of a tracepoint tell of an interrupt: hard, soft, or one that cannot be masked.
+/// Whether the flags of a tracepoint tell of an interrupt: hard, soft, or one that cannot be
+/// masked.
 fn in_interrupt(flags: i64) -> bool {
     const HARD: i64 = 0x08;
     const SOFT: i64 = 0x10;

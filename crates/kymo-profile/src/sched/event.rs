@@ -1,4 +1,5 @@
-//! What the scheduler did, as typed values: switches, wake-ups, migrations, tasks that begin and end.
+//! What the scheduler did, as typed values: switches, wake-ups, migrations, tasks that begin and
+//! end.
 use std::fmt;
 
 /// The name of a task, at most 15 bytes, as the kernel keeps it.

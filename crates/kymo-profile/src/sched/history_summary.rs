@@ -4,7 +4,7 @@ use super::replay::{Replay, ReplayThread, ThreadIndex, Wait};
 
 /// The times of one turn of a thread on a CPU, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct TurnTimes {
     /// It ran so long; 0 where its beginning is not known.
     pub run_ns: u64,
     /// It had been away from a CPU so long before.
@@ -39,14 +39,14 @@ impl Away {
     }
 }
 
-impl Times {
+impl TurnTimes {
     /// The times of a thread that got a CPU after `wait`, and left it `now`.
-    pub(super) fn of(got_ns: Option<u64>, now: u64, wait: &Wait) -> Times {
-        let Some(got) = got_ns else { return Times::default() };
+    pub(super) fn of(got_ns: Option<u64>, now: u64, wait: &Wait) -> TurnTimes {
+        let Some(got) = got_ns else { return TurnTimes::default() };
         let since = |from: u64| got.saturating_sub(from);
         let migrated =
             wait.migrated_ns.zip(wait.ready_ns).filter(|(moved, ready)| moved > ready && *moved < got);
-        Times {
+        TurnTimes {
             run_ns: now.saturating_sub(got),
             wait_ns: wait.off.map_or(0, |(off, _)| since(off)),
             away: wait.off.map_or(Away::Slept, |(_, state)| Away::of(state)),
@@ -84,7 +84,7 @@ pub struct ThreadTimes {
 }
 
 impl ThreadTimes {
-    fn add(&mut self, times: &Times) {
+    fn add(&mut self, times: &TurnTimes) {
         let run = times.run_ns;
         self.min_run_ns = if self.turns == 0 { run } else { self.min_run_ns.min(run) };
         self.max_run_ns = self.max_run_ns.max(run);
@@ -162,7 +162,7 @@ impl History {
         }
     }
 
-    pub(super) fn left(&mut self, thread: ThreadIndex, times: &Times) {
+    pub(super) fn left(&mut self, thread: ThreadIndex, times: &TurnTimes) {
         self.of(thread).add(times);
     }
 

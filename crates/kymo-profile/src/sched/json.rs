@@ -26,8 +26,8 @@ impl std::fmt::Debug for SchedJson<'_> {
 }
 
 impl<'a> SchedJson<'a> {
-    /// Begins the object of a view (`latency`, `timehist`, `map` or `stats`) of the recording that the
-    /// user called `source`.
+    /// Begins the object of a view (`latency`, `timehist`, `map` or `stats`) of the recording that
+    /// the user called `source`.
     ///
     /// # Errors
     /// Those of `out`.

@@ -115,7 +115,8 @@ impl LatencyRow {
 /// The delays of a recording.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Latency {
-    /// The kernel's account of run times was recorded; otherwise they are the times between switches.
+    /// The kernel's account of run times was recorded; otherwise they are the times between
+    /// switches.
     pub kernel_runtimes: bool,
     /// The rows of tasks that got a CPU, sorted. The idle tasks are left out.
     pub rows: Vec<LatencyRow>,
@@ -132,6 +133,8 @@ pub struct Latency {
 struct Delays {
     switched_ns: u64,
     accounted_ns: u64,
+    /// When the kernel first accounted for it.
+    first_accounted_ns: Option<u64>,
     switches: u64,
     delay_ns: u64,
     max: Option<(u64, u64)>,
@@ -187,25 +190,32 @@ impl LatencyCollector {
                     let delays = self.of(out.thread);
                     delays.switched_ns = delays.switched_ns.saturating_add(ran);
                 }
-                // As perf: the first that is seen of a thread is a delay of 0.
-                let ready = |into: &Arrival| match into.is_first {
-                    true => Some(now),
-                    false => into.wait.ready_ns,
-                };
-                if let Some(into) = into
-                    && let Some(ready) = ready(&into)
-                {
-                    self.of(into.thread).add(ready, now);
+                if let Some(into) = into {
+                    self.got_cpu(&into, now);
                 }
             }
             Step::Accounted { thread } => {
                 if let SchedEventKind::Runtime { runtime_ns, .. } = event.kind {
                     let delays = self.of(thread);
+                    delays.first_accounted_ns.get_or_insert(now);
                     delays.accounted_ns = delays.accounted_ns.saturating_add(runtime_ns);
                 }
             }
             Step::Woken { thread, .. } => _ = self.of(thread),
             Step::Migrated { .. } | Step::Other => {}
+        }
+    }
+
+    /// As perf: a thread that was not seen before has waited since now, or since the kernel first
+    /// accounted for it.
+    fn got_cpu(&mut self, into: &Arrival, now: u64) {
+        let delays = self.of(into.thread);
+        let ready = match into.is_first {
+            true => Some(delays.first_accounted_ns.map_or(now, |first| first.min(now))),
+            false => into.wait.ready_ns,
+        };
+        if let Some(ready) = ready {
+            delays.add(ready, now);
         }
     }
 
@@ -215,7 +225,8 @@ impl LatencyCollector {
         });
         let mut rows: Vec<LatencyRow> =
             seen.map(|(thread, delays)| delays.row(thread, sources.runtimes)).collect();
-        // As perf: the order of rows that are equal by all keys, and of delays that are equally long.
+        // As perf: the order of rows that are equal by all keys, and of delays that are equally
+        // long.
         rows.sort_by_key(|row| std::cmp::Reverse(row.tid));
         if !options.per_thread {
             rows = merged_by_name(rows);

@@ -113,8 +113,8 @@ impl MapWalk<'_> {
         }
     }
 
-    /// The lines of an event: where threads are picked, one for the thread that left, and one for that
-    /// which came.
+    /// The lines of an event: where threads are picked, one for the thread that left, and one for
+    /// that which came.
     fn lines(&mut self, event: &SchedEvent) -> Vec<MapLine> {
         let step = self.replay.apply(event);
         let (Step::Switched { out, into }, Some(cpu)) = (step, event.cpu) else { return Vec::new() };

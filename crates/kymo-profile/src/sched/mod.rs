@@ -15,8 +15,9 @@
 //! ```
 //!
 //! # Invariants
-//! - **S1** The stream holds two rounds of the recorder in memory, not the file. Malformed events are
-//!   counted and left out; nothing in a recording panics or allocates by a number that it claims.
+//! - **S1** The stream holds two rounds of the recorder in memory, not the file. Malformed events
+//!   are counted and left out; nothing in a recording panics or allocates by a number that it
+//!   claims.
 //! - **S2** Letters of states and places of fields are those of the recorded kernel's formats.
 //! - **S3** A thread is in one state at a time. A time that reaches over a loss, or has no known
 //!   beginning, is not counted.
@@ -31,8 +32,12 @@ mod history_summary;
 mod json;
 mod latency;
 mod map;
+#[cfg(test)]
+mod model;
 mod replay;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod timehist;
 mod totals;
 
@@ -40,7 +45,7 @@ pub use chains::{SwitchChains, with_chains};
 pub use event::{
     OutState, SchedEvent, SchedEventKind, SwitchedIn, SwitchedOut, TaskIds, TaskName, WakeupStep,
 };
-pub use history_summary::{Away, History, HistoryTotals, ThreadTimes, Times};
+pub use history_summary::{Away, History, HistoryTotals, ThreadTimes, TurnTimes};
 pub use json::{SCHEMA_VERSION, SchedJson};
 pub use latency::{Latency, LatencyKey, LatencyOptions, LatencyRow, latency};
 pub use map::{MapCell, MapLine, MapOptions, ShortName, map};

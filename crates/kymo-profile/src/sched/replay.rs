@@ -281,7 +281,8 @@ impl Replay {
             of.pid = of.pid.or(next.pid);
             let is_first = of.state == ThreadState::Unknown;
             if matches!(of.state, ThreadState::Running { .. }) {
-                // It runs already: that it left a CPU was not recorded, nor since when it has waited.
+                // It runs already: that it left a CPU was not recorded, nor since when it has
+                // waited.
                 of.wait = Wait::default();
             }
             // What lies after now is of events out of order.
@@ -330,8 +331,8 @@ impl Replay {
         waits
     }
 
-    /// A new task, which has its parent's name. The recording may tell it twice, by a record and by a
-    /// sample; a number that had done something is a new thread.
+    /// A new task, which has its parent's name. The recording may tell it twice, by a record and by
+    /// a sample; a number that had done something is a new thread.
     fn fork(&mut self, tid: i32, pid: Option<i32>, parent_tid: i32) {
         let parent = self.live.get(&parent_tid).map(|index| self.thread(*index));
         let name = parent.filter(|parent| parent.is_named).map(|parent| parent.name);

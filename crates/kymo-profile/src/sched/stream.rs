@@ -240,8 +240,8 @@ impl Reader<'_> {
         self.plausible(decoded)
     }
 
-    /// Of the two records of a switch, that of the task that leaves the CPU tells both sides, if the
-    /// whole CPU was recorded. Of single tasks there is one side.
+    /// Of the two records of a switch, that of the task that leaves the CPU tells both sides, if
+    /// the whole CPU was recorded. Of single tasks there is one side.
     fn of_switch_record(&mut self, record: &RawRecord<'_>) -> Option<SchedEvent> {
         let out = record.header.misc & abi::PERF_RECORD_MISC_SWITCH_OUT != 0;
         let wide = record.header.kind == abi::PERF_RECORD_SWITCH_CPU_WIDE;

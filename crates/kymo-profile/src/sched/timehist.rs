@@ -1,6 +1,6 @@
 //! The history of switches, line by line, and its summary.
 use super::event::{OutState, SchedEvent, SchedEventKind, TaskName, WakeupStep};
-use super::history_summary::{History, Times};
+use super::history_summary::{History, TurnTimes};
 use super::replay::{Replay, Step, Stint, ThreadIndex};
 use super::stream::{SchedSources, SchedSummary, read_events};
 use kymo_data::{RawRecord, ReadError, Recording};
@@ -73,7 +73,7 @@ pub enum HistoryKind {
     /// The thread left the CPU.
     Left {
         /// Its times.
-        times: Times,
+        times: TurnTimes,
         /// In which state.
         state: OutState,
         /// Its priority when it got the CPU; -1 if not known.
@@ -115,7 +115,7 @@ pub fn timehist<E: From<ReadError>>(
     options: &TimehistOptions,
     mut each: impl FnMut(&HistoryLine, &Replay, Option<&RawRecord<'_>>) -> Result<(), E>,
 ) -> Result<(History, SchedSummary), E> {
-    let mut walk = Walk::new(SchedSources::of(recording), options);
+    let mut walk = HistoryBuilder::new(SchedSources::of(recording), options);
     let summary = read_events(recording, options.samples, |event, sample| match walk.line(event) {
         Some(line) => each(&line, &walk.history.replay, sample),
         None => Ok(()),
@@ -126,7 +126,7 @@ pub fn timehist<E: From<ReadError>>(
 
 /// Lines and summary, event by event.
 #[derive(Debug)]
-struct Walk<'a> {
+struct HistoryBuilder<'a> {
     options: &'a TimehistOptions,
     sources: SchedSources,
     history: History,
@@ -134,10 +134,10 @@ struct Walk<'a> {
     before_idle: Vec<Option<ThreadIndex>>,
 }
 
-impl Walk<'_> {
-    fn new(sources: SchedSources, options: &TimehistOptions) -> Walk<'_> {
+impl HistoryBuilder<'_> {
+    fn new(sources: SchedSources, options: &TimehistOptions) -> HistoryBuilder<'_> {
         let history = History::new(options.picks_threads(), options.idle_only);
-        Walk { options, sources, history, before_idle: Vec::new() }
+        HistoryBuilder { options, sources, history, before_idle: Vec::new() }
     }
 
     fn line(&mut self, event: &SchedEvent) -> Option<HistoryLine> {
@@ -183,9 +183,9 @@ impl Walk<'_> {
             && (has(first) || second.is_some_and(has))
     }
 
-    /// The times of a thread that left its CPU, cut to the span that was asked for, and when it left
-    /// within it; added to the summary.
-    fn left(&mut self, event: &SchedEvent, out: &Stint) -> Option<(u64, Times)> {
+    /// The times of a thread that left its CPU, cut to the span that was asked for, and when it
+    /// left within it; added to the summary.
+    fn left(&mut self, event: &SchedEvent, out: &Stint) -> Option<(u64, TurnTimes)> {
         let (from, until) = self.options.time.unwrap_or((0, u64::MAX));
         let now = event.time_ns.min(until);
         self.history.saw(now, event.time_ns, (from, until));
@@ -205,7 +205,7 @@ impl Walk<'_> {
         if self.options.idle_only && !is_idle {
             return None;
         }
-        let times = Times::of(got, now, &out.wait);
+        let times = TurnTimes::of(got, now, &out.wait);
         if !self.options.has_cpu(event.cpu) {
             return None;
         }

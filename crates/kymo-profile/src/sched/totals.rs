@@ -78,13 +78,14 @@ pub struct CpuTotals {
 /// Totals of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SchedStats {
-    /// From the first event to the last, in ns.
+    /// From the first switch to the last, in ns.
     pub elapsed_ns: u64,
     /// Of all CPUs.
     pub all: SchedTotals,
     /// Of each CPU that was seen.
     pub cpus: Vec<CpuTotals>,
-    /// Of each thread that did anything, without the idle ones; by time in run queues, largest first.
+    /// Of each thread that did anything, without the idle ones; by time in run queues, largest
+    /// first.
     pub threads: Vec<ThreadTotals>,
     /// Switches away from a thread that had not got the CPU.
     pub mismatched_switches: u64,
@@ -95,7 +96,8 @@ pub struct SchedStats {
 /// # Errors
 /// When the recording cannot be read at all.
 pub fn totals(recording: &Recording) -> Result<(SchedStats, SchedSummary), ReadError> {
-    let mut counter = Counter { waking: SchedSources::of(recording).waking, ..Counter::default() };
+    let mut counter =
+        TotalsCounter { waking: SchedSources::of(recording).waking, ..TotalsCounter::default() };
     let summary = read_events(recording, false, |event, _| -> Result<(), ReadError> {
         counter.add(event);
         Ok(())
@@ -105,7 +107,7 @@ pub fn totals(recording: &Recording) -> Result<(SchedStats, SchedSummary), ReadE
 
 /// Counts, event by event.
 #[derive(Debug, Default)]
-struct Counter {
+struct TotalsCounter {
     /// Wake-ups are those of `sched_waking`.
     waking: bool,
     replay: Replay,
@@ -117,7 +119,7 @@ struct Counter {
     span: Option<(u64, u64)>,
 }
 
-impl Counter {
+impl TotalsCounter {
     fn thread(&mut self, thread: ThreadIndex) -> &mut SchedTotals {
         if self.threads.len() <= thread.at() {
             self.threads.resize(thread.at() + 1, SchedTotals::default());
@@ -144,7 +146,7 @@ impl Counter {
 
     fn add(&mut self, event: &SchedEvent) {
         let now = event.time_ns;
-        if now > 0 && !matches!(event.kind, SchedEventKind::Name { .. } | SchedEventKind::Fork { .. }) {
+        if matches!(event.kind, SchedEventKind::Switch { .. }) {
             let (first, last) = self.span.unwrap_or((now, now));
             self.span = Some((first.min(now), last.max(now)));
         }

@@ -86,12 +86,12 @@ pub(super) fn run(args: MapArgs) -> anyhow::Result<ExitCode> {
     let (recording, _) = open_with_switches(input)?;
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let reading = || format!("failed to read {}", input.display());
-    let mut mismatched = 0;
+    let (mut mismatched, mut lines) = (0, 0_u64);
     let summary: SchedSummary = if args.json {
         let mut json = SchedJson::begin(&mut out, "map", &input.display().to_string())?;
         json.begin_list("lines")?;
         let summary = sched::map(&recording, &options, |line, replay| -> anyhow::Result<()> {
-            mismatched = replay.mismatched_switches;
+            (mismatched, lines) = (replay.mismatched_switches, lines + 1);
             Ok(json.map_line(line, replay)?)
         })
         .with_context(reading)?;
@@ -100,12 +100,17 @@ pub(super) fn run(args: MapArgs) -> anyhow::Result<ExitCode> {
         summary
     } else {
         sched::map(&recording, &options, |line, replay| -> anyhow::Result<()> {
-            mismatched = replay.mismatched_switches;
+            (mismatched, lines) = (replay.mismatched_switches, lines + 1);
             Ok(write_line(line, replay, &highlights, &mut out)?)
         })
         .with_context(reading)?
     };
     out.flush()?;
+    if lines == 0 {
+        terminal::say(
+            "no switch is shown: there is none of these tasks and CPUs, or the recording does not tell CPUs (record with -a)",
+        );
+    }
     Ok(finish(&recording, &summary, mismatched))
 }
 

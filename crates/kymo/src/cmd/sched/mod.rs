@@ -1,7 +1,7 @@
 //! `kymo sched`: who ran where, who waited for a CPU, and who woke whom up.
 //!
-//! The recording's events, the states of threads and all counts are in [`kymo_profile::sched`]; here
-//! are the arguments, the tables and what is said on stderr.
+//! The recording's events, the states of threads and all counts are in [`kymo_profile::sched`];
+//! here are the arguments, the tables and what is said on stderr.
 
 mod latency;
 mod map;

@@ -24,7 +24,7 @@ use crate::cmd::report::SymbolArgs;
 mod summary;
 mod table;
 
-use table::Table;
+use table::HistoryTable;
 
 /// Show each switch: how long the task that left had waited, been runnable and run.
 #[derive(Debug, Args)]
@@ -50,8 +50,8 @@ pub(super) struct TimehistArgs {
     #[arg(long, value_name = "LIST")]
     prio: Option<String>,
 
-    /// Only this time: FROM,TO in seconds of the recording's clock (either may be empty), or a part of
-    /// the recording such as 10%/2 (the second tenth); times that reach beyond it are cut
+    /// Only this time: FROM,TO in seconds of the recording's clock (either may be empty), or a part
+    /// of the recording such as 10%/2 (the second tenth); times that reach beyond it are cut
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
 
@@ -91,7 +91,8 @@ pub(super) struct TimehistArgs {
     #[arg(long)]
     show_prio: bool,
 
-    /// Show only the times in which CPUs were idle; in the summary, of each thread, the idle time after it
+    /// Show only the times in which CPUs were idle; in the summary, of each thread, the idle time
+    /// after it
     #[arg(short = 'I', long)]
     idle_hist: bool,
 
@@ -179,8 +180,7 @@ pub(super) fn run(args: TimehistArgs) -> anyhow::Result<ExitCode> {
             let store = args.symbols_from.store(&recording);
             let print = |chains: &mut SwitchChains<'_>| print(Some(chains));
             sched::with_chains(&recording, &store, args.max_stack, print)
-                .map_err(anyhow::Error::from)
-                .flatten()
+                .unwrap_or_else(|error| Err(error.into()))
         }
         false => print(None),
     };
@@ -218,7 +218,7 @@ fn print_table(
     out: &mut dyn Write,
 ) -> Printed {
     let mut lines = 0;
-    let table = Table::new(args, recording);
+    let table = HistoryTable::new(args, recording);
     if args.has_lines() {
         table.write_head(out)?;
     }

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use kymo_data::Recording;
-use kymo_profile::sched::{HistoryKind, HistoryLine, Replay, Times};
+use kymo_profile::sched::{HistoryKind, HistoryLine, Replay, TurnTimes};
 use kymo_profile::text::shown;
 
 use super::TimehistArgs;
@@ -14,7 +14,7 @@ const NAME: usize = 30;
 
 /// What lines have.
 #[derive(Debug)]
-pub(super) struct Table<'a> {
+pub(super) struct HistoryTable<'a> {
     args: &'a TimehistArgs,
     /// Columns of `--cpu-visual`.
     cpus: usize,
@@ -25,11 +25,11 @@ pub(super) fn cut_milliseconds(time_ns: u64, width: usize) -> String {
     format!("{:width$}.{:03} ", time_ns / 1_000_000, time_ns % 1_000_000 / 1000)
 }
 
-impl Table<'_> {
-    pub(super) fn new<'a>(args: &'a TimehistArgs, recording: &Recording) -> Table<'a> {
+impl HistoryTable<'_> {
+    pub(super) fn new<'a>(args: &'a TimehistArgs, recording: &Recording) -> HistoryTable<'a> {
         const MOST: u32 = 4096;
         let cpus = recording.features.nr_cpus.map_or(1, |cpus| cpus.available.clamp(1, MOST));
-        Table { args, cpus: if args.cpu_visual { cpus as usize } else { 0 } }
+        HistoryTable { args, cpus: if args.cpu_visual { cpus as usize } else { 0 } }
     }
 
     /// The head, in three lines.
@@ -128,7 +128,7 @@ impl Table<'_> {
         writeln!(out)
     }
 
-    fn write_times(&self, times: &Times, out: &mut dyn Write) -> io::Result<()> {
+    fn write_times(&self, times: &TurnTimes, out: &mut dyn Write) -> io::Result<()> {
         for time in [times.wait_ns, times.delay_ns, times.run_ns] {
             write!(out, "{}", cut_milliseconds(time, 6))?;
         }
