@@ -69,7 +69,8 @@ pub fn map<E: From<ReadError>>(
     options: &MapOptions,
     mut each: impl FnMut(&MapLine, &Replay) -> Result<(), E>,
 ) -> Result<SchedSummary, E> {
-    let columns = recording.features.nr_cpus.map_or(0, |cpus| cpus.available.min(CPUS_MAX));
+    // Not those that could be: perf 7.2 writes one too many.
+    let columns = recording.features.nr_cpus.map_or(0, |cpus| cpus.online.min(CPUS_MAX));
     let mut walk = MapWalk::new(options, columns);
     read_events(recording, false, |event, _| {
         for line in walk.lines(event) {

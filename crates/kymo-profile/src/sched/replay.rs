@@ -224,13 +224,13 @@ impl Replay {
         match event.kind {
             SchedEventKind::Switch { prev, next } => self.switch(event, prev, next),
             SchedEventKind::Wakeup { tid, name, .. } => {
-                let waker = event.current.map(|ids| self.find_or_new(ids.tid, event.cpu));
+                let waker = self.doer(event);
                 let thread = self.find_or_new(tid, event.cpu);
                 self.name_unnamed(thread, name);
                 Step::Woken { thread, waker, was_waiting: self.wake(thread, event.time_ns) }
             }
             SchedEventKind::Migrate { tid, .. } => {
-                let mover = event.current.map(|ids| self.find_or_new(ids.tid, event.cpu));
+                let mover = self.doer(event);
                 let thread = self.find_or_new(tid, event.cpu);
                 self.threads[thread.at()].wait.migrated_ns = Some(event.time_ns);
                 Step::Migrated { thread, mover }
@@ -365,6 +365,15 @@ impl Replay {
         match cpu {
             Some(cpu) => forget(self.cpu(cpu)),
             None => self.cpus.iter_mut().for_each(forget),
+        }
+    }
+
+    /// The thread that ran where the event was recorded. One that has ended has no numbers any more:
+    /// then it is what the last switch has told.
+    fn doer(&mut self, event: &SchedEvent) -> Option<ThreadIndex> {
+        match event.current {
+            Some(ids) => Some(self.find_or_new(ids.tid, event.cpu)),
+            None => self.current(event.cpu?),
         }
     }
 

@@ -80,14 +80,14 @@ fn latency() {
     }
 }
 
-/// When each thread ended, in seconds as they are printed.
-fn exits(file: &Path) -> BTreeMap<String, String> {
+/// When each thread ended, in seconds.
+fn exits(file: &Path) -> BTreeMap<String, f64> {
     let words = ["script", "--show-task-events", "-F", "time", "-i", text(file)];
     let said = kymo().succeed(words).stdout;
     let exit = |line: &str| {
         let (time, record) = line.split_once(": PERF_RECORD_EXIT(")?;
         let tid = record.split_once(')')?.0.split_once(':')?.1;
-        Some((tid.to_owned(), time.trim().to_owned()))
+        Some((tid.to_owned(), time.trim().parse().ok()?))
     };
     said.lines().filter_map(exit).collect()
 }
@@ -108,9 +108,11 @@ fn compare_history(suite: &str, perf: &Tool, file: &Path, words: &[&str]) {
     let mut differing = Vec::new();
     let is_switch = |line: &String| line.starts_with(|c: char| c.is_ascii_digit());
     for (their, our) in theirs.iter().zip(&ours).filter(|(their, _)| is_switch(their)) {
-        let time = our.split(' ').next().unwrap_or("");
+        let time: f64 = our.split(' ').next().and_then(|time| time.parse().ok()).expect("a time");
         let label = our.split(" awakened: ").next().unwrap_or("");
-        let ended = exits.get(tid_of(label)).is_some_and(|exit| exit.as_str() < time);
+        let label = label.split(" migrated: ").next().unwrap_or("");
+        let label = label.split(" next: ").next().unwrap_or("");
+        let ended = exits.get(tid_of(label)).is_some_and(|exit| *exit <= time);
         let woken = our.split(" awakened: ").nth(1);
         let woken = woken.is_some_and(|woken| their.contains(" awakened: ") && !their.ends_with(woken));
         // perf 6.1: times of runnable tasks are missing.

@@ -99,7 +99,11 @@ impl HistoryTable<'_> {
         let cpu = line.cpu.map_or("----".into(), |cpu| format!("{cpu:04}"));
         write!(out, "{:>15} [{cpu}] ", seconds(line.time_ns))?;
         self.write_visual(line, is_idle, out)?;
-        let label = line.thread.map_or("[unknown]".into(), |thread| task_label(replay, thread));
+        let label = match line.kind {
+            // As perf calls the idle task where it is no CPU's.
+            HistoryKind::WokeUp { .. } | HistoryKind::Moved { .. } if is_idle => "swapper".into(),
+            _ => line.thread.map_or("[unknown]".into(), |thread| task_label(replay, thread)),
+        };
         write!(out, " {label:NAME$} ")?;
         let HistoryKind::Left { times, state, priority_in, priority, next } = line.kind else {
             write!(out, "  {:9}  {:9}  {:9} ", "", "", "")?;
