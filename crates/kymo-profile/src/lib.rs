@@ -28,6 +28,7 @@
 //!   them, or with call chains in the place of stacks.
 //! - [`dump`]: what a recording stores, in perf's words.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
+//! - [`sched`]: who ran on which CPU, who waited for one, and who woke whom up.
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
@@ -80,6 +81,7 @@ pub mod profile;
 pub mod resolve;
 #[cfg(test)]
 mod sample_profile;
+pub mod sched;
 pub mod script;
 pub mod stat;
 pub mod text;

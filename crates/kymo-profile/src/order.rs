@@ -1,7 +1,52 @@
 //! Records in order of time.
+//!
+//! Order comes from rounds: a FINISHED_ROUND record says that every ring has been read since the
+//! one before, so what is not newer than the newest record of the round before is complete.
 use crate::timeline::Moment;
 use kymo_data::{Problem, RawRecord, ReadError, RecordHeader, Recording, abi};
-use std::collections::BTreeMap;
+
+/// What waits until the rounds say that nothing older can come. It holds two rounds, and all of a
+/// recording without rounds.
+#[derive(Debug)]
+pub(crate) struct Rounds<T> {
+    waiting: Vec<(Moment, T)>,
+    /// The newest moment of all, and of the rounds that are finished.
+    newest: Moment,
+    safe: Moment,
+}
+
+impl<T> Rounds<T> {
+    pub(crate) fn new() -> Rounds<T> {
+        Rounds { waiting: Vec::new(), newest: Moment::START, safe: Moment::START }
+    }
+
+    /// Adds one that is delivered when its time has come.
+    pub(crate) fn push(&mut self, moment: Moment, item: T) {
+        self.newest = self.newest.max(moment);
+        self.waiting.push((moment, item));
+    }
+
+    /// A round is finished: delivers what is complete, in order; those of one moment as they came.
+    pub(crate) fn finish_round<E>(
+        &mut self,
+        each: &mut impl FnMut(Moment, &T) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let safe_ns = self.safe.time_ns;
+        self.safe = self.newest;
+        if self.waiting.iter().all(|(moment, _)| moment.time_ns > safe_ns) {
+            return Ok(());
+        }
+        self.waiting.sort_by_key(|(moment, _)| *moment);
+        let count = self.waiting.partition_point(|(moment, _)| moment.time_ns <= safe_ns);
+        self.waiting.drain(..count).try_for_each(|(moment, item)| each(moment, &item))
+    }
+
+    /// Nothing more comes: delivers the rest.
+    pub(crate) fn finish<E>(mut self, each: &mut impl FnMut(Moment, &T) -> Result<(), E>) -> Result<(), E> {
+        self.waiting.sort_by_key(|(moment, _)| *moment);
+        self.waiting.iter().try_for_each(|(moment, item)| each(*moment, item))
+    }
+}
 
 /// Calls `each` with all records that are `wanted`, in order of time; those without a time come
 /// when they are read.
@@ -14,21 +59,14 @@ pub(crate) fn in_order<E: From<ReadError>>(
     mut each: impl FnMut(&RawRecord<'_>) -> Result<(), E>,
 ) -> Result<Vec<Problem>, E> {
     let events = &recording.events;
-    // By moment, and those of one moment as they came.
-    let mut waiting: BTreeMap<(Moment, u64), (RecordHeader, Vec<u8>)> = BTreeMap::new();
-    let (mut newest, mut safe, mut count) = (Moment::START, Moment::START, 0_u64);
+    let mut rounds: Rounds<(RecordHeader, Vec<u8>)> = Rounds::new();
     let mut records = recording.records();
     while let Some(record) = records.next_record()? {
         let kind = record.header.kind;
         if kind == abi::PERF_RECORD_FINISHED_ROUND {
-            while let Some(next) = waiting.first_entry()
-                && next.key().0.time_ns <= safe.time_ns
-            {
-                let position = next.key().0.position;
-                let (header, body) = next.remove();
-                each(&RawRecord { header, body: &body, position })?;
-            }
-            safe = newest;
+            rounds.finish_round(&mut |moment, (header, body)| {
+                each(&RawRecord { header: *header, body, position: moment.position })
+            })?;
         }
         if !wanted(kind) {
             continue;
@@ -47,12 +85,10 @@ pub(crate) fn in_order<E: From<ReadError>>(
             continue;
         }
         let moment = Moment::new(time, record.position);
-        newest = newest.max(moment);
-        waiting.insert((moment, count), (record.header, record.body.to_vec()));
-        count += 1;
+        rounds.push(moment, (record.header, record.body.to_vec()));
     }
-    for ((moment, _), (header, body)) in waiting {
-        each(&RawRecord { header, body: &body, position: moment.position })?;
-    }
+    rounds.finish(&mut |moment, (header, body)| {
+        each(&RawRecord { header: *header, body, position: moment.position })
+    })?;
     Ok(records.problems().to_vec())
 }

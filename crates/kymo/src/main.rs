@@ -48,6 +48,7 @@ enum Verb {
     Doctor(cmd::doctor::DoctorArgs),
     Demo(cmd::demo::DemoArgs),
     Script(Box<cmd::script::ScriptArgs>),
+    Sched(cmd::sched::SchedCommand),
     Watch(Box<cmd::watch::WatchArgs>),
     Bench(kymo_bench::BenchArgs),
     Evlist(cmd::evlist::EvlistArgs),
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => cmd::doctor::run(args),
         Verb::Demo(args) => cmd::demo::run(&args),
         Verb::Script(args) => cmd::script::run(*args),
+        Verb::Sched(args) => cmd::sched::run(args),
         Verb::Watch(args) => cmd::watch::run(*args),
         Verb::Bench(args) => kymo_bench::run(args),
         Verb::Evlist(args) => cmd::evlist::run(args),
@@ -139,7 +141,12 @@ impl Verb {
     fn is_paged(&self) -> bool {
         matches!(
             self,
-            Verb::Report(_) | Verb::Script(_) | Verb::List(_) | Verb::Evlist(_) | Verb::BuildIdList(_)
+            Verb::Report(_)
+                | Verb::Script(_)
+                | Verb::Sched(_)
+                | Verb::List(_)
+                | Verb::Evlist(_)
+                | Verb::BuildIdList(_)
         )
     }
 }

@@ -81,17 +81,18 @@ fn book(command: &clap::Command, directory: &Path) -> anyhow::Result<()> {
             "<!-- `kymo man --markdown` wrote this page: change the option in the code. -->\n\n".to_owned();
         section(verb, 1, &mut text);
         if let Some(options) = perf_options(verb.get_name()) {
-            _ = write!(text, "\n## Options of perf\n\n{}", perf_options::page(options));
+            _ = write!(text, "\n## Options of perf\n\n{}", perf_options::page(&options));
         }
         write(&directory.join(format!("{}.md", verb.get_name())), text.as_bytes())
     })
 }
 
 /// The options of perf's verb of this name that kymo takes without effect, or refuses.
-fn perf_options(verb: &str) -> Option<&'static [PerfOption]> {
+fn perf_options(verb: &str) -> Option<Vec<PerfOption>> {
     match verb {
-        "record" => Some(RecordOptions::OPTIONS),
-        "stat" => Some(StatOptions::OPTIONS),
+        "record" => Some(RecordOptions::OPTIONS.to_vec()),
+        "stat" => Some(StatOptions::OPTIONS.to_vec()),
+        "sched" => Some(super::sched::perf_options_page()),
         _ => None,
     }
 }

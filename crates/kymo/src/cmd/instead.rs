@@ -1,7 +1,7 @@
 //! Verbs of perf that kymo does not have, and what to use instead.
 
 /// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 17] = [
+const INSTEAD: [(&str, &str); 16] = [
     (
         "annotate",
         "use `perf annotate` on kymo's recording; `kymo report` and `kymo script` name the functions",
@@ -31,10 +31,6 @@ const INSTEAD: [(&str, &str); 17] = [
     (
         "mem",
         "`kymo watch` shows who reads and writes a variable; use `perf mem` where the hardware samples memory",
-    ),
-    (
-        "sched",
-        "`kymo record -e 'sched:*'` and `kymo script` have the events; `perf sched` reads the recording",
     ),
     ("test", "`make test` in kymo's sources runs its tests; `make perf-tests` runs perf's with kymo"),
     ("timechart", "`kymo report --html FILE` has a timeline of the threads"),

@@ -16,6 +16,7 @@ pub(crate) mod loss;
 pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod sched;
 pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;

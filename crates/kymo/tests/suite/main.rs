@@ -24,6 +24,7 @@
 //! | scripts in Python: `script -s` | `python_scripts.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
+//! | `kymo sched` | `sched/`: beside perf in `beside_perf.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | perf's small verbs (`evlist`, `buildid-*`, `inject`, ...), and verbs that kymo does not have | `perf_verbs.rs` |
@@ -91,6 +92,7 @@ mod reference;
 mod report_options;
 mod runtimes;
 mod scenario;
+mod sched;
 mod scopes;
 mod script_options;
 mod servers;

@@ -18,8 +18,8 @@ fn listed(verb: &str) -> BTreeSet<String> {
 }
 
 /// The options that a perf prints for a verb's `-h`: long names, and letters that have none.
-fn of_perf(perf: &Tool, verb: &str) -> BTreeSet<String> {
-    let said = perf.run([verb, "-h"]);
+fn of_perf(perf: &Tool, verb: &[&str]) -> BTreeSet<String> {
+    let said = perf.run([verb, &["-h"]].concat());
     let text = said.stdout + &said.stderr;
     let option = |line: &str| {
         let indent = line.len() - line.trim_start().len();
@@ -62,7 +62,7 @@ fn up_to_date(verb: &str) {
             skip(&test, format!("perf of {suite} is not unpacked (make setup)"));
             continue;
         };
-        let there = of_perf(&perf, verb);
+        let there = of_perf(&perf, &[verb]);
         assert!(there.len() > 40, "{suite}: {there:?}");
         let new: Vec<&String> = there.difference(&listed).collect();
         let file = format!("crates/kymo/tests/perf_options/{verb}.txt");
@@ -85,4 +85,26 @@ fn record() {
 fn stat() {
     answered("stat");
     up_to_date("stat");
+}
+
+/// Checks the views of `sched` against the perfs of three releases: each option is on the page of
+/// `kymo sched`.
+#[test]
+fn sched() {
+    let own = of_kymo("sched");
+    for suite in SUITES {
+        let Some(perf) = perf_of(suite) else {
+            skip("perf_options::sched", format!("perf of {suite} is not unpacked (make setup)"));
+            continue;
+        };
+        for view in ["latency", "timehist", "map"] {
+            let there = of_perf(&perf, &["sched", view]);
+            assert!(there.len() > 5, "{suite}: {there:?}");
+            let missing: Vec<&String> = there.difference(&own).collect();
+            assert!(
+                missing.is_empty(),
+                "perf sched {view} of {suite} has {missing:?}: kymo sched has no answer"
+            );
+        }
+    }
 }

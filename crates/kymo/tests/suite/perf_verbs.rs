@@ -224,7 +224,7 @@ fn archive() {
 #[test]
 fn verbs_that_are_not_there() {
     kymo().run(["top"]).ends(129).says("kymo record -a");
-    kymo().run(["sched", "record"]).ends(129).says("perf sched");
+    kymo().run(["sched", "record"]).ends(129).says("kymo record -a -e");
     kymo().run(["repot"]).ends(129).says("report");
     kymo().succeed(["help", "evlist"]).prints("--trace-fields");
     kymo().succeed(["--no-pager", "version"]).prints("kymo version ");

@@ -1,0 +1,88 @@
+//! Call chains of switches as one line each.
+use crate::load::collect_sideband;
+use crate::resolve::{Resolver, walk_words};
+use crate::timeline::{Moment, Timeline};
+use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use kymo_data::{RawRecord, ReadError, Recording};
+use kymo_symbols::SymbolStore;
+use rustc_hash::FxHashMap;
+
+/// Functions of the scheduler itself, with which every such chain begins.
+const SCHEDULER: [&str; 3] = ["schedule", "__schedule", "preempt_schedule"];
+
+/// Names the functions of call chains.
+pub struct SwitchChains<'a> {
+    recording: &'a Recording,
+    timeline: &'a Timeline,
+    resolver: Resolver<'a>,
+    unwinder: ThreadUnwinder<'a>,
+    max_stack: usize,
+    names: FxHashMap<(u32, u8, u64), Option<Box<str>>>,
+    scratch: Vec<u8>,
+}
+
+impl std::fmt::Debug for SwitchChains<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SwitchChains").field("max_stack", &self.max_stack).finish_non_exhaustive()
+    }
+}
+
+/// Reads what names need, and calls `use_them` with it. A chain has no more than `max_stack`
+/// functions.
+///
+/// # Errors
+/// When the recording cannot be read at all.
+pub fn with_chains<R>(
+    recording: &Recording,
+    store: &SymbolStore,
+    max_stack: usize,
+    use_them: impl FnOnce(&mut SwitchChains<'_>) -> R,
+) -> Result<R, ReadError> {
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let (timeline, _, _) = collect_sideband(recording, workers, store.options(), &|_, _| {})?;
+    let unwinder = StackUnwinder::new(&timeline, recording, store.options());
+    Ok(use_them(&mut SwitchChains {
+        recording,
+        timeline: &timeline,
+        resolver: Resolver::new(&timeline, store),
+        unwinder: unwinder.thread(),
+        max_stack,
+        names: FxHashMap::default(),
+        scratch: Vec::new(),
+    }))
+}
+
+impl SwitchChains<'_> {
+    /// `futex_wait <- do_futex <- main`, innermost first, without the scheduler's own functions;
+    /// empty where the sample has no chain.
+    pub fn text(&mut self, record: &RawRecord<'_>) -> String {
+        let events = &self.recording.events;
+        let event = events.event_of(record).and_then(|event| events.list.get(event));
+        let sample = event.and_then(|event| event.layout.parse(record.header.misc, record.body).ok());
+        let Some(sample) = sample.filter(|sample| sample.callchain.is_some()) else { return String::new() };
+        let (pid, tid) = (sample.pid.unwrap_or(-1), sample.tid.or(sample.pid).unwrap_or(-1));
+        let maps = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position)).maps;
+        let mut chain = std::mem::take(&mut self.scratch);
+        self.unwinder.whole_chain(&sample, maps, &mut chain);
+        let words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mut text = String::new();
+        let mut shown = 0;
+        let (names, resolver) = (&mut self.names, &self.resolver);
+        walk_words(words, self.max_stack.saturating_add(SCHEDULER.len() + 1), |mode, ip| {
+            let name = names.entry((maps, mode, ip)).or_insert_with(|| {
+                resolver.named(maps, mode, ip, false).symbol.map(|(_, _, name)| name.into_string().into())
+            });
+            let name = name.as_deref().unwrap_or("[unknown]");
+            if SCHEDULER.contains(&name) || shown == self.max_stack {
+                return;
+            }
+            if shown > 0 {
+                text.push_str(" <- ");
+            }
+            text.push_str(name);
+            shown += 1;
+        });
+        self.scratch = chain;
+        text
+    }
+}

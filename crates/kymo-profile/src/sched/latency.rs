@@ -1,0 +1,279 @@
+//! How long tasks waited for a CPU: a row for each thread, or for each name.
+use super::event::{SchedEvent, SchedEventKind};
+use super::replay::{Arrival, Replay, ReplayThread, Step, ThreadIndex, ThreadState};
+use super::stream::{SchedSources, SchedSummary, read_events};
+use kymo_data::{ReadError, Recording};
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// A key that rows are sorted by, largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyKey {
+    /// Run time.
+    Runtime,
+    /// How often they got a CPU.
+    Switch,
+    /// Mean delay.
+    Avg,
+    /// Longest delay.
+    Max,
+    /// Number of the thread.
+    Pid,
+}
+
+impl LatencyKey {
+    /// perf's order.
+    pub const DEFAULT: [LatencyKey; 4] =
+        [LatencyKey::Avg, LatencyKey::Max, LatencyKey::Switch, LatencyKey::Runtime];
+
+    /// All keys with their words.
+    pub const ALL: [(&'static str, LatencyKey); 5] = [
+        ("runtime", LatencyKey::Runtime),
+        ("switch", LatencyKey::Switch),
+        ("avg", LatencyKey::Avg),
+        ("max", LatencyKey::Max),
+        ("pid", LatencyKey::Pid),
+    ];
+
+    fn compare(self, a: &LatencyRow, b: &LatencyRow) -> Ordering {
+        match self {
+            LatencyKey::Runtime => a.runtime_ns.cmp(&b.runtime_ns),
+            LatencyKey::Switch => a.switches.cmp(&b.switches),
+            LatencyKey::Avg => a.average_delay_ns().cmp(&b.average_delay_ns()),
+            LatencyKey::Max => a.max_delay_ns.cmp(&b.max_delay_ns),
+            LatencyKey::Pid => a.tid.cmp(&b.tid),
+        }
+    }
+}
+
+/// What is asked of a recording.
+#[derive(Clone, Debug)]
+pub struct LatencyOptions {
+    /// A row for each thread, not for each name.
+    pub per_thread: bool,
+    /// The order of rows.
+    pub keys: Vec<LatencyKey>,
+}
+
+/// Delays of one thread, or of all threads of one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LatencyRow {
+    /// The name.
+    pub task: String,
+    /// The thread; of several threads that with the highest number.
+    pub tid: i32,
+    /// How many threads it is.
+    pub threads: u64,
+    /// Time on a CPU.
+    pub runtime_ns: u64,
+    /// How often a thread got a CPU after a wait that is known.
+    pub switches: u64,
+    /// Sum of the delays: from being runnable to running.
+    pub delay_ns: u64,
+    /// The longest delay.
+    pub max_delay_ns: u64,
+    /// When that began.
+    pub max_delay_start_ns: u64,
+    /// When that ended.
+    pub max_delay_end_ns: u64,
+}
+
+impl LatencyRow {
+    /// The mean delay, rounded down as perf rounds it.
+    pub fn average_delay_ns(&self) -> Option<u64> {
+        self.delay_ns.checked_div(self.switches)
+    }
+
+    fn new(thread: &ReplayThread) -> LatencyRow {
+        LatencyRow {
+            task: thread.shown_name(),
+            tid: thread.tid,
+            threads: 1,
+            runtime_ns: 0,
+            switches: 0,
+            delay_ns: 0,
+            max_delay_ns: 0,
+            max_delay_start_ns: 0,
+            max_delay_end_ns: 0,
+        }
+    }
+
+    fn absorb(&mut self, other: LatencyRow) {
+        self.threads += other.threads;
+        self.runtime_ns = self.runtime_ns.saturating_add(other.runtime_ns);
+        self.switches += other.switches;
+        self.delay_ns = self.delay_ns.saturating_add(other.delay_ns);
+        if self.max_delay_ns < other.max_delay_ns {
+            self.max_delay_ns = other.max_delay_ns;
+            (self.max_delay_start_ns, self.max_delay_end_ns) =
+                (other.max_delay_start_ns, other.max_delay_end_ns);
+        }
+    }
+}
+
+/// The delays of a recording.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Latency {
+    /// The kernel's account of run times was recorded; otherwise they are the times between
+    /// switches.
+    pub kernel_runtimes: bool,
+    /// The rows of tasks that got a CPU, sorted. The idle tasks are left out.
+    pub rows: Vec<LatencyRow>,
+    /// Sum of their run times.
+    pub runtime_ns: u64,
+    /// Sum of their switches.
+    pub switches: u64,
+    /// Switches away from a thread that had not got the CPU.
+    pub mismatched_switches: u64,
+}
+
+/// Counts of a thread.
+#[derive(Clone, Debug, Default)]
+struct Delays {
+    switched_ns: u64,
+    accounted_ns: u64,
+    /// When the kernel first accounted for it.
+    first_accounted_ns: Option<u64>,
+    switches: u64,
+    delay_ns: u64,
+    max: Option<(u64, u64)>,
+}
+
+impl Delays {
+    /// As perf: of delays of one length the first is the longest, and no delay at all is none.
+    fn add(&mut self, from_ns: u64, until_ns: u64) {
+        let delay = until_ns.saturating_sub(from_ns);
+        self.switches += 1;
+        self.delay_ns = self.delay_ns.saturating_add(delay);
+        if delay > self.max.map_or(0, |(from, until)| until - from) {
+            self.max = Some((from_ns, until_ns));
+        }
+    }
+
+    fn row(&self, thread: &ReplayThread, kernel_runtimes: bool) -> LatencyRow {
+        let (from, until) = self.max.unwrap_or((0, 0));
+        LatencyRow {
+            runtime_ns: if kernel_runtimes { self.accounted_ns } else { self.switched_ns },
+            switches: self.switches,
+            delay_ns: self.delay_ns,
+            max_delay_ns: until - from,
+            max_delay_start_ns: from,
+            max_delay_end_ns: until,
+            ..LatencyRow::new(thread)
+        }
+    }
+}
+
+/// Collects delays, event by event.
+#[derive(Debug, Default)]
+struct LatencyCollector {
+    replay: Replay,
+    delays: Vec<Delays>,
+}
+
+impl LatencyCollector {
+    fn of(&mut self, thread: ThreadIndex) -> &mut Delays {
+        let needed = thread.at() + 1;
+        if self.delays.len() < needed {
+            self.delays.resize(needed, Delays::default());
+        }
+        &mut self.delays[thread.at()]
+    }
+
+    fn add(&mut self, event: &SchedEvent) {
+        let now = event.time_ns;
+        match self.replay.apply(event) {
+            Step::Switched { out, into } => {
+                if let Some(out) = out {
+                    let ran = out.from_ns.map_or(0, |from| now.saturating_sub(from));
+                    let delays = self.of(out.thread);
+                    delays.switched_ns = delays.switched_ns.saturating_add(ran);
+                }
+                if let Some(into) = into {
+                    self.got_cpu(&into, now);
+                }
+            }
+            Step::Accounted { thread } => {
+                if let SchedEventKind::Runtime { runtime_ns, .. } = event.kind {
+                    let delays = self.of(thread);
+                    delays.first_accounted_ns.get_or_insert(now);
+                    delays.accounted_ns = delays.accounted_ns.saturating_add(runtime_ns);
+                }
+            }
+            Step::Woken { thread, .. } => _ = self.of(thread),
+            Step::Migrated { .. } | Step::Other => {}
+        }
+    }
+
+    /// As perf: a thread that was not seen before has waited since now, or since the kernel first
+    /// accounted for it.
+    fn got_cpu(&mut self, into: &Arrival, now: u64) {
+        let delays = self.of(into.thread);
+        let ready = match into.is_first {
+            true => Some(delays.first_accounted_ns.map_or(now, |first| first.min(now))),
+            false => into.wait.ready_ns,
+        };
+        if let Some(ready) = ready {
+            delays.add(ready, now);
+        }
+    }
+
+    fn finish(self, sources: SchedSources, options: &LatencyOptions) -> Latency {
+        let seen = self.replay.threads().iter().zip(&self.delays).filter(|(thread, delays)| {
+            !thread.is_idle() && (thread.state != ThreadState::Unknown || delays.accounted_ns > 0)
+        });
+        let mut rows: Vec<LatencyRow> =
+            seen.map(|(thread, delays)| delays.row(thread, sources.runtimes)).collect();
+        // As perf: the order of rows that are equal by all keys, and of delays that are equally
+        // long.
+        rows.sort_by_key(|row| std::cmp::Reverse(row.tid));
+        if !options.per_thread {
+            rows = merged_by_name(rows);
+        }
+        rows.retain(|row| row.switches > 0);
+        rows.sort_by(|a, b| {
+            options
+                .keys
+                .iter()
+                .map(|key| key.compare(b, a))
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        });
+        Latency {
+            kernel_runtimes: sources.runtimes,
+            runtime_ns: rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.runtime_ns)),
+            switches: rows.iter().map(|row| row.switches).sum(),
+            rows,
+            mismatched_switches: self.replay.mismatched_switches,
+        }
+    }
+}
+
+/// One row for all threads of a name, the names in falling order.
+fn merged_by_name(rows: Vec<LatencyRow>) -> Vec<LatencyRow> {
+    let mut merged: BTreeMap<String, LatencyRow> = BTreeMap::new();
+    for row in rows {
+        match merged.get_mut(&row.task) {
+            Some(first) => first.absorb(row),
+            None => _ = merged.insert(row.task.clone(), row),
+        }
+    }
+    merged.into_values().rev().collect()
+}
+
+/// Reads the delays of a recording.
+///
+/// # Errors
+/// When the recording cannot be read at all.
+pub fn latency(
+    recording: &Recording,
+    options: &LatencyOptions,
+) -> Result<(Latency, SchedSummary), ReadError> {
+    let mut collector = LatencyCollector::default();
+    let summary = read_events(recording, false, |event, _| -> Result<(), ReadError> {
+        collector.add(event);
+        Ok(())
+    })?;
+    Ok((collector.finish(SchedSources::of(recording), options), summary))
+}
