@@ -65,9 +65,12 @@
 
 pub mod build_ids;
 pub mod chains;
+pub mod columns;
+mod counts;
 pub mod dump;
 pub mod emptied;
 pub mod export;
+mod extra;
 pub mod first_look;
 pub mod functions;
 mod generated_code;

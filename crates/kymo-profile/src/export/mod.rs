@@ -22,8 +22,8 @@ pub mod model;
 mod text;
 pub mod totals;
 
+pub use collect::collect;
 pub(crate) use collect::recorder;
-pub use collect::{INSTANTS, collect};
 pub use html::html;
 pub use json::json;
 
