@@ -14,7 +14,9 @@ use std::ops::Range;
 const ROWS_EACH: usize = 1 << 16;
 /// Rows whose numbers are made at once: they stay in the first cache.
 const BLOCK: usize = 1 << 10;
-/// Lists have at most so many places for each row that is counted: memory follows the rows.
+/// Lists of so many places (6 MB) are always short enough.
+const FEW_PLACES: u64 = 1 << 18;
+/// Longer ones have at most so many for each row that is counted: memory follows the rows.
 const PLACES_PER_ROW: u64 = 2;
 
 impl Columns {
@@ -88,7 +90,9 @@ impl<'a> Numbers<'a> {
     fn count(&self, rows: Range<usize>, latency: bool) -> Vec<(GroupKey, Count)> {
         match self.count {
             None => self.columns.group_rows(rows, self.dims, latency).into_iter().collect(),
-            Some(count) if count <= PLACES_PER_ROW * rows.len() as u64 => self.list(rows, count, latency),
+            Some(count) if count <= FEW_PLACES.max(PLACES_PER_ROW * rows.len() as u64) => {
+                self.list(rows, count, latency)
+            }
             Some(_) => self.table(rows, latency),
         }
     }

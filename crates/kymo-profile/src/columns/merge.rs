@@ -95,30 +95,35 @@ fn merge(time: &[u64], runs: &[Run], &(from, until): &(u64, u64)) -> Vec<u32> {
         }
     }
     heads.sort_unstable();
-    let mut waiting = heads.into_iter().peekable();
-    let mut begun: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
     let mut order = Vec::with_capacity(rows);
+    let mut waiting = heads.into_iter().peekable();
+    let Some(mut head) = waiting.next() else { return order };
+    let mut begun: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
     loop {
-        let is_new = match (begun.peek(), waiting.peek()) {
-            (Some(Reverse(old)), Some(new)) => new < old,
-            (begun, _) => begun.is_none(),
+        // Rows are taken from one run up to the first row of another.
+        let next = match (begun.peek(), waiting.peek()) {
+            (Some(Reverse(old)), Some(new)) => Some(*old.min(new)),
+            (old, new) => old.map(|Reverse(old)| *old).or(new.copied()),
         };
-        let head = if is_new { waiting.next() } else { begun.pop().map(|Reverse(head)| head) };
-        let Some(mut head) = head else { return order };
-        let others = begun.peek().map(|Reverse(head)| *head).into_iter().chain(waiting.peek().copied());
-        let limit = others.min().map(|other| (other.time, other.place));
-        loop {
+        let limit = next.map_or((u64::MAX, u32::MAX), |next| (next.time, next.place));
+        while head.row < head.end && (head.time, head.place) <= limit {
             order.push(head.row);
             head.row += 1;
-            if head.row == head.end {
-                break;
-            }
-            head.time = time[head.row as usize];
-            if limit.is_some_and(|limit| limit < (head.time, head.place)) {
-                begun.push(Reverse(head));
-                break;
-            }
+            head.time = time.get(head.row as usize).copied().unwrap_or(u64::MAX);
         }
+        let has_begun = head.row < head.end;
+        let Some(next) = next else { return order };
+        if waiting.next_if_eq(&next).is_some() {
+            if has_begun {
+                begun.push(Reverse(head));
+            }
+        } else if has_begun {
+            // At once, which is half the work of push and pop.
+            begun.peek_mut().into_iter().for_each(|mut first| *first = Reverse(head));
+        } else {
+            begun.pop();
+        }
+        head = next;
     }
 }
 

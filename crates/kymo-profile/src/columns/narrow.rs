@@ -1,4 +1,5 @@
 //! A column of numbers that takes no more bytes for each row than its largest number needs.
+use kymo_symbols::pool::map;
 use std::ops::Range;
 
 /// A column of numbers. The form follows from the numbers alone, so equal columns are equal in
@@ -151,22 +152,22 @@ impl Narrow {
         self.len += len;
     }
 
-    /// Each number replaced by that of the map.
+    /// Each number replaced by that of the map, which has another number for each that is in the
+    /// column, and no larger one beside them.
     pub(super) fn mapped(&self, map: &[u32]) -> Narrow {
-        let mut mapped = Narrow::default();
-        match self.same() {
-            Some(same) => {
-                mapped.push(u64::from(map[same as usize]));
-                mapped.len = self.len;
-            }
-            None => (0..self.len).for_each(|row| mapped.push(u64::from(map[self.get(row) as usize]))),
-        }
-        mapped
+        let of = |value: u64| map[value as usize];
+        let cells = match (&self.cells, map.iter().max().copied().unwrap_or(0)) {
+            (Cells::Same(same), _) if self.len > 0 => Cells::Same(of(*same).into()),
+            (Cells::Same(_), _) => Cells::default(),
+            (_, 0..=0xff) => Cells::U8(self.cells.collect(|value| of(value) as u8)),
+            (_, 0x100..=0xffff) => Cells::U16(self.cells.collect(|value| of(value) as u16)),
+            _ => Cells::U32(self.cells.collect(of)),
+        };
+        Narrow { len: self.len, cells }
     }
 
     /// The rows in another order: `order` has every row once.
     pub(super) fn ordered(&self, order: &[u32]) -> Narrow {
-        use kymo_symbols::pool::map;
         let cells = match &self.cells {
             Cells::Same(same) => Cells::Same(*same),
             Cells::U8(list) => Cells::U8(map(order, |row| list[*row as usize])),
@@ -175,6 +176,19 @@ impl Narrow {
             Cells::U64(list) => Cells::U64(map(order, |row| list[*row as usize])),
         };
         Narrow { len: self.len, cells }
+    }
+}
+
+impl Cells {
+    /// What becomes of the number of each row, where rows have numbers of their own.
+    fn collect<T: Send>(&self, each: impl Fn(u64) -> T + Sync + Send) -> Vec<T> {
+        match self {
+            Cells::Same(_) => Vec::new(),
+            Cells::U8(list) => map(list, |value| each(u64::from(*value))),
+            Cells::U16(list) => map(list, |value| each(u64::from(*value))),
+            Cells::U32(list) => map(list, |value| each(u64::from(*value))),
+            Cells::U64(list) => map(list, |value| each(*value)),
+        }
     }
 }
 
@@ -233,10 +247,13 @@ mod tests {
         #[test]
         fn maps_and_orders(
             values in proptest::collection::vec(0..200u64, 0..60),
-            map in proptest::collection::vec(any::<u32>(), 200),
+            (mask, step) in (0..256u32, prop_oneof![Just(1u32), Just(200), Just(1 << 20)]),
             seed in any::<u64>(),
         ) {
             let column = of(&values);
+            // Numbers that no row has become small ones.
+            let number = |n: u64| (n as u32 ^ mask) * step;
+            let map: Vec<u32> = (0..200).map(|n| if values.contains(&n) { number(n) } else { 0 }).collect();
             let mapped: Vec<u64> = values.iter().map(|value| u64::from(map[*value as usize])).collect();
             prop_assert_eq!(column.mapped(&map), of(&mapped));
             let mut order: Vec<u32> = (0..values.len() as u32).collect();
