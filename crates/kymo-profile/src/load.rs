@@ -6,8 +6,8 @@
 //!    thread's state by its own moment, so chunks are read in any order, by any number of workers.
 //!
 //! Rows are counted at once, by what tells samples apart: distinct raw stack, event, thread name,
-//! and whatever else was asked for. Or they are kept as [`columns`](crate::columns), for who needs
-//! single samples ([`LoadOptions::columns`]); the same counts are then made from the columns.
+//! and whatever else was asked for. Or they are kept as [`columns`](crate::columns), where single
+//! samples are needed ([`LoadOptions::columns`]); the same counts are then made from the columns.
 //!
 //! Distinct stacks are merged and resolved once each. Where rows are counted, memory grows with what
 //! is distinct; the exception are groups that read their members' counters, where a period is the
@@ -67,7 +67,8 @@ pub struct LoadOptions {
     pub parallelism: Option<FxHashSet<u32>>,
     /// Each period is divided by how many threads ran, too; of recordings with context switches.
     pub latency: bool,
-    /// Single samples are kept, as [`Loaded::columns`]: some 15 to 30 bytes each.
+    /// Single samples are kept, as [`Loaded::columns`]: some 15 to 30 bytes each, and half as much
+    /// again while they are put in order.
     pub columns: bool,
     /// Worker threads; 0 means one per CPU.
     pub workers: usize,
@@ -207,11 +208,8 @@ pub(crate) fn load_beside(
     let mut unwind = UnwindStats::default();
     workers.iter().filter_map(|worker| worker.unwinder.as_ref()).for_each(|own| unwind.merge(own.stats()));
     let tallies = workers.into_iter().map(|worker| worker.tally).collect();
-    let merged = Merged::of(tallies, recording, options).map_err(|many| ReadError::Io {
-        stream: "the recording".to_owned(),
-        offset: 0,
-        source: std::io::Error::other(many),
-    })?;
+    let merged = Merged::of(tallies, recording, options);
+    let merged = merged.map_err(|many| ReadError::TooMuch(many.to_string()))?;
     let mut summary = summary;
     summary.problems.splice(0..0, counts.short.problems());
     let mut loaded = merged.finish(recording.events.list.len(), timeline, counts, summary);

@@ -11,7 +11,7 @@ const LEAST_LIMIT: u64 = 1 << 20;
 /// A recording with more samples than columns hold.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the recording has more than {limit} samples, which is more than memory is spent on for its size: it is damaged, or made to exhaust memory; the table (`kymo report --stdio`) needs memory for what is distinct only"
+    "the recording has more than {limit} samples, and kymo holds no more of a file of this size: the file is damaged or made to exhaust memory; choose a part with --time, or print the table (`kymo report --stdio`), which holds no single samples"
 )]
 pub struct TooManyRows {
     limit: usize,

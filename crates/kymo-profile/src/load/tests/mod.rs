@@ -244,6 +244,21 @@ proptest! {
     }
 }
 
+/// Checks that a file of a few KB which unpacks to more samples than it has bytes is counted, but not
+/// held in memory.
+#[test]
+fn packed_recordings_cannot_fill_memory() {
+    let samples = 1_200_000;
+    let recording = simulate::packed(samples);
+    assert!(recording.data_bytes() < 100_000, "{}", recording.data_bytes());
+    let loaded = load_with(&recording, &LoadOptions::default(), 2);
+    assert_eq!(loaded.totals[0].samples, samples as u64);
+    let options = LoadOptions { columns: true, workers: 2, ..LoadOptions::default() };
+    let error = load(&recording, &options, &|_, _, _| {}).expect_err("too many");
+    let words = error.to_string();
+    assert!(words.starts_with("the recording has more than 1048576 samples"), "{words}");
+}
+
 /// A symbol list for the made-up machine's kernel: 16 functions, one of them with a hole behind it.
 fn kallsyms() -> &'static std::path::Path {
     static LIST: std::sync::LazyLock<tempfile::NamedTempFile> = std::sync::LazyLock::new(|| {
