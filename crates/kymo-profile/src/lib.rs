@@ -7,9 +7,9 @@
 //! ```text
 //!  Recording ──pass 1──▶ timeline   who was what, when (side-band records only)
 //!      │                    │
-//!      └──────pass 2──▶ load │ rows ──▶ counts per distinct raw stack ──▶ resolve ──▶ hist ──▶ text
-//!                            │   └────▶ columns ──▲                          │         └────▶ export
-//!                            └─ kymo_symbols::unwind                   kymo_symbols
+//!      └──────pass 2──▶ load │ rows ──▶ counts per raw stack ──▶ resolve ──▶ hist ──▶ text
+//!                            │   └────▶ columns ──▲                 │         └────▶ export
+//!                            └─ kymo_symbols::unwind          kymo_symbols
 //! ```
 //!
 //! # Guarantees

@@ -9,9 +9,9 @@
 //! and whatever else was asked for. Or they are kept as [`columns`](crate::columns), where single
 //! samples are needed ([`LoadOptions::columns`]); the same counts are then made from the columns.
 //!
-//! Distinct stacks are merged and resolved once each. Where rows are counted, memory grows with what
-//! is distinct; the exception are groups that read their members' counters, where a period is the
-//! difference to the read before and so needs all reads in order.
+//! Distinct stacks are merged and resolved once each. Where rows are counted, memory grows with
+//! what is distinct; the exception are groups that read their members' counters, where a period is
+//! the difference to the read before and so needs all reads in order.
 use crate::chains::Chains;
 use crate::columns::Columns;
 use crate::timeline::{Moment, SideEvent, Timeline, TimelineBuilder};

@@ -1,5 +1,5 @@
 //! From the rows of the workers to columns.
-use super::{Columns, FIELDS, Field, Narrow, Row, ThreadId, Threads, merge};
+use super::{Columns, FIELDS, Narrow, Row, RowField, ThreadId, ThreadTable, merge};
 use crate::chains::{ChainId, Chains};
 use crate::extra::ExtraId;
 use kymo_data::Recording;
@@ -54,7 +54,7 @@ impl RowBuffer {
             return;
         }
         self.time.push(row.time_ns);
-        for field in Field::ALL {
+        for field in RowField::ALL {
             self.fields[field as usize].push(row.field(field));
         }
     }
@@ -75,7 +75,7 @@ pub(crate) struct Part {
 /// When there are more than `limit` rows.
 pub(crate) fn columns(
     mut parts: Vec<Part>,
-    threads: Threads,
+    threads: ThreadTable,
     chains: Chains,
     limit: usize,
 ) -> Result<(Columns, Chains), TooManyRows> {
@@ -95,15 +95,15 @@ pub(crate) fn columns(
         time = kymo_symbols::pool::map(order, |row| time[*row as usize]);
     }
     let mut fields: [Narrow; FIELDS] = Default::default();
-    for field in Field::ALL {
+    for field in RowField::ALL {
         let column = &mut fields[field as usize];
         for part in &mut parts {
             // What is taken over is freed at once: columns are in memory twice one by one.
             let own = std::mem::take(&mut part.rows.fields[field as usize]);
             column.append(match field {
-                Field::Stack => own.mapped(&part.stacks),
-                Field::Extra => own.mapped(&part.extras),
-                Field::Thread => {
+                RowField::Stack => own.mapped(&part.stacks),
+                RowField::Extra => own.mapped(&part.extras),
+                RowField::Thread => {
                     let map: Vec<_> = part.threads.iter().map(|id| thread_ids[*id as usize]).collect();
                     own.mapped(&map)
                 }
@@ -114,8 +114,8 @@ pub(crate) fn columns(
             *column = column.ordered(order);
         }
     }
-    let (stacks, ids) = by_first_row(&fields[Field::Stack as usize], chains.len());
-    fields[Field::Stack as usize] = stacks;
+    let (stacks, ids) = by_first_row(&fields[RowField::Stack as usize], chains.len());
+    fields[RowField::Stack as usize] = stacks;
     let values = std::array::from_fn(|field| fields[field].max().saturating_add(1));
     Ok((Columns { time, fields, values, threads }, chains.reordered(&ids)))
 }

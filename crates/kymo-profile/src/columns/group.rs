@@ -1,8 +1,8 @@
 //! Counts over a range of rows.
 //!
-//! What a row is counted under is one number ([`Numbers`]), made column by column. Where few numbers
-//! are possible, counts are a list by number, else a hash table.
-use super::{Columns, Field};
+//! What a row is counted under is one number ([`Numbers`]), made column by column. Where few
+//! numbers are possible, counts are a list by number, else a hash table.
+use super::{Columns, RowField};
 use crate::chains::ChainId;
 use crate::counts::{Count, Dims, GroupKey, Groups};
 use crate::extra::ExtraId;
@@ -52,7 +52,7 @@ struct Numbers<'a> {
     dims: Dims,
     /// The column of each digit, and how many values it has. Columns whose rows all have one value
     /// are none.
-    digits: Vec<(Field, u64)>,
+    digits: Vec<(RowField, u64)>,
     /// For each thread the number of those that are counted together, and one of them.
     classes: Vec<u32>,
     of_class: Vec<u32>,
@@ -73,13 +73,13 @@ impl<'a> Numbers<'a> {
             }
             classes.push(class);
         }
-        let fields = [Field::Extra, Field::Event, Field::Cpu, Field::Thread, Field::Stack];
-        let digits: Vec<(Field, u64)> = fields
+        let fields = [RowField::Extra, RowField::Event, RowField::Cpu, RowField::Thread, RowField::Stack];
+        let digits: Vec<(RowField, u64)> = fields
             .into_iter()
             .filter(|field| columns.field(*field).same().is_none())
             .filter_map(|field| match field {
-                Field::Thread => (of_class.len() > 1).then_some((field, of_class.len() as u64)),
-                Field::Cpu if !dims.cpu => None,
+                RowField::Thread => (of_class.len() > 1).then_some((field, of_class.len() as u64)),
+                RowField::Cpu if !dims.cpu => None,
                 _ => Some((field, columns.values[field as usize])),
             })
             .collect();
@@ -119,15 +119,15 @@ impl<'a> Numbers<'a> {
             for &(field, values) in &self.digits {
                 let column = self.columns.field(field);
                 match field {
-                    Field::Thread => column.copy(block.clone(), &mut numbers, |number, thread| {
+                    RowField::Thread => column.copy(block.clone(), &mut numbers, |number, thread| {
                         number * values + u64::from(self.classes[thread as usize])
                     }),
                     _ => column.copy(block.clone(), &mut numbers, |number, digit| number * values + digit),
                 }
             }
-            self.columns.field(Field::Period).copy(block.clone(), &mut periods, |_, period| period);
+            self.columns.field(RowField::Period).copy(block.clone(), &mut periods, |_, period| period);
             if latency {
-                let column = self.columns.field(Field::Parallelism);
+                let column = self.columns.field(RowField::Parallelism);
                 column.copy(block.clone(), &mut parallelism, |_, parallelism| parallelism);
             }
             for ((&number, &period), &parallelism) in
@@ -149,10 +149,10 @@ impl<'a> Numbers<'a> {
             let digit = (number % values) as u32;
             number /= values;
             match field {
-                Field::Thread => row.thread = self.of_class[digit as usize],
-                Field::Cpu => row.cpu = digit,
-                Field::Event => row.event = digit,
-                Field::Stack => row.stack = digit as ChainId,
+                RowField::Thread => row.thread = self.of_class[digit as usize],
+                RowField::Cpu => row.cpu = digit,
+                RowField::Event => row.event = digit,
+                RowField::Stack => row.stack = digit as ChainId,
                 _ => row.extra = digit as ExtraId,
             }
         }

@@ -9,7 +9,7 @@
 //!  row 0     1000017  0       0    0      0      1       -       -      -      1            0
 //!  row 1     1000044  2       1    0      1      1       -       -      -      1            0
 //!    ...       |        |                   |
-//!              |        '--> Threads        '--> Chains ---> Stacks --> Functions --> Modules
+//!              |        '--> ThreadTable    '--> Chains ---> Stacks --> Functions --> Modules
 //!    ascending, those of    pid, tid, name      (raw)       (frames)   (names)       (files)
 //!    one time in the order of the file
 //! ```
@@ -48,11 +48,11 @@ pub(crate) use build::{Part, RowBuffer, columns, row_limit};
 pub use narrow::Narrow;
 use std::ops::{Range, RangeInclusive};
 pub use thin::ThinRows;
-pub use threads::{Thread, ThreadId, Threads};
+pub use threads::{Thread, ThreadId, ThreadTable};
 
 /// A column beside the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field {
+pub enum RowField {
     /// Index into [`Columns::threads`].
     Thread,
     /// CPU, `u32::MAX` if not recorded.
@@ -77,21 +77,21 @@ pub enum Field {
 }
 
 /// How many fields there are.
-const FIELDS: usize = Field::ALL.len();
+const FIELDS: usize = RowField::ALL.len();
 
-impl Field {
+impl RowField {
     /// All of them, in their order.
-    pub const ALL: [Field; 10] = [
-        Field::Thread,
-        Field::Cpu,
-        Field::Event,
-        Field::Stack,
-        Field::Period,
-        Field::Weight,
-        Field::State,
-        Field::Waker,
-        Field::Parallelism,
-        Field::Extra,
+    pub const ALL: [RowField; 10] = [
+        RowField::Thread,
+        RowField::Cpu,
+        RowField::Event,
+        RowField::Stack,
+        RowField::Period,
+        RowField::Weight,
+        RowField::State,
+        RowField::Waker,
+        RowField::Parallelism,
+        RowField::Extra,
     ];
 }
 
@@ -121,17 +121,17 @@ pub struct Row {
 impl Row {
     /// What is in a column for this row.
     #[inline]
-    fn field(&self, field: Field) -> u64 {
+    fn field(&self, field: RowField) -> u64 {
         match field {
-            Field::Thread => u64::from(self.thread),
-            Field::Cpu => u64::from(self.cpu),
-            Field::Event => u64::from(self.event),
-            Field::Stack => u64::from(self.stack),
-            Field::Period => self.period,
-            Field::Weight => self.weight.map_or(0, |weight| weight.saturating_add(1)),
-            Field::State | Field::Waker => 0,
-            Field::Parallelism => u64::from(self.parallelism),
-            Field::Extra => u64::from(self.extra),
+            RowField::Thread => u64::from(self.thread),
+            RowField::Cpu => u64::from(self.cpu),
+            RowField::Event => u64::from(self.event),
+            RowField::Stack => u64::from(self.stack),
+            RowField::Period => self.period,
+            RowField::Weight => self.weight.map_or(0, |weight| weight.saturating_add(1)),
+            RowField::State | RowField::Waker => 0,
+            RowField::Parallelism => u64::from(self.parallelism),
+            RowField::Extra => u64::from(self.extra),
         }
     }
 
@@ -164,7 +164,7 @@ pub struct Columns {
     /// One more than the largest number of each column.
     values: [u64; FIELDS],
     /// The threads of the rows.
-    pub threads: Threads,
+    pub threads: ThreadTable,
 }
 
 impl Columns {
@@ -184,20 +184,20 @@ impl Columns {
     }
 
     /// A column.
-    pub fn field(&self, field: Field) -> &Narrow {
+    pub fn field(&self, field: RowField) -> &Narrow {
         &self.fields[field as usize]
     }
 
     /// What a column has for a row.
     #[inline]
-    pub fn get(&self, field: Field, row: usize) -> u64 {
+    pub fn get(&self, field: RowField, row: usize) -> u64 {
         self.fields[field as usize].get(row)
     }
 
     /// The thread of a row.
     #[inline]
     pub fn thread(&self, row: usize) -> &Thread {
-        self.threads.get(self.get(Field::Thread, row) as ThreadId)
+        self.threads.get(self.get(RowField::Thread, row) as ThreadId)
     }
 
     /// A row.
@@ -205,14 +205,14 @@ impl Columns {
     pub fn row(&self, row: usize) -> Row {
         Row {
             time_ns: self.time[row],
-            thread: self.get(Field::Thread, row) as ThreadId,
-            cpu: self.get(Field::Cpu, row) as u32,
-            event: self.get(Field::Event, row) as u32,
-            stack: self.get(Field::Stack, row) as ChainId,
-            period: self.get(Field::Period, row),
-            weight: self.get(Field::Weight, row).checked_sub(1),
-            parallelism: self.get(Field::Parallelism, row) as u32,
-            extra: self.get(Field::Extra, row) as ExtraId,
+            thread: self.get(RowField::Thread, row) as ThreadId,
+            cpu: self.get(RowField::Cpu, row) as u32,
+            event: self.get(RowField::Event, row) as u32,
+            stack: self.get(RowField::Stack, row) as ChainId,
+            period: self.get(RowField::Period, row),
+            weight: self.get(RowField::Weight, row).checked_sub(1),
+            parallelism: self.get(RowField::Parallelism, row) as u32,
+            extra: self.get(RowField::Extra, row) as ExtraId,
         }
     }
 
@@ -227,11 +227,11 @@ impl Columns {
     pub fn count_threads(&self) -> Vec<(i32, i32, Count)> {
         let mut counts = vec![Count::default(); self.threads.len()];
         for row in 0..self.len() {
-            counts[self.get(Field::Thread, row) as usize] +=
-                Count::of_sample(self.get(Field::Period, row), 1, false);
+            counts[self.get(RowField::Thread, row) as usize] +=
+                Count::of_sample(self.get(RowField::Period, row), 1, false);
         }
         let mut threads: Vec<(i32, i32, Count)> = Vec::new();
-        // Threads are sorted: the names of one follow each other.
+        // ThreadTable are sorted: the names of one follow each other.
         for (thread, count) in self.threads.iter().zip(counts) {
             match threads.last_mut() {
                 Some((pid, tid, sum)) if (*pid, *tid) == (thread.pid, thread.tid) => *sum += count,

@@ -75,8 +75,8 @@ impl Narrow {
         }
     }
 
-    /// Replaces the numbers of `out`, one for each of `rows`, by what `each` makes of them and of the
-    /// numbers in the rows.
+    /// Replaces the numbers of `out`, one for each of `rows`, by what `each` makes of them and of
+    /// the numbers in the rows.
     #[inline]
     pub(super) fn copy(&self, rows: Range<usize>, out: &mut [u64], each: impl Fn(u64, u64) -> u64) {
         fn of<T: Copy + Into<u64>>(list: &[T], out: &mut [u64], each: impl Fn(u64, u64) -> u64) {
@@ -222,8 +222,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that a column has the numbers that it was given, in the fewest bytes, whether they
-        /// came one by one or in two parts.
+        /// Checks that a column has the numbers that it was given, in the fewest bytes, whether
+        /// they came one by one or in two parts.
         #[test]
         fn keeps_its_numbers(first in numbers(), second in numbers()) {
             let whole = [first.clone(), second.clone()].concat();

@@ -45,8 +45,8 @@ pub(super) fn chunks() -> impl Strategy<Value = Vec<Vec<Plain>>> {
 /// The columns of a file, whose chunks are read by workers as `turns` say: a worker for each chunk,
 /// and the order in which chunks are read.
 pub(super) fn built(chunks: &[Vec<Plain>], workers: usize, turns: &[u64]) -> (Columns, Chains) {
-    struct Worker(RowBuffer, Chains, Threads);
-    let new = || Worker(RowBuffer::new(1 << 20), Chains::default(), Threads::default());
+    struct Worker(RowBuffer, Chains, ThreadTable);
+    let new = || Worker(RowBuffer::new(1 << 20), Chains::default(), ThreadTable::default());
     let mut all: Vec<Worker> = (0..workers).map(|_| new()).collect();
     let turn = |chunk: usize| turns.get(chunk).copied().unwrap_or(0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut order: Vec<usize> = (0..chunks.len()).collect();
@@ -68,7 +68,7 @@ pub(super) fn built(chunks: &[Vec<Plain>], workers: usize, turns: &[u64]) -> (Co
             });
         }
     }
-    let (mut chains, mut threads) = (Chains::default(), Threads::default());
+    let (mut chains, mut threads) = (Chains::default(), ThreadTable::default());
     let parts = all
         .into_iter()
         .map(|Worker(rows, own, names)| Part {
@@ -186,8 +186,8 @@ fn in_turns(count: u64) -> Columns {
     built(&[(0..count).map(row).collect()], 1, &[]).0
 }
 
-/// Checks that a part of the rows fits, is not much smaller than it might be, and holds threads that
-/// take turns alike; and that all rows are shown where they fit.
+/// Checks that a part of the rows fits, is not much smaller than it might be, and holds threads
+/// that take turns alike; and that all rows are shown where they fit.
 #[test]
 fn threads_that_take_turns_are_shown_alike() {
     let columns = in_turns(100_000);
@@ -206,9 +206,9 @@ fn threads_that_take_turns_are_shown_alike() {
 fn columns_take_what_they_need() {
     let columns = in_turns(1_000);
     let bytes = |field| columns.field(field).bytes();
-    assert_eq!((bytes(Field::Thread), bytes(Field::Cpu)), (1_000, 1_000));
+    assert_eq!((bytes(RowField::Thread), bytes(RowField::Cpu)), (1_000, 1_000));
     assert_eq!(columns.bytes(), 10_000, "time, thread and CPU");
-    assert_eq!(columns.field(Field::Weight).same(), Some(0));
+    assert_eq!(columns.field(RowField::Weight).same(), Some(0));
 }
 
 /// Checks that more rows than memory is spent on are an error, not memory.
@@ -219,7 +219,7 @@ fn too_many_rows_are_refused() {
     let row = in_turns(1).row(0);
     let part = |rows| Part { rows, stacks: vec![0], threads: vec![0], extras: vec![0] };
     let tables = || {
-        let (mut chains, mut threads) = (Chains::default(), Threads::default());
+        let (mut chains, mut threads) = (Chains::default(), ThreadTable::default());
         chains.intern(0, 2, 0, &[]);
         threads.intern(Thread { pid: 1, tid: 0, comm: CommId::unnamed(0) });
         (threads, chains)

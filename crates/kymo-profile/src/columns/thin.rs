@@ -1,5 +1,5 @@
 //! A fair part of the rows, for pictures that cannot show all.
-use super::{Columns, Field};
+use super::{Columns, RowField};
 
 /// Some of the rows of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +42,10 @@ impl Columns {
     /// A number that looks random, from what a sample is.
     fn ticket(&self, row: usize) -> u64 {
         let thread = self.thread(row);
-        let place = self.get(Field::Cpu, row) << 32 | u64::from(thread.tid as u32);
+        let place = self.get(RowField::Cpu, row) << 32 | u64::from(thread.tid as u32);
         let mixed = (self.time[row] ^ place.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         // The low bits decide; the high ones are mixed best.
-        (mixed ^ mixed >> 32) ^ self.get(Field::Event, row)
+        (mixed ^ mixed >> 32) ^ self.get(RowField::Event, row)
     }
 }

@@ -2,7 +2,7 @@
 use crate::timeline::CommId;
 use rustc_hash::FxHashMap;
 
-/// Index of a [`Thread`] in [`Threads`].
+/// Index of a [`Thread`] in [`ThreadTable`].
 pub type ThreadId = u32;
 
 /// A thread under one of its names.
@@ -18,18 +18,18 @@ pub struct Thread {
 
 /// Distinct threads with dense ids.
 #[derive(Debug, Clone, Default)]
-pub struct Threads {
+pub struct ThreadTable {
     list: Vec<Thread>,
     index: FxHashMap<Thread, ThreadId>,
 }
 
-impl PartialEq for Threads {
-    fn eq(&self, other: &Threads) -> bool {
+impl PartialEq for ThreadTable {
+    fn eq(&self, other: &ThreadTable) -> bool {
         self.list == other.list
     }
 }
 
-impl Threads {
+impl ThreadTable {
     /// The id of this thread, made on first sight.
     pub(crate) fn intern(&mut self, thread: Thread) -> ThreadId {
         let next = self.list.len() as ThreadId;
@@ -40,12 +40,12 @@ impl Threads {
     }
 
     /// Takes in all threads of `other`; the answer maps its ids to ours.
-    pub(crate) fn absorb(&mut self, other: &Threads) -> Vec<ThreadId> {
+    pub(crate) fn absorb(&mut self, other: &ThreadTable) -> Vec<ThreadId> {
         other.list.iter().map(|thread| self.intern(*thread)).collect()
     }
 
     /// The same threads by process, thread and name; the answer maps ids before to ids now.
-    pub(super) fn sorted(mut self) -> (Threads, Vec<ThreadId>) {
+    pub(super) fn sorted(mut self) -> (ThreadTable, Vec<ThreadId>) {
         let before = self.list.clone();
         self.list.sort_unstable();
         self.index = (0..).zip(&self.list).map(|(id, thread)| (*thread, id)).collect();

@@ -1,7 +1,7 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
 use crate::chains::ChainId;
-use crate::columns::{Columns, Field, ThinRows};
+use crate::columns::{Columns, RowField, ThinRows};
 use crate::functions::{FunctionId, Level};
 use crate::load::{GroupKey, Loaded};
 use crate::profile::Profile;
@@ -160,18 +160,18 @@ fn timeline(
     let bucket_ns = ((last - first) / u64::from(u32::MAX) + 1).max(1000);
     let entry = |columns: &Columns, row| {
         let thread = columns.thread(row);
-        let stack = columns.get(Field::Stack, row) as ChainId;
+        let stack = columns.get(RowField::Stack, row) as ChainId;
         Some(TimelineEntry {
             bucket: ((columns.time()[row] - first) / bucket_ns) as u32,
             thread: *threads.get(&thread.tid)?,
-            cpu: columns.get(Field::Cpu, row) as u32,
+            cpu: columns.get(RowField::Cpu, row) as u32,
             node: *nodes.get(&(thread.comm, stack))?,
             // One row in `stride` is shown; each stands for as many.
             samples: shown.stride as u32,
-            period: columns.get(Field::Period, row).saturating_mul(shown.stride),
+            period: columns.get(RowField::Period, row).saturating_mul(shown.stride),
         })
     };
-    let of_event = |columns: &Columns, row| columns.get(Field::Event, row) == u64::from(event);
+    let of_event = |columns: &Columns, row| columns.get(RowField::Event, row) == u64::from(event);
     let rows = loaded.columns.iter().flat_map(|columns| shown.rows.iter().map(move |row| (columns, *row)));
     let entries = rows.filter(|(columns, row)| of_event(columns, *row));
     let entries = entries.filter_map(|(columns, row)| entry(columns, row)).collect();
@@ -239,7 +239,7 @@ fn intervals(loaded: &Loaded, shown: &ThinRows) -> Vec<Interval> {
         let mut samples: FxHashMap<u32, Vec<u64>> = FxHashMap::default();
         if let Some(columns) = &loaded.columns {
             for (row, time) in columns.time().iter().enumerate() {
-                samples.entry(columns.get(Field::Cpu, row) as u32).or_default().push(*time);
+                samples.entry(columns.get(RowField::Cpu, row) as u32).or_default().push(*time);
             }
         }
         for (stretch, loss) in stretches.iter_mut().zip(&loaded.counts.lost_at) {

@@ -1,7 +1,7 @@
 //! What becomes of rows: they are counted at once, or kept as columns and counted afterwards.
 use super::{LoadOptions, LoadTimes, Loaded, RecordCounts};
 use crate::chains::Chains;
-use crate::columns::{self, Columns, Part, Row, RowBuffer, Threads, TooManyRows};
+use crate::columns::{self, Columns, Part, Row, RowBuffer, ThreadTable, TooManyRows};
 use crate::counts::{Count, Dims, GroupKey, Groups};
 use crate::extra::Extras;
 use crate::timeline::Timeline;
@@ -12,7 +12,7 @@ use kymo_symbols::unwind::UnwindStats;
 pub(super) struct Tally {
     pub(super) chains: Chains,
     pub(super) extras: Extras,
-    pub(super) threads: Threads,
+    pub(super) threads: ThreadTable,
     rows: Rows,
     dims: Dims,
     latency: bool,
@@ -36,7 +36,7 @@ impl Tally {
         Tally {
             chains: Chains::default(),
             extras: Extras::default(),
-            threads: Threads::default(),
+            threads: ThreadTable::default(),
             rows,
             dims: options.dims,
             latency: options.latency,
@@ -101,7 +101,7 @@ impl Merged {
             unknown_ids: 0,
             single_threaded: 0,
         };
-        let mut threads = Threads::default();
+        let mut threads = ThreadTable::default();
         let mut parts = Vec::new();
         for tally in tallies {
             let stacks = all.chains.absorb(&tally.chains);
@@ -134,7 +134,7 @@ impl Merged {
     fn keep(
         &mut self,
         mut parts: Vec<Part>,
-        threads: Threads,
+        threads: ThreadTable,
         recording: &Recording,
         options: &LoadOptions,
     ) -> Result<(), TooManyRows> {

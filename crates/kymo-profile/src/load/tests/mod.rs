@@ -244,8 +244,8 @@ proptest! {
     }
 }
 
-/// Checks that a file of a few KB which unpacks to more samples than it has bytes is counted, but not
-/// held in memory.
+/// Checks that a file of a few KB which unpacks to more samples than it has bytes is counted, but
+/// not held in memory.
 #[test]
 fn packed_recordings_cannot_fill_memory() {
     let samples = 1_200_000;
