@@ -98,6 +98,9 @@ pub enum ReadError {
         /// What it said.
         source: io::Error,
     },
+    /// It holds more than its reader spends memory on; in words for people.
+    #[error("{0}")]
+    TooMuch(String),
 }
 
 /// What the first bytes of something that is no recording look like, in words for an error message.

@@ -15,7 +15,7 @@ use kymo_profile::load::model::{Names, Tables, replay};
 use kymo_profile::load::{LoadOptions, load};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::{ResolveOptions, Resolver};
-use kymo_profile::text::{Column, GraphOptions, TableOptions, TableStyle, write_table};
+use kymo_profile::text::{Column, GraphOptions, TableOptions, write_table};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;

@@ -73,6 +73,16 @@ impl Chains {
         other.list.iter().map(|c| self.intern_hashed(c.hash, c.maps, c.mode, c.ip, other.bytes(c))).collect()
     }
 
+    /// The same stacks under other ids: `ids` has the id before of each, all of them.
+    pub(crate) fn reordered(mut self, ids: &[ChainId]) -> Chains {
+        self.list = ids.iter().map(|id| self.list[*id as usize]).collect();
+        self.index.clear();
+        for (id, chain) in (0..).zip(&self.list) {
+            self.index.insert_unique(chain.hash, id, |id| self.list[*id as usize].hash);
+        }
+        self
+    }
+
     /// The stack of an id given by this table.
     pub fn get(&self, id: ChainId) -> &Chain {
         &self.list[id as usize]
@@ -138,5 +148,17 @@ mod tests {
         assert_eq!(a.absorb(&b), [1, 2]);
         assert_eq!(a.len(), 3);
         assert_eq!(a.get(2).ip, 12);
+    }
+
+    /// Checks that stacks are found under the ids that they were given.
+    #[test]
+    fn reordered_stacks_are_found() {
+        let mut chains = Chains::default();
+        let stack = |chains: &mut Chains, ip| chains.intern(0, 1, ip, &[ip as u8; 8]);
+        assert_eq!([10, 11, 12].map(|ip| stack(&mut chains, ip)), [0, 1, 2]);
+        let mut chains = chains.reordered(&[2, 0, 1]);
+        assert_eq!([12, 10, 11].map(|ip| stack(&mut chains, ip)), [0, 1, 2]);
+        assert_eq!(chains.len(), 3);
+        assert_eq!(chains.bytes(chains.get(0)), [12; 8]);
     }
 }

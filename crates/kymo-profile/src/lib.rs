@@ -7,14 +7,15 @@
 //! ```text
 //!  Recording ──pass 1──▶ timeline   who was what, when (side-band records only)
 //!      │                    │
-//!      └──────pass 2──▶ load │ counts per distinct raw stack ──▶ resolve ──▶ hist ──▶ text
-//!                            │                                       │         └────▶ export
-//!                            └─ kymo_symbols::unwind           kymo_symbols
+//!      └──────pass 2──▶ load │ rows ──▶ counts per raw stack ──▶ resolve ──▶ hist ──▶ text
+//!                            │   └────▶ columns ──▲                 │         └────▶ export
+//!                            └─ kymo_symbols::unwind          kymo_symbols
 //! ```
 //!
 //! # Guarantees
 //! - The result does not depend on the number of threads or the order in which they worked.
-//! - Memory grows with what is distinct (stacks, mappings, functions), not with the file.
+//! - Memory grows with what is distinct (stacks, mappings, functions), not with the file. Where
+//!   single samples are asked for, they are held as [`columns`], some 15 to 30 bytes each.
 //! - Recordings are untrusted: nothing in them makes this panic or allocate without bound.
 //!
 //! # Non-goals
@@ -23,7 +24,7 @@
 //!
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what,
-//!   when; [`chains`]: distinct stacks.
+//!   when; [`chains`]: distinct stacks; [`columns`]: every sample, by time.
 //! - [`build_ids`]: the files that samples are in, by build id; [`inject`]: recordings with more of
 //!   them, or with call chains in the place of stacks.
 //! - [`dump`]: what a recording stores, in perf's words.
@@ -66,9 +67,12 @@
 
 pub mod build_ids;
 pub mod chains;
+pub mod columns;
+mod counts;
 pub mod dump;
 pub mod emptied;
 pub mod export;
+mod extra;
 pub mod first_look;
 pub mod functions;
 mod generated_code;

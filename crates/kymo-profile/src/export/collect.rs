@@ -1,5 +1,7 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
+use crate::chains::ChainId;
+use crate::columns::{Columns, RowField, ThinRows};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded};
 use crate::profile::Profile;
@@ -7,8 +9,8 @@ use crate::timeline::{CommId, Modules};
 use kymo_data::{Recording, abi};
 use rustc_hash::FxHashMap;
 
-/// So many single samples are asked of [`load`](crate::load::LoadOptions::samples) for a timeline.
-pub const INSTANTS: usize = 300_000;
+/// A timeline has at most so many entries: those of single samples, of every second one, ...
+const MOST_ENTRIES: usize = 300_000;
 /// A timeline shows at least this many buckets, however much it is coarsened.
 const LEAST_BUCKETS: u32 = 200;
 /// And not many more marks than this.
@@ -16,20 +18,21 @@ const MOST_MARKS: u64 = 500;
 
 /// Puts a profile into the exports' form. `source` is the recording's name as the user gave it.
 ///
-/// The timeline is filled when the profile was loaded with [`INSTANTS`] single samples, else it is empty.
+/// Threads and the timeline are filled when the profile was loaded with its
+/// [`columns`](crate::load::LoadOptions::columns), else they are empty.
 pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> ExportProfile {
     let loaded = &profile.loaded;
     let range = loaded.time_range.unwrap_or((0, 0));
-    let (first, _) = range;
+    let shown = loaded.columns.as_ref().map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
     let mut export = ExportProfile {
         loss: loss(loaded),
-        intervals: intervals(loaded),
+        intervals: intervals(loaded, &shown),
         notes: profile.notes.clone(),
         ..facts(recording, source, range)
     };
     let mut trees = Trees { profile, functions: FxHashMap::default(), export: &mut export };
     let mut threads = FxHashMap::default();
-    for &(pid, tid, count) in &loaded.threads {
+    for (pid, tid, count) in loaded.columns.iter().flat_map(Columns::count_threads) {
         threads.insert(tid, trees.export.threads.len() as u32);
         let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
         trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples });
@@ -40,7 +43,7 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
             continue;
         }
         let (stacks, nodes) = trees.stacks(index as u32);
-        let timeline = timeline(loaded, index as u32, first, &nodes, &threads);
+        let timeline = timeline(loaded, &shown, index as u32, &nodes, &threads);
         let clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
@@ -75,7 +78,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
 }
 
 /// Node of the call tree by thread name and raw stack.
-type Nodes = FxHashMap<(CommId, u32), u32>;
+type Nodes = FxHashMap<(CommId, ChainId), u32>;
 
 struct Trees<'a> {
     profile: &'a Profile,
@@ -162,28 +165,33 @@ pub(crate) fn function_of(functions: &Functions, modules: &Modules, id: Function
 
 fn timeline(
     loaded: &Loaded,
+    shown: &ThinRows,
     event: u32,
-    first: u64,
     nodes: &Nodes,
     threads: &FxHashMap<i32, u32>,
 ) -> Timeline {
     // One nanosecond would overflow the bucket number of a recording longer than four seconds.
-    let span = loaded.time_range.map_or(0, |(a, b)| b - a);
-    let bucket_ns = (span / u64::from(u32::MAX) + 1).max(1000);
-    // One sample in `stride` is at hand; each stands for as many.
-    let stride = loaded.instant_stride;
-    let entries = loaded.instants.iter().filter(|i| i.event == event).filter_map(|i| {
+    let (first, last) = loaded.time_range.unwrap_or((0, 0));
+    let bucket_ns = ((last - first) / u64::from(u32::MAX) + 1).max(1000);
+    let entry = |columns: &Columns, row| {
+        let thread = columns.thread(row);
+        let stack = columns.get(RowField::Stack, row) as ChainId;
         Some(TimelineEntry {
-            bucket: ((i.time_ns - first) / bucket_ns) as u32,
-            thread: *threads.get(&i.tid)?,
-            cpu: i.cpu,
-            node: *nodes.get(&(i.comm, i.chain))?,
-            samples: stride as u32,
-            period: i.period.saturating_mul(stride),
+            bucket: ((columns.time()[row] - first) / bucket_ns) as u32,
+            thread: *threads.get(&thread.tid)?,
+            cpu: columns.get(RowField::Cpu, row) as u32,
+            node: *nodes.get(&(thread.comm, stack))?,
+            // One row in `stride` is shown; each stands for as many.
+            samples: shown.stride as u32,
+            period: columns.get(RowField::Period, row).saturating_mul(shown.stride),
         })
-    });
-    let mut timeline = Timeline { bucket_ns, entries: entries.collect() };
-    timeline.coarsen(INSTANTS, LEAST_BUCKETS);
+    };
+    let of_event = |columns: &Columns, row| columns.get(RowField::Event, row) == u64::from(event);
+    let rows = loaded.columns.iter().flat_map(|columns| shown.rows.iter().map(move |row| (columns, *row)));
+    let entries = rows.filter(|(columns, row)| of_event(columns, *row));
+    let entries = entries.filter_map(|(columns, row)| entry(columns, row)).collect();
+    let mut timeline = Timeline { bucket_ns, entries };
+    timeline.coarsen(MOST_ENTRIES, LEAST_BUCKETS);
     timeline
 }
 
@@ -229,7 +237,7 @@ fn loss(loaded: &Loaded) -> Vec<Loss> {
 
 /// Where records were lost: from the CPU's last sample before the loss, where all samples are at hand, to the moment
 /// when the kernel could tell. Losses close to each other become one stretch: more than these cannot be seen.
-fn intervals(loaded: &Loaded) -> Vec<Interval> {
+fn intervals(loaded: &Loaded, shown: &ThinRows) -> Vec<Interval> {
     let (first, last) = loaded.time_range.unwrap_or((0, 0));
     let mut stretches: Vec<Interval> = loaded
         .counts
@@ -242,13 +250,15 @@ fn intervals(loaded: &Loaded) -> Vec<Interval> {
             count: loss.lost,
         })
         .collect();
-    if loaded.instant_stride == 1 {
+    if shown.stride == 1 {
         let mut samples: FxHashMap<u32, Vec<u64>> = FxHashMap::default();
-        for instant in &loaded.instants {
-            samples.entry(instant.cpu).or_default().push(instant.time_ns);
+        if let Some(columns) = &loaded.columns {
+            for (row, time) in columns.time().iter().enumerate() {
+                samples.entry(columns.get(RowField::Cpu, row) as u32).or_default().push(*time);
+            }
         }
         for (stretch, loss) in stretches.iter_mut().zip(&loaded.counts.lost_at) {
-            // Instants are ordered by time.
+            // Rows are ordered by time.
             let times = samples.get(&loss.cpu).map_or(&[][..], Vec::as_slice);
             let before = times.partition_point(|&time| time < loss.time_ns);
             stretch.start_ns = if before > 0 { times[before - 1] } else { first.min(loss.time_ns) };

@@ -22,7 +22,7 @@ pub mod model;
 mod text;
 pub mod totals;
 
-pub use collect::{INSTANTS, collect};
+pub use collect::collect;
 pub(crate) use collect::{facts, function_of, recorder, step};
 pub use html::html;
 pub use json::json;

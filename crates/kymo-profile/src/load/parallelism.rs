@@ -2,10 +2,6 @@
 use kymo_data::{RawRecord, ReadError, Record, Recording, abi};
 use rustc_hash::FxHashMap;
 
-/// One [`Count::latency`](super::Count::latency) is this part of a period that one thread ran
-/// alone, so that small periods are not rounded away.
-pub(crate) const LATENCY_SCALE: u64 = 256;
-
 /// What a record says of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TaskTurn {

@@ -191,14 +191,15 @@ fn told(path: &Path) -> (usize, UnwindCounts) {
 type Seen = (u64, i32, u32, String, u64, Vec<u64>);
 
 fn samples(path: &Path) -> Vec<Seen> {
-    let options = LoadOptions { callchains: true, samples: 1 << 22, ..LoadOptions::default() };
+    let options = LoadOptions { callchains: true, columns: true, ..LoadOptions::default() };
     let loaded = load(&open(path), &options, &|_, _, _| {}).unwrap();
-    assert_eq!(loaded.instant_stride, 1);
-    let seen = loaded.instants.iter().map(|instant| {
-        let chain = loaded.chains.get(instant.chain);
+    let columns = loaded.columns.expect("columns were asked for");
+    let seen = (0..columns.len()).map(|row| {
+        let (row, thread) = (columns.row(row), columns.thread(row));
+        let chain = loaded.chains.get(row.stack);
         let words = loaded.chains.words(chain).collect();
-        let comm = loaded.timeline.comm(instant.comm).into_owned();
-        (instant.time_ns, instant.tid, instant.cpu, comm, chain.ip, words)
+        let comm = loaded.timeline.comm(thread.comm).into_owned();
+        (row.time_ns, thread.tid, row.cpu, comm, chain.ip, words)
     });
     let mut seen: Vec<Seen> = seen.collect();
     seen.sort();

@@ -54,9 +54,11 @@ fn by_engine(loaded: &Loaded, max_stack: usize) -> Sorted {
 struct Expected {
     sorted: Sorted,
     counts: RecordCounts,
-    threads: BTreeMap<(i32, i32), Count>,
-    instants: Vec<(u64, usize, i32, String, u32, u64, Place)>,
+    rows: Vec<ModelRow>,
 }
+
+/// Time, event, process, thread, its name, CPU, period, leaf and frames.
+type ModelRow = (u64, usize, i32, i32, String, u32, u64, Place, Vec<Place>);
 
 fn by_model(recording: &Recording, options: &LoadOptions, max_stack: usize) -> Expected {
     type Copied = (usize, usize, i32, i32, u32, u64, u64, Frame, Vec<Frame>);
@@ -65,19 +67,14 @@ fn by_model(recording: &Recording, options: &LoadOptions, max_stack: usize) -> E
         samples.push((s.event, s.comm, s.pid, s.tid, s.cpu, s.time_ns, s.period, s.leaf, s.frames.to_vec()));
     };
     let machine = replay(recording, options, max_stack, |_, seen| copy(seen)).expect("readable");
-    let mut expected = Expected {
-        sorted: Sorted::new(),
-        counts: machine.counts.clone(),
-        threads: BTreeMap::new(),
-        instants: Vec::new(),
-    };
+    let mut expected = Expected { sorted: Sorted::new(), counts: machine.counts.clone(), rows: Vec::new() };
     let at = |f: &Frame| place(&machine.modules, f.mode, f.ip, f.mapping.as_ref());
     let dims = options.dims;
     for (event, comm, pid, tid, cpu, time_ns, period, leaf, frames) in samples {
         let comm = machine.comm(comm);
         let count = Count { samples: 1, period, latency: 0 };
-        *expected.threads.entry((pid, tid)).or_default() += count;
-        expected.instants.push((time_ns, event, tid, comm.clone(), cpu, period, at(&leaf)));
+        let places: Vec<Place> = frames.iter().map(at).collect();
+        expected.rows.push((time_ns, event, pid, tid, comm.clone(), cpu, period, at(&leaf), places.clone()));
         let key = (
             event,
             comm,
@@ -85,11 +82,10 @@ fn by_model(recording: &Recording, options: &LoadOptions, max_stack: usize) -> E
             if dims.tid { tid } else { 0 },
             if dims.cpu { cpu } else { 0 },
             at(&leaf),
-            frames.iter().map(at).collect(),
+            places,
         );
         *expected.sorted.entry(key).or_default() += count;
     }
-    expected.instants.sort();
     expected
 }
 
@@ -114,26 +110,21 @@ fn check(recording: &Recording, options: &LoadOptions, max_stack: usize, workers
         totals[key.0] += *count;
     }
     assert_eq!(loaded.totals, totals);
-    if options.samples > 0 {
-        let threads: BTreeMap<(i32, i32), Count> = loaded.threads.iter().map(|t| ((t.0, t.1), t.2)).collect();
-        assert_eq!(threads, expected.threads);
-        assert_eq!(loaded.instant_stride, 1, "the test keeps every sample");
-        let store = SymbolStore::default();
-        let resolver = Resolver::new(&loaded.timeline, &store);
-        let mut instants: Vec<_> = loaded
-            .instants
-            .iter()
-            .map(|i| {
-                let chain = loaded.chains.get(i.chain);
-                let mapping = resolver.mapping(chain.maps, chain.mode, chain.ip);
-                let leaf = place(&loaded.timeline.modules, chain.mode, chain.ip, mapping);
-                let comm = loaded.timeline.comm(i.comm).into_owned();
-                (i.time_ns, i.event as usize, i.tid, comm, i.cpu, i.period, leaf)
-            })
-            .collect();
-        instants.sort();
-        assert_eq!(instants, expected.instants);
-    }
+    let Some(columns) = &loaded.columns else { return };
+    // In the model's own order.
+    let store = SymbolStore::default();
+    let resolver = Resolver::new(&loaded.timeline, &store);
+    let row = |at: usize| -> ModelRow {
+        let (row, thread) = (columns.row(at), columns.thread(at));
+        let chain = loaded.chains.get(row.stack);
+        let at = |mode, ip| place(&loaded.timeline.modules, mode, ip, resolver.mapping(chain.maps, mode, ip));
+        let mut frames = Vec::new();
+        walk_chain(&loaded.chains, chain, max_stack, |mode, ip| frames.push(at(mode, ip)));
+        let comm = loaded.timeline.comm(thread.comm).into_owned();
+        let (event, leaf) = (row.event as usize, at(chain.mode, chain.ip));
+        (row.time_ns, event, thread.pid, thread.tid, comm, row.cpu, row.period, leaf, frames)
+    };
+    assert_eq!((0..columns.len()).map(row).collect::<Vec<_>>(), expected.rows);
 }
 
 fn options() -> impl Strategy<Value = LoadOptions> {
@@ -141,14 +132,14 @@ fn options() -> impl Strategy<Value = LoadOptions> {
     let cpus = proptest::option::weighted(0.2, proptest::collection::hash_set(0..3u32, 1..3));
     let time = proptest::option::weighted(0.2, (1000..1100u64, 1050..1500u64));
     (any::<[bool; 4]>(), cpus, ids(), ids(), time, any::<bool>()).prop_map(
-        |([pid, tid, cpu, callchains], cpus, pids, tids, time, samples)| LoadOptions {
+        |([pid, tid, cpu, callchains], cpus, pids, tids, time, columns)| LoadOptions {
             dims: Dims { pid, tid, cpu, ..Dims::default() },
             callchains,
             cpus: cpus.map(|set| set.into_iter().collect()),
             pids: pids.map(|set| set.into_iter().collect()),
             tids: tids.map(|set| set.into_iter().collect()),
             time: time.map(|span| TimeSpans(vec![span])),
-            samples: if samples { 1 << 20 } else { 0 },
+            columns,
             workers: 0,
             ..LoadOptions::default()
         },
@@ -196,7 +187,7 @@ proptest! {
         let shape = Shape { fat, directory, time: true, all: true, ..shape };
         let recording = recording(&shape, &choices_of(seed, 400));
         let dims = Dims { pid: true, tid: true, cpu: true, ..Dims::default() };
-        let options = LoadOptions { dims, callchains: true, samples: 1 << 20, ..LoadOptions::default() };
+        let options = LoadOptions { dims, callchains: true, columns: true, ..LoadOptions::default() };
         check(&recording, &options, 127, 1);
         let in_order = |workers| {
             let loaded = load_with(&recording, &options, workers);
@@ -209,8 +200,12 @@ proptest! {
                     (GroupKey { chain: 0, ..*key }, chain.maps, chain.mode, chain.ip, words, *count)
                 })
                 .collect();
-            let instants: Vec<_> = loaded.instants.iter().map(|i| (i.time_ns, i.tid, i.period)).collect();
-            (groups, loaded.totals, instants, loaded.threads, loaded.time_range, loaded.counts, loaded.summary)
+            let stacks: Vec<_> = (0..loaded.chains.len() as u32)
+                .map(|id| loaded.chains.get(id))
+                .map(|c| (c.maps, c.mode, c.ip, loaded.chains.bytes(c).to_vec()))
+                .collect();
+            let Loaded { totals, columns, time_range, counts, summary, .. } = loaded;
+            (groups, totals, columns, stacks, time_range, counts, summary)
         };
         let one = in_order(1);
         prop_assert!(one.6.bytes > 2 << 20, "more than two chunks");
@@ -219,27 +214,49 @@ proptest! {
         }
     }
 
-    /// Checks that of too many samples the same part is kept for the timeline, whoever read them.
+    /// Checks that counting while reading and counting columns come to the same, whatever is asked
+    /// for.
     #[test]
-    fn workers_keep_the_same_instants(seed in any::<u64>(), limit in 20..100usize) {
-        let shape = Shape {
-            events: 1, time: true, all: true, cpu: true, period: true, chains: true, read: false,
-            fat: 20_000, directory: false,
+    fn counted_at_once_or_afterwards(
+        shape in shape(),
+        choices in choices(300),
+        options in options(),
+        time_quantum_ns in 0..20u64,
+        workers in 1..4usize,
+    ) {
+        let recording = recording(&shape, &choices);
+        let of = |columns| {
+            let dims = Dims { time_quantum_ns, ..options.dims };
+            let loaded = load_with(&recording, &LoadOptions { columns, dims, ..options.clone() }, workers);
+            let groups: Vec<_> = loaded
+                .groups
+                .iter()
+                .map(|(key, count)| {
+                    let (chain, extra) = (loaded.chains.get(key.chain), loaded.extras.get(key.extra).clone());
+                    let words: Vec<u64> = loaded.chains.words(chain).collect();
+                    let key = GroupKey { chain: 0, extra: 0, ..*key };
+                    (key, extra, chain.maps, chain.mode, chain.ip, words, *count)
+                })
+                .collect();
+            (groups, loaded.totals, loaded.single_threaded, loaded.time_range, loaded.counts)
         };
-        let recording = recording(&shape, &choices_of(seed, 300));
-        let options = LoadOptions { callchains: true, samples: limit, ..LoadOptions::default() };
-        let kept = |workers| {
-            let loaded = load_with(&recording, &options, workers);
-            let of = |i: &Instant| {
-                let chain = loaded.chains.get(i.chain);
-                (i.time_ns, i.tid, i.comm, i.cpu, i.period, chain.ip, loaded.chains.bytes(chain).to_vec())
-            };
-            (loaded.instant_stride, loaded.instants.iter().map(of).collect::<Vec<_>>())
-        };
-        let one = kept(1);
-        prop_assert!(one.1.len() <= limit);
-        prop_assert!(kept(2) == one && kept(5) == one);
+        prop_assert_eq!(of(false), of(true));
     }
+}
+
+/// Checks that a file of a few KB which unpacks to more samples than it has bytes is counted, but
+/// not held in memory.
+#[test]
+fn packed_recordings_cannot_fill_memory() {
+    let samples = 1_200_000;
+    let recording = simulate::packed(samples);
+    assert!(recording.data_bytes() < 100_000, "{}", recording.data_bytes());
+    let loaded = load_with(&recording, &LoadOptions::default(), 2);
+    assert_eq!(loaded.totals[0].samples, samples as u64);
+    let options = LoadOptions { columns: true, workers: 2, ..LoadOptions::default() };
+    let error = load(&recording, &options, &|_, _, _| {}).expect_err("too many");
+    let words = error.to_string();
+    assert!(words.starts_with("the recording has more than 1048576 samples"), "{words}");
 }
 
 /// A symbol list for the made-up machine's kernel: 16 functions, one of them with a hole behind it.

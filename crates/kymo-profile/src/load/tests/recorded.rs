@@ -39,7 +39,7 @@ fn real_recordings_count_alike() {
         let recording = open(&path);
         let dims = Dims { pid: true, tid: true, cpu: true, ..Dims::default() };
         for (dims, callchains, workers) in [(dims, true, 2), (Dims::default(), false, 3)] {
-            let options = LoadOptions { dims, callchains, samples: 1 << 20, ..LoadOptions::default() };
+            let options = LoadOptions { dims, callchains, columns: true, ..LoadOptions::default() };
             eprintln!("{}", path.display());
             check(&recording, &options, 127, workers);
         }

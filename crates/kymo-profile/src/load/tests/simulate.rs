@@ -4,7 +4,7 @@
 //! readers make of contradictions is not what is tested here. Everything else is as bad as in real files: CPUs write
 //! at different times, so records lie out of order; ids come again at once; tasks exist that no record tells of.
 use kymo_data::abi::*;
-use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, SampleId, WriteAt, build};
+use kymo_data::{Attr, Compressor, EventSpec, Features, FileWriter, Recording, SampleId, WriteAt, build};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io;
@@ -153,11 +153,26 @@ fn bytes(shape: &Shape, choices: &[u64]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let specs: Vec<EventSpec> = (0..shape.events)
         .map(|e| EventSpec { attr: attr(shape, e), ids: vec![id_of(e)], name: format!("event{e}") })
         .collect();
-    let writer = FileWriter::create(Memory::default(), &specs).expect("memory takes everything");
-    writer.append(&machine.file).expect("memory takes everything");
+    (file(&specs, &machine.file), machine.parts)
+}
+
+/// A file with these records.
+fn file(events: &[EventSpec], records: &[u8]) -> Vec<u8> {
+    let writer = FileWriter::create(Memory::default(), events).expect("memory takes everything");
+    writer.append(records).expect("memory takes everything");
     writer.finish(&Features::default()).expect("memory takes everything");
-    let file = writer.get_ref().0.lock().expect("no one else").clone();
-    (file, machine.parts)
+    writer.get_ref().0.lock().expect("no one else").clone()
+}
+
+/// A packed recording of so many samples that tell nothing: it has far fewer bytes than samples.
+pub(crate) fn packed(samples: usize) -> Recording {
+    let attr = Attr { kind: PERF_TYPE_SOFTWARE, sample_period: 1, ..Attr::default() };
+    let event = EventSpec { attr, ids: vec![], name: "nothing".to_owned() };
+    let mut records = Vec::new();
+    let all = build::record(PERF_RECORD_SAMPLE, 2, &[]).repeat(samples);
+    let mut compressor = Compressor::new(1).expect("zstd works");
+    compressor.compress(&all, &mut records).expect("zstd works");
+    Recording::open(Arc::new(file(&[event], &records)), Vec::new()).expect("what was written opens")
 }
 
 #[derive(Default)]

@@ -3,7 +3,6 @@
 use anyhow::bail;
 use kymo_cli::terminal;
 use kymo_data::Recording;
-use kymo_profile::export;
 use kymo_profile::hist::{HistOptions, Order, SortKey};
 use kymo_profile::load::{LoadOptions, Loaded, Parallelism};
 use kymo_profile::resolve::ResolveOptions;
@@ -96,7 +95,7 @@ pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<P
     let load = LoadOptions {
         dims: hist.dims(),
         callchains: chains && (children || drawn || exports || deep),
-        samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
+        columns: args.json || args.html.is_some(),
         workers: args.jobs,
         cgroups: list(&args.cgroups),
         // Rows are of the whole, as in perf; files for other tools have no whole.

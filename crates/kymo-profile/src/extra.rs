@@ -51,6 +51,16 @@ impl Extras {
         other.list.iter().map(|extra| self.intern(extra.clone())).collect()
     }
 
+    /// The same values in their own order; the answer maps ids before to ids now. What samples have
+    /// that nothing was asked of stays the first.
+    pub(crate) fn sorted(mut self) -> (Extras, Vec<ExtraId>) {
+        let before = self.list.clone();
+        self.list.sort_unstable();
+        self.index = (0..).zip(&self.list).map(|(id, extra)| (extra.clone(), id)).collect();
+        let ids = before.iter().map(|extra| self.index[extra]).collect();
+        (self, ids)
+    }
+
     /// The value of an id given by this table.
     pub fn get(&self, id: ExtraId) -> &Extra {
         &self.list[id as usize]

@@ -1,0 +1,157 @@
+//! From the rows of the workers to columns.
+use super::{Columns, FIELDS, Narrow, Row, RowField, ThreadId, ThreadTable, merge};
+use crate::chains::{ChainId, Chains};
+use crate::extra::ExtraId;
+use kymo_data::Recording;
+use std::ops::Range;
+
+/// So many rows are always held.
+const LEAST_LIMIT: u64 = 1 << 20;
+
+/// A recording with more samples than columns hold.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the recording has more than {limit} samples, and kymo holds no more of a file of this size: the file is damaged or made to exhaust memory; choose a part with --time, or print the table (`kymo report --stdio`), which holds no single samples"
+)]
+pub struct TooManyRows {
+    limit: usize,
+}
+
+/// How many rows are held of a recording: as many as it has bytes. A sample takes at least 8 bytes
+/// of a recording that is not compressed, and more than one of an honest compressed one.
+pub(crate) fn row_limit(recording: &Recording) -> usize {
+    recording.data_bytes().clamp(LEAST_LIMIT, u64::from(u32::MAX)) as usize
+}
+
+/// The rows of one worker, in the order in which it read them.
+#[derive(Debug)]
+pub(crate) struct RowBuffer {
+    time: Vec<u64>,
+    fields: [Narrow; FIELDS],
+    /// Where each chunk that the worker read begins in the file, and its first row.
+    chunks: Vec<(u64, usize)>,
+    limit: usize,
+    /// There were more rows than the limit.
+    is_full: bool,
+}
+
+impl RowBuffer {
+    /// Room for so many rows at most.
+    pub(crate) fn new(limit: usize) -> RowBuffer {
+        RowBuffer { time: Vec::new(), fields: Default::default(), chunks: Vec::new(), limit, is_full: false }
+    }
+
+    /// The rows that follow are of the chunk at this place of the file.
+    pub(crate) fn begin_chunk(&mut self, position: u64) {
+        self.chunks.push((position, self.time.len()));
+    }
+
+    /// Adds a row.
+    #[inline]
+    pub(crate) fn push(&mut self, row: &Row) {
+        if self.time.len() == self.limit {
+            self.is_full = true;
+            return;
+        }
+        self.time.push(row.time_ns);
+        for field in RowField::ALL {
+            self.fields[field as usize].push(row.field(field));
+        }
+    }
+}
+
+/// The rows of a worker, with the ids in the common tables of the ids in its own.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) rows: RowBuffer,
+    pub(crate) stacks: Vec<ChainId>,
+    pub(crate) threads: Vec<ThreadId>,
+    pub(crate) extras: Vec<ExtraId>,
+}
+
+/// Columns of the rows of all workers, with stacks under the ids that the columns have.
+///
+/// # Errors
+/// When there are more than `limit` rows.
+pub(crate) fn columns(
+    mut parts: Vec<Part>,
+    threads: ThreadTable,
+    chains: Chains,
+    limit: usize,
+) -> Result<(Columns, Chains), TooManyRows> {
+    let rows: usize = parts.iter().map(|part| part.rows.time.len()).sum();
+    if rows > limit || parts.iter().any(|part| part.rows.is_full) {
+        return Err(TooManyRows { limit });
+    }
+    let (threads, thread_ids) = threads.sorted();
+    let pieces = pieces(&parts);
+    let mut time = Vec::new();
+    for part in &mut parts {
+        let own = std::mem::take(&mut part.rows.time);
+        if time.is_empty() { time = own } else { time.extend(own) }
+    }
+    let order = merge::order(&time, &pieces);
+    if let Some(order) = &order {
+        time = kymo_symbols::pool::map(order, |row| time[*row as usize]);
+    }
+    let mut fields: [Narrow; FIELDS] = Default::default();
+    for field in RowField::ALL {
+        let column = &mut fields[field as usize];
+        for part in &mut parts {
+            // What is taken over is freed at once: columns are in memory twice one by one.
+            let own = std::mem::take(&mut part.rows.fields[field as usize]);
+            column.append(match field {
+                RowField::Stack => own.mapped(&part.stacks),
+                RowField::Extra => own.mapped(&part.extras),
+                RowField::Thread => {
+                    let map: Vec<_> = part.threads.iter().map(|id| thread_ids[*id as usize]).collect();
+                    own.mapped(&map)
+                }
+                _ => own,
+            });
+        }
+        if let Some(order) = &order {
+            *column = column.ordered(order);
+        }
+    }
+    let (stacks, ids) = by_first_row(&fields[RowField::Stack as usize], chains.len());
+    fields[RowField::Stack as usize] = stacks;
+    let values = std::array::from_fn(|field| fields[field].max().saturating_add(1));
+    Ok((Columns { time, fields, values, threads }, chains.reordered(&ids)))
+}
+
+/// All chunks in the order of the file: the rows of each, where the rows of one worker follow those
+/// of the worker before.
+fn pieces(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut pieces: Vec<(u64, Range<usize>)> = Vec::new();
+    let mut base = 0;
+    for part in parts {
+        let rows = &part.rows;
+        let ends = rows.chunks.iter().skip(1).map(|(_, first)| *first).chain([rows.time.len()]);
+        let own = rows.chunks.iter().zip(ends);
+        pieces.extend(own.map(|((position, first), end)| (*position, base + first..base + end)));
+        base += rows.time.len();
+    }
+    pieces.sort_unstable_by_key(|(position, _)| *position);
+    pieces.into_iter().map(|(_, rows)| rows).collect()
+}
+
+/// Numbers stacks in the order of their first rows, so that ids do not tell which worker was first;
+/// the answer has the id before of each.
+fn by_first_row(column: &Narrow, count: usize) -> (Narrow, Vec<ChainId>) {
+    const NEW: u32 = u32::MAX;
+    let mut map = vec![NEW; count];
+    let mut ids = Vec::with_capacity(count);
+    for row in 0..column.len() {
+        let id = column.get(row) as usize;
+        if map[id] == NEW {
+            map[id] = ids.len() as u32;
+            ids.push(id as ChainId);
+            // All others follow from the first row.
+            if column.same().is_some() || ids.len() == count {
+                break;
+            }
+        }
+    }
+    (column.mapped(&map), ids)
+}

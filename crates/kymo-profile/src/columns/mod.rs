@@ -1,0 +1,249 @@
+//! Every sample of a recording, as columns.
+//!
+//! *You give it* rows, worker by worker and in any order ([`load`](crate::load) does); *it gives
+//! you* all of them by time: a range of time is two binary searches, and each question about
+//! samples reads the columns that it needs only.
+//!
+//! ```text
+//!            time     thread  cpu  event  stack  period  weight  state  waker  parallelism  extra
+//!  row 0     1000017  0       0    0      0      1       -       -      -      1            0
+//!  row 1     1000044  2       1    0      1      1       -       -      -      1            0
+//!    ...       |        |                   |
+//!              |        '--> ThreadTable    '--> Chains ---> Stacks --> Functions --> Modules
+//!    ascending, those of    pid, tid, name      (raw)       (frames)   (names)       (files)
+//!    one time in the order of the file
+//! ```
+//!
+//! A row is a sample; a sample of a group that reads its members' counters (`{a,b}:S`) is a row for
+//! each counter that moved.
+//!
+//! # Invariants
+//! - **I1** Rows are ordered by time, and those of one time by their place in the file.
+//! - **I2** Columns and the ids in them do not depend on the number of workers, nor on which worker
+//!   read what: threads are numbered by process, thread and name, stacks by their first rows.
+//! - **I3** The rows are those of the samples that [`LoadOptions`](crate::load::LoadOptions) let
+//!   through, all of them. There are no more than the recording has bytes; a recording that unpacks
+//!   to more is refused ([`TooManyRows`]).
+//! - **I4** The form of a column follows from its numbers.
+//!
+//! # Memory
+//! Times take 8 bytes for each row. Every other column takes 0, 1, 2, 4 or 8: what its largest
+//! number needs, and nothing where all rows have one number ([`Narrow`]). So a column costs nothing
+//! where a recording has nothing to tell (a single event, a fixed period, no weights).
+#[cfg(test)]
+mod tests;
+
+mod build;
+mod group;
+mod merge;
+mod narrow;
+mod thin;
+mod threads;
+
+use crate::chains::ChainId;
+use crate::counts::{Count, Dims, GroupKey};
+use crate::extra::ExtraId;
+pub use build::TooManyRows;
+pub(crate) use build::{Part, RowBuffer, columns, row_limit};
+pub use narrow::Narrow;
+use std::ops::{Range, RangeInclusive};
+pub use thin::ThinRows;
+pub use threads::{Thread, ThreadId, ThreadTable};
+
+/// A column beside the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowField {
+    /// Index into [`Columns::threads`].
+    Thread,
+    /// CPU, `u32::MAX` if not recorded.
+    Cpu,
+    /// Index of the event.
+    Event,
+    /// Raw stack, an id of [`Loaded::chains`](crate::load::Loaded::chains).
+    Stack,
+    /// What the sample stands for, in the event's unit.
+    Period,
+    /// The sample's own weight (`PERF_SAMPLE_WEIGHT`), plus one; 0 if not recorded.
+    Weight,
+    /// The state of the thread, plus one; 0 if not recorded. No record tells it yet.
+    State,
+    /// Who woke the thread, an index into [`Columns::threads`], plus one; 0 if not recorded. No
+    /// record tells it yet.
+    Waker,
+    /// How many threads ran; 1 unless asked for.
+    Parallelism,
+    /// What else was asked for, an id of [`Loaded::extras`](crate::load::Loaded::extras).
+    Extra,
+}
+
+/// How many fields there are.
+const FIELDS: usize = RowField::ALL.len();
+
+impl RowField {
+    /// All of them, in their order.
+    pub const ALL: [RowField; 10] = [
+        RowField::Thread,
+        RowField::Cpu,
+        RowField::Event,
+        RowField::Stack,
+        RowField::Period,
+        RowField::Weight,
+        RowField::State,
+        RowField::Waker,
+        RowField::Parallelism,
+        RowField::Extra,
+    ];
+}
+
+/// One sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// When, ns of the recording's clock; 0 if not recorded.
+    pub time_ns: u64,
+    /// Index into [`Columns::threads`].
+    pub thread: ThreadId,
+    /// CPU, `u32::MAX` if not recorded.
+    pub cpu: u32,
+    /// Index of the event.
+    pub event: u32,
+    /// Raw stack.
+    pub stack: ChainId,
+    /// What the sample stands for, in the event's unit.
+    pub period: u64,
+    /// The sample's own weight.
+    pub weight: Option<u64>,
+    /// How many threads ran; 1 unless asked for.
+    pub parallelism: u32,
+    /// What else was asked for.
+    pub extra: ExtraId,
+}
+
+impl Row {
+    /// What is in a column for this row.
+    #[inline]
+    fn field(&self, field: RowField) -> u64 {
+        match field {
+            RowField::Thread => u64::from(self.thread),
+            RowField::Cpu => u64::from(self.cpu),
+            RowField::Event => u64::from(self.event),
+            RowField::Stack => u64::from(self.stack),
+            RowField::Period => self.period,
+            RowField::Weight => self.weight.map_or(0, |weight| weight.saturating_add(1)),
+            RowField::State | RowField::Waker => 0,
+            RowField::Parallelism => u64::from(self.parallelism),
+            RowField::Extra => u64::from(self.extra),
+        }
+    }
+
+    /// What the row shares with others of its group; `thread` is that of the row.
+    #[inline]
+    pub(crate) fn key(&self, thread: &Thread, dims: Dims) -> GroupKey {
+        GroupKey {
+            event: self.event,
+            comm: thread.comm,
+            pid: if dims.pid || dims.tid { thread.pid } else { 0 },
+            tid: if dims.tid { thread.tid } else { 0 },
+            cpu: if dims.cpu { self.cpu } else { 0 },
+            extra: self.extra,
+            chain: self.stack,
+        }
+    }
+
+    /// What the row adds to the counts of its group.
+    #[inline]
+    pub(crate) fn count(&self, latency: bool) -> Count {
+        Count::of_sample(self.period, self.parallelism, latency)
+    }
+}
+
+/// All samples of a recording, by time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Columns {
+    time: Vec<u64>,
+    fields: [Narrow; FIELDS],
+    /// One more than the largest number of each column.
+    values: [u64; FIELDS],
+    /// The threads of the rows.
+    pub threads: ThreadTable,
+}
+
+impl Columns {
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        self.time.len()
+    }
+
+    /// No row at all.
+    pub fn is_empty(&self) -> bool {
+        self.time.is_empty()
+    }
+
+    /// The times of all rows, ascending.
+    pub fn time(&self) -> &[u64] {
+        &self.time
+    }
+
+    /// A column.
+    pub fn field(&self, field: RowField) -> &Narrow {
+        &self.fields[field as usize]
+    }
+
+    /// What a column has for a row.
+    #[inline]
+    pub fn get(&self, field: RowField, row: usize) -> u64 {
+        self.fields[field as usize].get(row)
+    }
+
+    /// The thread of a row.
+    #[inline]
+    pub fn thread(&self, row: usize) -> &Thread {
+        self.threads.get(self.get(RowField::Thread, row) as ThreadId)
+    }
+
+    /// A row.
+    #[inline]
+    pub fn row(&self, row: usize) -> Row {
+        Row {
+            time_ns: self.time[row],
+            thread: self.get(RowField::Thread, row) as ThreadId,
+            cpu: self.get(RowField::Cpu, row) as u32,
+            event: self.get(RowField::Event, row) as u32,
+            stack: self.get(RowField::Stack, row) as ChainId,
+            period: self.get(RowField::Period, row),
+            weight: self.get(RowField::Weight, row).checked_sub(1),
+            parallelism: self.get(RowField::Parallelism, row) as u32,
+            extra: self.get(RowField::Extra, row) as ExtraId,
+        }
+    }
+
+    /// The rows whose times are in a span.
+    pub fn rows_in(&self, span: RangeInclusive<u64>) -> Range<usize> {
+        let start = self.time.partition_point(|time| time < span.start());
+        let end = self.time.partition_point(|time| time <= span.end());
+        start..end.max(start)
+    }
+
+    /// Counts by process and thread, whatever their names; those with most samples first.
+    pub fn count_threads(&self) -> Vec<(i32, i32, Count)> {
+        let mut counts = vec![Count::default(); self.threads.len()];
+        for row in 0..self.len() {
+            counts[self.get(RowField::Thread, row) as usize] +=
+                Count::of_sample(self.get(RowField::Period, row), 1, false);
+        }
+        let mut threads: Vec<(i32, i32, Count)> = Vec::new();
+        // ThreadTable are sorted: the names of one follow each other.
+        for (thread, count) in self.threads.iter().zip(counts) {
+            match threads.last_mut() {
+                Some((pid, tid, sum)) if (*pid, *tid) == (thread.pid, thread.tid) => *sum += count,
+                _ => threads.push((thread.pid, thread.tid, count)),
+            }
+        }
+        threads.sort_by_key(|(_, _, count)| std::cmp::Reverse(count.samples));
+        threads
+    }
+
+    /// Bytes of memory that the rows take.
+    pub fn bytes(&self) -> usize {
+        self.time.len() * size_of::<u64>() + self.fields.iter().map(Narrow::bytes).sum::<usize>()
+    }
+}

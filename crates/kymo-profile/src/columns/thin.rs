@@ -1,0 +1,51 @@
+//! A fair part of the rows, for pictures that cannot show all.
+use super::{Columns, RowField};
+
+/// Some of the rows of columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThinRows {
+    /// The rows, ascending.
+    pub rows: Vec<usize>,
+    /// Each stands for so many.
+    pub stride: u64,
+}
+
+impl Default for ThinRows {
+    /// All rows of no columns.
+    fn default() -> ThinRows {
+        ThinRows { rows: Vec::new(), stride: 1 }
+    }
+}
+
+impl Columns {
+    /// At most `most` rows: all, or one in 2, 4, 8, ...
+    ///
+    /// Which ones is decided by the samples themselves, not by their order: every second sample of
+    /// two threads that take turns would be one thread only.
+    pub fn thin(&self, most: usize) -> ThinRows {
+        // Rows by the number of zeros that their tickets end with: 2^n divides the tickets of those
+        // with n zeros and more.
+        let mut by_zeros = [0usize; 65];
+        if self.len() > most {
+            (0..self.len()).for_each(|row| by_zeros[self.ticket(row).trailing_zeros() as usize] += 1);
+        }
+        let (mut kept, mut zeros) = (self.len(), 0);
+        while kept > most && zeros < 62 {
+            kept -= by_zeros[zeros];
+            zeros += 1;
+        }
+        let stride = 1u64 << zeros;
+        let rows = (0..self.len()).filter(|row| stride == 1 || self.ticket(*row).is_multiple_of(stride));
+        ThinRows { rows: rows.collect(), stride }
+    }
+
+    /// A number that looks random, from what a sample is.
+    fn ticket(&self, row: usize) -> u64 {
+        let thread = self.thread(row);
+        let place = self.get(RowField::Cpu, row) << 32 | u64::from(thread.tid as u32);
+        let mixed = (self.time[row] ^ place.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // The low bits decide; the high ones are mixed best.
+        (mixed ^ mixed >> 32) ^ self.get(RowField::Event, row)
+    }
+}

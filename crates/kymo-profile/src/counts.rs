@@ -1,0 +1,82 @@
+//! Counts of samples, and what the samples that are counted together share.
+use crate::chains::ChainId;
+use crate::extra::ExtraId;
+use crate::timeline::CommId;
+use rustc_hash::FxHashMap;
+
+/// One [`Count::latency`] is this part of a period that one thread ran alone, so that small periods
+/// are not rounded away.
+const LATENCY_SCALE: u64 = 256;
+
+/// What tells samples apart, beyond event, thread name and stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dims {
+    /// Process id.
+    pub pid: bool,
+    /// Thread id (and process id).
+    pub tid: bool,
+    /// CPU.
+    pub cpu: bool,
+    /// Time in steps of so many ns; 0 does not tell times apart.
+    pub time_quantum_ns: u64,
+    /// The raw bytes of a tracepoint.
+    pub raw: bool,
+    /// Cgroup.
+    pub cgroup: bool,
+    /// How many threads ran; of recordings with context switches.
+    pub parallelism: bool,
+}
+
+/// Counts of one group of samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their periods, in the event's unit.
+    pub period: u64,
+    /// Sum of their periods, each divided by how many threads ran: what it added to the time that
+    /// the whole took. In 256ths of the event's unit; 0 unless asked for.
+    pub latency: u64,
+}
+
+impl Count {
+    /// One sample, taken while so many threads ran.
+    #[inline]
+    pub(crate) fn of_sample(period: u64, parallelism: u32, latency: bool) -> Count {
+        let latency = match latency {
+            true => period.saturating_mul(LATENCY_SCALE) / u64::from(parallelism.max(1)),
+            false => 0,
+        };
+        Count { samples: 1, period, latency }
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.period = self.period.saturating_add(other.period);
+        self.latency = self.latency.saturating_add(other.latency);
+    }
+}
+
+/// What the samples of a group share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupKey {
+    /// Index of the event.
+    pub event: u32,
+    /// Name of the thread.
+    pub comm: CommId,
+    /// Process, 0 unless asked for.
+    pub pid: i32,
+    /// Thread, 0 unless asked for.
+    pub tid: i32,
+    /// CPU, 0 unless asked for.
+    pub cpu: u32,
+    /// What else was asked for, 0 unless something was.
+    pub extra: ExtraId,
+    /// Raw stack.
+    pub chain: ChainId,
+}
+
+/// Counts by what the counted samples share.
+pub type Groups = FxHashMap<GroupKey, Count>;
