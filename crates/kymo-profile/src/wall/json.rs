@@ -63,6 +63,7 @@ struct Path {
 #[derive(Serialize)]
 struct Part {
     tid: i32,
+    threads: usize,
     thread: String,
     state: &'static str,
     functions: Vec<String>,
@@ -91,8 +92,9 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
         name: wall.thread_name(tid),
         total_ns,
         parts: (wall.critical_parts(&steps).into_iter())
-            .map(|PathPart { tid, state, site, time_ns }| Part {
+            .map(|PathPart { tid, threads, state, site, time_ns }| Part {
                 tid,
+                threads,
                 thread: wall.thread_name(tid),
                 state: state.name(),
                 functions: site.map(names).unwrap_or_default(),

@@ -22,11 +22,13 @@ pub struct PathStep {
     pub wait: Option<usize>,
 }
 
-/// The steps of one thread in one state and at one place, together.
+/// The steps of threads of one name in one state and at one site, together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathPart {
-    /// The thread.
+    /// The thread that has most of it.
     pub tid: i32,
+    /// How many threads.
+    pub threads: usize,
     /// What it did.
     pub state: State,
     /// Where it waited; `None` where it ran.
@@ -109,17 +111,22 @@ impl Wall {
         Some((tid, total, self.critical_path(tid, begin, last.time_ns)))
     }
 
-    /// The same, summed by thread, state and place, the longest first.
+    /// The same, summed by state, site and name of the thread, the longest first.
     pub fn critical_parts(&self, steps: &[PathStep]) -> Vec<PathPart> {
-        let mut sums: FxHashMap<(i32, State, Option<SiteId>), u64> = FxHashMap::default();
+        let mut sums: FxHashMap<(String, State, Option<SiteId>), FxHashMap<i32, u64>> = FxHashMap::default();
         for step in steps {
             let site = step.wait.map(|wait| self.sites.of(self.waits[wait].chain));
-            *sums.entry((step.tid, step.state, site)).or_default() += step.end_ns - step.begin_ns;
+            let of_threads = sums.entry((self.thread_name(step.tid), step.state, site)).or_default();
+            *of_threads.entry(step.tid).or_default() += step.end_ns - step.begin_ns;
         }
-        let mut parts: Vec<PathPart> = sums
-            .into_iter()
-            .map(|((tid, state, site), time_ns)| PathPart { tid, state, site, time_ns })
-            .collect();
+        let part = |((_, state, site), of_threads): (_, FxHashMap<i32, u64>)| PathPart {
+            tid: of_threads.iter().max_by_key(|(tid, time)| (**time, **tid)).map_or(0, |(tid, _)| *tid),
+            threads: of_threads.len(),
+            state,
+            site,
+            time_ns: of_threads.values().sum(),
+        };
+        let mut parts: Vec<PathPart> = sums.into_iter().map(part).collect();
         parts.sort_unstable_by_key(|part| (std::cmp::Reverse(part.time_ns), part.tid, part.state, part.site));
         parts
     }

@@ -192,15 +192,18 @@ fn write_path(
         shown(&wall.thread_name(tid)),
         time(all)
     )?;
-    for PathPart { tid, state, site, time_ns } in wall.critical_parts(&steps).into_iter().take(options.rows) {
+    for PathPart { tid, threads, state, site, time_ns } in
+        wall.critical_parts(&steps).into_iter().take(options.rows)
+    {
         let place = site.map_or_else(String::new, |site| format!("  in {}", name(wall, site)));
         writeln!(
             out,
-            "{:>11} {:>7.2}%  {:<10} {} {tid}{place}",
+            "{:>11} {:>7.2}%  {:<10} {} {}{place}",
             time(time_ns),
             percent(time_ns, all),
             state.name(),
-            shown(&wall.thread_name(tid))
+            shown(&wall.thread_name(tid)),
+            if threads > 1 { format!("({threads} threads)") } else { tid.to_string() }
         )?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `kymo record --wall` and `kymo report --wall`: threads that wait in known ways, by their own clocks, and the kernel's
 //! own account.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -112,6 +112,41 @@ fn convoy() {
     is_about(all, waits.measured("convoy"), "the lock");
     let (sleeping, total) = on_path(&report, "timer");
     assert!(sleeping * 10 > total * 7, "most of the path is what the holders do: {report:#}");
+}
+
+/// The keys of an object and of what is in it; those of states are names of states.
+fn keys(prefix: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                let path = format!("{prefix}{key}");
+                let inner = if value.is_array() { format!("{path}[].") } else { format!("{path}.") };
+                if key != "states" {
+                    keys(&inner, value, found);
+                }
+                found.insert(path);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| keys(prefix, value, found)),
+        _ => {}
+    }
+}
+
+/// Checks that docs/reference/formats/wall-json.md lists every key of the JSON and no other.
+#[test]
+fn the_document_lists_every_key() {
+    if !ready("wall::the_document_lists_every_key") {
+        return;
+    }
+    let document = include_str!("../../../../docs/reference/formats/wall-json.md");
+    let listed: BTreeSet<String> = document
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
+        .collect();
+    let Some(waits) = record("wall-keys", &["chain"]) else { return };
+    let mut found = BTreeSet::new();
+    keys("", &waits.report(&[]), &mut found);
+    assert_eq!(found, listed);
 }
 
 /// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the sleep of the last.
