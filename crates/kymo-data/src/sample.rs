@@ -299,6 +299,13 @@ impl SampleLayout {
         (self.sample_type & FIXED & field != 0).then_some(8 * (before + identifier) as usize)
     }
 
+    /// Where a sample's body has its call chain, which begins with how many words follow: right
+    /// behind the fields of one word. `None`: it has none, or counters before it.
+    pub fn callchain_offset(&self) -> Option<usize> {
+        let has = |bit: u64| self.sample_type & bit != 0;
+        (has(PERF_SAMPLE_CALLCHAIN) && !has(PERF_SAMPLE_READ)).then_some(self.fixed_bytes)
+    }
+
     /// Which fields a sample has.
     pub fn sample_type(&self) -> u64 {
         self.sample_type

@@ -139,9 +139,9 @@ impl Session {
             spec.attr.config = abi::PERF_COUNT_SW_DUMMY;
         }
         if let Some(spec) = plan.wait_event.and_then(|event| specs.get_mut(event)) {
-            let [off_cpu, wakeup] = waits::specs(spec);
+            let [off_cpu, others @ ..] = waits::specs(spec);
             *spec = off_cpu;
-            specs.push(wakeup);
+            specs.extend(others);
         }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))

@@ -1,11 +1,12 @@
 //! Waits of threads in a recording: what traces them, and how its records get into the file.
 //!
-//! The kernel's programs ([`WaitTracer`]) write one event, `bpf-output`. In the file there are two,
+//! The kernel's programs ([`WaitTracer`]) write one event, `bpf-output`. In the file there are three,
 //! described as tracepoints, so that every reader can print their fields:
 //!
 //! ```text
 //!  offcpu-time      a thread runs again: period = time off every CPU since its last sample, the stack is its own
 //!  offcpu-wakeup    a thread that waited long is woken: the sample and its stack are the waker's
+//!  offcpu-stack     a thread begins to wait (before Linux 6.16): the stack of an offcpu-time that follows
 //! ```
 use kymo_data::{Attr, EventSet, EventSpec, RawRecord, RecordHeader, Sample, abi};
 use kymo_perf::bpf::{BpfError, Follower, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
@@ -21,28 +22,33 @@ use crate::user_rings::UserEvent;
 pub(crate) const OFF_CPU: &str = "offcpu-time";
 /// What wakes those that waited.
 pub(crate) const WAKEUP: &str = "offcpu-wakeup";
+/// Where those began to wait whose records have no stacks.
+pub(crate) const STACK: &str = "offcpu-stack";
 
 /// Numbers of descriptions, which no tracepoint of the kernel has, nor an event of a program's.
-const KINDS: [u16; 2] = [59_001, 59_002];
+const KINDS: [u16; 3] = [59_001, 59_002, 59_003];
 /// The number of wake-ups in their records; the kernel counts its events up from 1.
 const WAKEUP_ID: u64 = 0x6b79_6d77 << 32;
+const STACK_ID: u64 = WAKEUP_ID + 1;
 /// The thread that ends it is called so meanwhile, to learn the time.
 const THREAD_NAME: &std::ffi::CStr = c"waits";
 
 /// The events, described.
-pub(crate) fn events() -> [UserEvent; 2] {
-    [(OFF_CPU, KINDS[0], 0), (WAKEUP, KINDS[1], WAKEUP_ID)].map(|(name, kind, id)| UserEvent {
-        name: name.to_owned(),
-        system: "kymo".to_owned(),
-        format: format!("name: {}\nID: {kind}\n{}", name.replace('-', "_"), WaitRecord::FORMAT),
-        kind: kind.into(),
-        id,
-    })
+pub(crate) fn events() -> [UserEvent; 3] {
+    [(OFF_CPU, KINDS[0], 0), (WAKEUP, KINDS[1], WAKEUP_ID), (STACK, KINDS[2], STACK_ID)].map(
+        |(name, kind, id)| UserEvent {
+            name: name.to_owned(),
+            system: "kymo".to_owned(),
+            format: format!("name: {}\nID: {kind}\n{}", name.replace('-', "_"), WaitRecord::FORMAT),
+            kind: kind.into(),
+            id,
+        },
+    )
 }
 
-/// The two events of the file, of the one that the kernel has.
-pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 2] {
-    let [off_cpu, wakeup] = events();
+/// The events of the file, of the one that the kernel has.
+pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 3] {
+    let [off_cpu, wakeup, stack] = events();
     let attr = |event: &UserEvent| Attr {
         kind: abi::PERF_TYPE_TRACEPOINT,
         config: event.kind,
@@ -51,6 +57,7 @@ pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 2] {
     [
         EventSpec { attr: attr(&off_cpu), ids: kernel.ids.clone(), name: off_cpu.name },
         EventSpec { attr: attr(&wakeup), ids: vec![wakeup.id], name: wakeup.name },
+        EventSpec { attr: attr(&stack), ids: vec![stack.id], name: stack.name },
     ]
 }
 
@@ -123,7 +130,7 @@ impl Waits {
         let mut remarks = Vec::new();
         if !self.tracer.has_stacks() {
             remarks.push(
-                "waits have no stacks before Linux 6.16: their times, reasons and wakers are complete".into(),
+                "before Linux 6.16 a wait has a stack only if the thread's wait before was long, too: times and wakers are complete".into(),
             );
         }
         match self.tracer.lost() {
@@ -185,6 +192,17 @@ fn label(raw: &mut [u8], kind: u16, tid: i32) {
     }
 }
 
+/// What a completed sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitSample {
+    /// A wait, with the stack of the thread that waited.
+    Wait,
+    /// A wait, with the stack of another thread: it must not stay.
+    OfOther,
+    /// A sample of another event, which has this id in the file.
+    Renamed(u64),
+}
+
 /// Turns the kernel's records into samples of the file's events, in place.
 #[derive(Debug)]
 pub(crate) struct WaitSamples {
@@ -214,9 +232,21 @@ impl WaitSamples {
         }
     }
 
-    /// Completes a sample, whose body this is; the id that it gets in the file, if it is one of
-    /// these. The id is for when nobody looks for the kernel's event any more.
-    pub(crate) fn complete(&self, header: RecordHeader, body: &mut [u8]) -> Option<Option<u64>> {
+    /// Takes the stack out of a sample, which is another thread's: a chain of marks has no frames.
+    pub(crate) fn clear_stack(&self, record: &mut [u8]) {
+        put(record, self.ip_at.saturating_add(8), &[0; 8]);
+        let layout = self.events.list.get(self.event).map(|event| event.layout);
+        let Some(at) = layout.and_then(|layout| layout.callchain_offset()).map(|at| at + 8) else { return };
+        let Some(count) = record.get(at..at + 8).and_then(|word| word.try_into().ok()) else { return };
+        let words = usize::try_from(u64::from_le_bytes(count)).unwrap_or(0);
+        for word in record[at + 8..].chunks_exact_mut(8).take(words) {
+            word.copy_from_slice(&abi::PERF_CONTEXT_USER.to_le_bytes());
+        }
+    }
+
+    /// Completes a sample, whose body this is; what is left to do when nobody looks for the kernel's
+    /// event any more. `None`: it is none of these.
+    pub(crate) fn complete(&self, header: RecordHeader, body: &mut [u8]) -> Option<WaitSample> {
         let record = RawRecord { header, body, position: 0 };
         if header.kind != abi::PERF_RECORD_SAMPLE || self.events.event_of(&record) != Some(self.event) {
             return None;
@@ -226,16 +256,23 @@ impl WaitSamples {
         let (raw, tid) = (sample.raw?, sample.tid);
         let wait = WaitRecord::parse(raw)?;
         let raw_at = raw.as_ptr().addr() - body.as_ptr().addr();
-        let is_wakeup = wait.kind == WaitKind::Wakeup;
-        let period = if is_wakeup { 1 } else { wait.off_cpu_ns() };
-        if !is_wakeup {
-            // What ends, or writes for another, has another number in the kernel's sample.
+        let (period, number, id) = match wait.kind {
+            WaitKind::Wait | WaitKind::End => (wait.off_cpu_ns(), 0, None),
+            WaitKind::Wakeup => (1, 1, Some(WAKEUP_ID)),
+            WaitKind::Stack => (1, 2, Some(STACK_ID)),
+        };
+        let is_of_other = tid != Some(wait.tid);
+        if id.is_none() && is_of_other {
+            // The kernel's sample is of the thread that left the CPU, or has no number for one that ends.
             put(body, self.tid_at, &wait.pid.to_le_bytes());
             put(body, self.tid_at + 4, &wait.tid.to_le_bytes());
         }
         put(body, self.period_at, &period.to_le_bytes());
-        label(&mut body[raw_at..], KINDS[usize::from(is_wakeup)], tid.unwrap_or(wait.tid));
-        Some(is_wakeup.then_some(WAKEUP_ID))
+        label(&mut body[raw_at..], KINDS[number], tid.unwrap_or(wait.tid));
+        if wait.kind == WaitKind::Wait && is_of_other {
+            return Some(WaitSample::OfOther);
+        }
+        Some(id.map_or(WaitSample::Wait, WaitSample::Renamed))
     }
 }
 

@@ -40,7 +40,7 @@ mod tree;
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{OFF_CPU, Told, WAKEUP, WaitRow, WakeupRow, is_of_waits, told};
+pub use rows::{OFF_CPU, STACK, Told, WAKEUP, WaitRow, WakeupRow, is_of_waits, told};
 pub use sites::SiteId;
 pub use state::State;
 pub use text::{TextOptions, write_wall};

@@ -9,6 +9,8 @@ use rustc_hash::FxHashMap;
 
 /// What kymo and perf call the event of threads that waited.
 pub const OFF_CPU: &str = "offcpu-time";
+/// What kymo calls the event of those that begin to wait, where their rows have no stacks.
+pub const STACK: &str = "offcpu-stack";
 /// What kymo calls the event of those that woke them.
 pub const WAKEUP: &str = "offcpu-wakeup";
 
@@ -117,6 +119,8 @@ pub(super) struct Rows {
     /// Periods of the first clock or counter that was sampled.
     pub(super) runs: Runs,
     pub(super) switches: Vec<Switch>,
+    /// Where threads began to wait: thread, ns, stack.
+    pub(super) begun: Vec<(i32, u64, ChainId)>,
     /// Samples that cannot be read.
     pub(super) damaged: u64,
 }
@@ -126,6 +130,10 @@ struct Fields([Field; 14]);
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
+
+/// What lies between the two clock readings of a wait's beginning at most, ns: the clocks of CPUs
+/// may differ.
+const MOST_APART_NS: u64 = 500_000;
 
 const NAMES: [&str; 14] = [
     "kind",
@@ -171,6 +179,7 @@ impl Fields {
 struct Events {
     off_cpu: Option<(usize, Fields)>,
     wakeup: Option<(usize, Fields)>,
+    stack: Option<usize>,
     /// What samples where threads run.
     clock: Option<usize>,
 }
@@ -192,13 +201,18 @@ impl Events {
             counts_time && event.attr.sample_period != 0
         };
         let clock = recording.events.list.iter().position(samples);
-        Events { off_cpu: find(OFF_CPU), wakeup: find(WAKEUP), clock }
+        Events {
+            off_cpu: find(OFF_CPU),
+            wakeup: find(WAKEUP),
+            stack: recording.events.list.iter().position(|event| event.name == STACK),
+            clock,
+        }
     }
 }
 
 /// Whether an event of this name is one of waits.
 pub fn is_of_waits(event: &str) -> bool {
-    [OFF_CPU, WAKEUP].contains(&event)
+    [OFF_CPU, WAKEUP, STACK].contains(&event)
 }
 
 /// How much a recording tells of waits.
@@ -244,6 +258,7 @@ pub(super) fn read(
     let mut rows = Rows::default();
     parts.into_iter().for_each(|part| rows.absorb(part));
     rows.replay_switches();
+    rows.join_stacks();
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
     rows.wakeups.sort_unstable_by_key(|row| (row.time_ns, row.woken, row.waker));
     Ok((rows, summary))
@@ -265,7 +280,7 @@ impl Rows {
             return;
         }
         let fields = [&events.off_cpu, &events.wakeup].map(|of| of.as_ref().filter(|(at, _)| *at == event));
-        if fields.iter().all(Option::is_none) && events.clock != Some(event) {
+        if fields.iter().all(Option::is_none) && ![events.clock, events.stack].contains(&Some(event)) {
             return;
         }
         let pid = sample.pid.unwrap_or(-1);
@@ -277,6 +292,10 @@ impl Rows {
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
         let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
+        if events.stack == Some(event) {
+            self.begun.push((tid, time_ns, chain));
+            return;
+        }
         let [off_cpu, wakeup] = fields;
         let Some((_, fields)) = off_cpu.or(wakeup) else {
             let period = sample.period.unwrap_or(list[event].attr.sample_period);
@@ -366,6 +385,24 @@ impl Rows {
         }
     }
 
+    /// Gives waits the stacks that were written when they began.
+    fn join_stacks(&mut self) {
+        self.begun.sort_unstable();
+        for row in self.waits.iter_mut().filter(|row| !row.is_end) {
+            let begun_ns = row.time_ns.saturating_sub(row.runnable_ns).saturating_sub(row.blocked_ns);
+            let tid = row.thread.1;
+            let after = self.begun.partition_point(|(of, time, _)| (*of, *time) < (tid, begun_ns));
+            let near = [after.checked_sub(1), Some(after)].into_iter().flatten();
+            let near = near.filter_map(|at| self.begun.get(at)).filter(|(of, ..)| *of == tid);
+            let nearest = near.min_by_key(|(_, time, _)| time.abs_diff(begun_ns));
+            if let Some(&(_, _, chain)) =
+                nearest.filter(|(_, time, _)| time.abs_diff(begun_ns) <= MOST_APART_NS)
+            {
+                row.chain = chain;
+            }
+        }
+    }
+
     fn absorb(&mut self, other: Rows) {
         let ids = self.chains.absorb(&other.chains);
         let ours = |chain: ChainId| ids[chain as usize];
@@ -376,6 +413,7 @@ impl Rows {
             *run = run.saturating_add(period);
         }
         self.switches.extend(other.switches);
+        self.begun.extend(other.begun.into_iter().map(|(tid, time, chain)| (tid, time, ours(chain))));
         self.damaged += other.damaged;
     }
 }

@@ -6,7 +6,7 @@ use super::outer_memory::OuterMemory;
 use super::stack_pages::{self, StackOutcome, StackPages};
 use crate::account::Unwound;
 use crate::python::PythonStacks;
-use crate::waits::WaitSamples;
+use crate::waits::{WaitSample, WaitSamples};
 use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
 use kymo_symbols::Arch;
@@ -109,7 +109,7 @@ impl Worker {
             }
             let body = from + 8..from + size;
             let waits = self.waits.as_ref();
-            let id = waits.and_then(|waits| waits.complete(header, bytes.get_mut(body)?));
+            let wait = waits.and_then(|waits| waits.complete(header, bytes.get_mut(body)?));
             let start = to;
             let reduced = self.sample(ring, header, bytes, from);
             let has_frames = matches!(reduced, Some((_, true)));
@@ -122,9 +122,12 @@ impl Worker {
                     size
                 }
             };
-            match (id, &self.waits) {
-                (Some(Some(id)), _) => bytes[start + 8..start + 16].copy_from_slice(&id.to_le_bytes()),
-                (Some(None), Some(waits)) if has_frames => {
+            match (wait, &self.waits) {
+                (Some(WaitSample::Renamed(id)), _) => {
+                    bytes[start + 8..start + 16].copy_from_slice(&id.to_le_bytes());
+                }
+                (Some(WaitSample::OfOther), Some(waits)) => waits.clear_stack(&mut bytes[start..to]),
+                (Some(WaitSample::Wait), Some(waits)) if has_frames => {
                     waits.locate(&mut bytes[start..to], self.frames.first());
                 }
                 _ => {}

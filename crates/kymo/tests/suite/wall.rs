@@ -19,10 +19,14 @@ struct Waits {
 }
 
 fn record(folder: &str, modes: &[&str]) -> Option<Waits> {
+    record_with(folder, &[], modes)
+}
+
+fn record_with(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
     let file = fresh_folder(folder).join("wall.data");
     let program = build("waits.c", &[]);
-    let options = ["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "--", text(&program)];
-    let said = kymo().run([&options[..], modes].concat());
+    let options = ["record", "--wall", "-e", "cpu-clock", "-o", text(&file)];
+    let said = kymo().run([&options[..], more, &["--", text(&program)], modes].concat());
     if said.code == Some(77) {
         skip(folder, "priorities are not permitted here");
         return None;
@@ -78,7 +82,7 @@ fn is_about(found: u64, measured: u64, what: &str) {
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Program("cc")];
 
-/// Whether stacks of those that waited are recorded: from Linux 6.16 on.
+/// Whether all waits have the stacks of those that waited: from Linux 6.16 on.
 fn has_stacks() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
@@ -147,6 +151,21 @@ fn the_document_lists_every_key() {
     let mut found = BTreeSet::new();
     keys("", &waits.report(&[]), &mut found);
     assert_eq!(found, listed);
+}
+
+/// Checks that before Linux 6.16, where records are written at the switch, sums are the same, and that threads which wait
+/// again and again have their own stacks, not those of the threads that leave the CPU for them.
+#[test]
+fn stacks_that_are_written_before_the_wait() {
+    if require("wall::stacks_that_are_written_before_the_wait", &NEEDS).is_none() {
+        return;
+    }
+    let Some(waits) = record_with("wall-before", &["--wall-at-switch"], &["pipe"]) else { return };
+    let report = waits.report(&[]);
+    let all = waited(&report, "pipe", "reads_pipe") + waited(&report, "runnable", "reads_pipe");
+    is_about(all, waits.measured("pipe"), "the pipe");
+    let asleep = waited(&report, "timer", "sleeps");
+    assert!(asleep > 50_000_000, "the writer sleeps 150 ms: {report:#}");
 }
 
 /// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the sleep of the last.
@@ -307,19 +326,24 @@ fn sums(test: &str, threads: &str) {
     for line in said.stdout.lines() {
         let words: Vec<u64> =
             line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
-        let [tid, wall, run, ready, _] = words[..] else { panic!("{line}") };
+        let [tid, wall, run, ready, turns] = words[..] else { panic!("{line}") };
         let thread = known.get(&tid).unwrap_or_else(|| panic!("thread {tid} has no rows"));
         let state = |name: &str| thread["states"][name].as_u64().unwrap_or(0);
         let mine = [thread["total_ns"].as_u64().unwrap_or(0), state("running"), state("runnable")];
         for (sum, part) in found.iter_mut().zip(mine).chain(kernel.iter_mut().zip([wall, run, ready])) {
             *sum += part;
         }
+        // Each wait, and each time that it was ready, ends with a turn on a CPU, but for the last.
+        let count = |key: &str| thread[key].as_u64().unwrap_or(0);
+        assert_eq!(count("waits") + count("preemptions"), turns + 1, "{line}: {thread:#}");
         // From when it began to run to when the program looked, beside from when it was made to its end.
         assert!(mine[0] + 1_000_000 >= wall, "{line}: {thread:#}");
     }
     let off = |at: usize| found[at].abs_diff(kernel[at]) as f64 / kernel[at].max(1) as f64;
     let all = format!("wall, run and ready time: {found:?}, by the kernel {kernel:?}");
-    assert!(off(1) < 0.03 && off(2) < 0.03, "{all}");
+    assert!(off(2) < 0.01, "{all}");
+    // The kernel's account leaves out interrupts, and what the machine's host takes.
+    assert!(found[1] * 100 >= kernel[1] * 99 && off(1) < 0.2, "{all}");
     assert!(off(0) < 0.1, "{all}");
 }
 

@@ -17,7 +17,8 @@
 //!  sched_process_exec: a command that was held begins; a thread takes over the id of its process's first
 //! ```
 //! Before Linux 6.16 there is no tracepoint behind the switch. There `sched_switch` writes the
-//! record: as a sample of the thread that leaves, without a stack of the one that waited.
+//! record: as a sample of the thread that leaves. The stack of a wait is written when it begins, of
+//! threads whose last wait was long ([`WaitKind::Stack`]); whoever reads both puts them together.
 //!
 //! # Invariants
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
@@ -74,7 +75,7 @@ pub struct WaitOptions {
     /// comes with the thread's next record. Twice as many, if they are of waits of 10 ms and more.
     pub records_per_second: u32,
     /// Do without the tracepoint behind a switch, as before Linux 6.16.
-    pub no_stacks: bool,
+    pub not_behind: bool,
 }
 
 impl Default for WaitOptions {
@@ -83,7 +84,7 @@ impl Default for WaitOptions {
             long: Duration::from_micros(100),
             together: Duration::from_millis(1),
             records_per_second: 1500,
-            no_stacks: false,
+            not_behind: false,
         }
     }
 }
@@ -151,7 +152,7 @@ impl WaitTracer {
             throttle: ThrottleSource::Task,
         };
         let attach = |name, point: &CStr, program: &Program| attach(name, point, program, &types);
-        let behind = if options.no_stacks { None } else { behind(maps, &types)? };
+        let behind = if options.not_behind { None } else { behind(maps, &types)? };
         tracer.has_stacks = behind.is_some();
         // Who is made from here on is entered by its maker, before it can run.
         let mut links = Vec::new();
@@ -171,7 +172,7 @@ impl WaitTracer {
         Ok(tracer)
     }
 
-    /// Whether records come with the stack of the thread that waited; not before Linux 6.16.
+    /// Whether all records come with the stack of the thread that waited; not before Linux 6.16.
     pub fn has_stacks(&self) -> bool {
         self.has_stacks
     }
@@ -198,6 +199,7 @@ impl WaitTracer {
             ThreadState::Held => HELD,
         };
         put(entry::STATE, state as u64);
+        put(entry::LONG, 1);
         // Of such a wait it is not known which it is: an interruptible one.
         put(entry::TASK_STATE, u64::from(state == BLOCKED));
         self.threads.insert(&[key], &value).is_ok()

@@ -24,7 +24,9 @@ pub(super) mod entry {
     pub(in super::super) const RUNNABLE: i16 = 64;
     pub(in super::super) const WAITS: i16 = 72;
     pub(in super::super) const PREEMPTIONS: i16 = 80;
-    pub(in super::super) const WORDS: usize = 11;
+    /// Whether its last wait was long; 1 before the first one.
+    pub(in super::super) const LONG: i16 = 88;
+    pub(in super::super) const WORDS: usize = 12;
 }
 
 /// It has a CPU.
@@ -264,7 +266,7 @@ pub(super) fn switch(maps: WaitMaps, thresholds: Thresholds, directly: bool) -> 
     a.now();
     a.running_thread();
     a.thread_entry(maps, next);
-    a.leave(maps, thresholds.throttle, next, &mut wanted);
+    a.leave(maps, thresholds, directly, next, &mut wanted);
     a.place(next);
     a.thread_of(2, end, &mut wanted);
     a.thread_entry(maps, end);
@@ -278,7 +280,8 @@ impl Assembler {
     fn leave(
         &mut self,
         maps: WaitMaps,
-        throttle: ThrottleSource,
+        thresholds: Thresholds,
+        directly: bool,
         next: Label,
         wanted: &mut Vec<(usize, Member)>,
     ) {
@@ -304,9 +307,12 @@ impl Assembler {
         self.store64_imm(R7, entry::STATE, BLOCKED);
         self.and_imm(R2, ENDED);
         self.jump_unless(R2, 0, waits);
+        if directly {
+            self.write_stack(maps, thresholds, next);
+        }
         self.jump(next);
         self.place(preempted);
-        self.mark_throttled(throttle, next, wanted);
+        self.mark_throttled(thresholds.throttle, next, wanted);
         self.jump(next);
         self.place(waits);
         self.scratch(maps.switch_scratch, next);
@@ -316,6 +322,24 @@ impl Assembler {
         self.add_one(maps.counts, LOST, INDEX);
         self.place(told);
         self.remove(maps.threads, TID);
+    }
+
+    /// Writes the stack of the thread of the entry at R7, which leaves its CPU at R8 and will wait as
+    /// long as the last time.
+    fn write_stack(&mut self, maps: WaitMaps, thresholds: Thresholds, end: Label) {
+        self.load64(R1, R7, entry::LONG);
+        self.jump_if(R1, 0, end);
+        self.scratch(maps.switch_scratch, end);
+        self.mov_imm(R5, 0);
+        self.spend(thresholds, end);
+        self.store32_imm(R9, at::KIND, WaitKind::Stack as i32);
+        self.load64(R1, FP, TID);
+        self.store32(R9, at::TID, R1);
+        self.load64(R1, R7, entry::PID);
+        self.store32(R9, at::PID, R1);
+        self.write_record(maps);
+        self.jump_if(R0, 0, end);
+        self.add_one(maps.counts, LOST, INDEX);
     }
 
     /// The state of the entry at R7, whose task is the tracepoint's second argument, says if that has
@@ -365,8 +389,10 @@ impl Assembler {
         self.sub(R4, R5);
         self.store64(FP, RUNNABLE_NS, R4);
         self.store64(FP, OTHER, R9);
+        self.store64_imm(R7, entry::LONG, 1);
         self.mov_imm64(R1, thresholds.long_ns);
         self.jump_on(Compare::GreaterEqual, R9, R1, tell);
+        self.store64_imm(R7, entry::LONG, 0);
         self.load64(R1, R7, entry::BLOCKED);
         self.load64(R2, R7, entry::RUNNABLE);
         self.add(R1, R2);
@@ -524,6 +550,7 @@ pub(super) fn newtask(maps: WaitMaps) -> Program {
     }
     a.store64(FP, VALUE + entry::SINCE, R8);
     a.store64_imm(FP, VALUE + entry::STATE, READY);
+    a.store64_imm(FP, VALUE + entry::LONG, 1);
     a.store64(FP, VALUE + entry::PID, R7);
     a.set(maps.threads, TID, VALUE, 0);
     a.jump_if(R0, 0, known);

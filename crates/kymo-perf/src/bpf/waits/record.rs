@@ -39,6 +39,9 @@ pub enum WaitKind {
     End = 2,
     /// A thread is woken that has waited long: the sample is that of the one that wakes it.
     Wakeup = 3,
+    /// A thread leaves its CPU, whose wait before was long: the stack of a wait that is told later
+    /// (before Linux 6.16).
+    Stack = 4,
 }
 
 /// Where a thread's time went since its last record.
@@ -119,6 +122,7 @@ impl WaitRecord {
             1 => WaitKind::Wait,
             2 => WaitKind::End,
             3 => WaitKind::Wakeup,
+            4 => WaitKind::Stack,
             _ => return None,
         };
         Some(WaitRecord {

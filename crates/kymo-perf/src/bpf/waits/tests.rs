@@ -6,10 +6,10 @@ use kymo_testing::skip;
 /// Checks that the kernel accepts all programs, with and without the tracepoint behind the switch.
 #[test]
 fn programs_load() {
-    for no_stacks in [false, true] {
-        let tracer = WaitTracer::start(None, &WaitOptions { no_stacks, ..WaitOptions::default() });
+    for not_behind in [false, true] {
+        let tracer = WaitTracer::start(None, &WaitOptions { not_behind, ..WaitOptions::default() });
         match tracer {
-            Ok(tracer) => assert!(!(no_stacks && tracer.has_stacks())),
+            Ok(tracer) => assert!(!(not_behind && tracer.has_stacks())),
             Err(error @ BpfError::Load { .. }) => panic!("{error}"),
             Err(error) => return skip("bpf::waits::programs_load", error.to_string()),
         }
@@ -36,7 +36,7 @@ fn records() {
     assert_eq!((raw.len() + 4) % 8, 0);
     assert_eq!((WaitRecord::parse(&raw), record.off_cpu_ns()), (Some(record), 1320));
     assert_eq!(WaitRecord::parse(&raw[..111]), None);
-    raw[record::at::KIND as usize] = 4;
+    raw[record::at::KIND as usize] = 5;
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
     assert_eq!(most.off_cpu_ns(), u64::MAX);

@@ -171,6 +171,9 @@ pub(crate) struct RecordArgs {
     /// thread without remainder.
     #[arg(long, conflicts_with_all = ["raw_stacks", "user_regs", "overwrite", "snapshot", "per_thread", "no_samples", "stat"])]
     pub(crate) wall: bool,
+    /// With --wall: do without the tracepoint behind a switch, as before Linux 6.16 (for tests)
+    #[arg(long, hide = true, requires = "wall")]
+    pub(crate) wall_at_switch: bool,
     /// With --wall: waits from this length on are recorded one by one, shorter ones together
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "wall", default_value = "100us")]
     pub(crate) min: Duration,

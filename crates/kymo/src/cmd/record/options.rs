@@ -74,7 +74,11 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         ring_pages: args.ring_pages,
         data: args.data,
         switch_events: args.switch_events || args.latency,
-        waits: args.wall.then(|| WaitOptions { long: args.min, ..WaitOptions::default() }),
+        waits: args.wall.then(|| WaitOptions {
+            long: args.min,
+            not_behind: args.wall_at_switch,
+            ..WaitOptions::default()
+        }),
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,
