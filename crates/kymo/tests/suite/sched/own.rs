@@ -48,8 +48,8 @@ fn counts_are_those_of_the_kernel() {
             );
         };
         close(&latency["runtime_ns"], run);
-        // The kernel takes interrupts, and what the host has stolen, from a thread's run time; between
-        // switches they are.
+        // The kernel takes interrupts, and what the host has stolen, from a thread's run time;
+        // between switches they are.
         let between = stats["rq_cpu_time_ns"].as_u64().expect("a time");
         assert!(between * 100 >= run * 99, "{line}: {stats}");
         close(&stats["run_delay_ns"], delay);
@@ -83,8 +83,8 @@ fn switch_records() {
     assert!(map.stdout.lines().count() > 50, "{}", map.stdout);
 }
 
-/// Checks switch records of single tasks, made by perf: three threads, their preemptions, and that a
-/// map needs CPUs.
+/// Checks switch records of single tasks, made by perf: three threads, their preemptions, and that
+/// a map needs CPUs.
 #[test]
 fn switch_records_of_tasks() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/switch.data");
