@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(tids, [8, 9, 7]);
     }
 
-    /// Checks that the first that is seen of a thread, when it gets a CPU, is a delay of 0, or since
-    /// the kernel has accounted for it first, as in perf.
+    /// Checks that the first that is seen of a thread, when it gets a CPU, is a delay of 0, or
+    /// since the kernel has accounted for it first, as in perf.
     #[test]
     fn first_seen() {
         let accounted = event(3, 0, SchedEventKind::Runtime { tid: 8, runtime_ns: 2 });
