@@ -133,8 +133,6 @@ pub struct Latency {
 struct Delays {
     switched_ns: u64,
     accounted_ns: u64,
-    /// When the kernel first accounted for it.
-    first_accounted_ns: Option<u64>,
     switches: u64,
     delay_ns: u64,
     max: Option<(u64, u64)>,
@@ -197,7 +195,6 @@ impl LatencyCollector {
             Step::Accounted { thread } => {
                 if let SchedEventKind::Runtime { runtime_ns, .. } = event.kind {
                     let delays = self.of(thread);
-                    delays.first_accounted_ns.get_or_insert(now);
                     delays.accounted_ns = delays.accounted_ns.saturating_add(runtime_ns);
                 }
             }
@@ -206,16 +203,11 @@ impl LatencyCollector {
         }
     }
 
-    /// As perf: a thread that was not seen before has waited since now, or since the kernel first
-    /// accounted for it.
+    /// As perf: the first that is seen of a thread, when it gets a CPU, is a delay of 0.
     fn got_cpu(&mut self, into: &Arrival, now: u64) {
-        let delays = self.of(into.thread);
-        let ready = match into.is_first {
-            true => Some(delays.first_accounted_ns.map_or(now, |first| first.min(now))),
-            false => into.wait.ready_ns,
-        };
+        let ready = if into.is_first { Some(now) } else { into.wait.ready_ns };
         if let Some(ready) = ready {
-            delays.add(ready, now);
+            self.of(into.thread).add(ready, now);
         }
     }
 
@@ -318,15 +310,15 @@ mod tests {
         assert_eq!(tids, [8, 9, 7]);
     }
 
-    /// Checks that the first that is seen of a thread, when it gets a CPU, is a delay of 0, or
-    /// since the kernel has accounted for it first, as in perf.
+    /// Checks that the first that is seen of a thread, when it gets a CPU, is a delay of 0, as in
+    /// perf; but not since the kernel has accounted for it, as in perf: it may have slept.
     #[test]
     fn first_seen() {
         let accounted = event(3, 0, SchedEventKind::Runtime { tid: 8, runtime_ns: 2 });
-        let rows =
-            of(&[accounted, switch(5, 0, 0, 'R', 7), switch(6, 0, 7, 'S', 8)], true, &[LatencyKey::Max]);
+        let events = [accounted, switch(5, 0, 0, 'R', 7), switch(6, 0, 7, 'S', 8)];
+        let rows = of(&events, true, &[LatencyKey::Max]).rows;
         let delays: Vec<(i32, u64, u64)> =
-            rows.rows.iter().map(|row| (row.tid, row.switches, row.delay_ns)).collect();
-        assert_eq!(delays, [(8, 1, 3), (7, 1, 0)]);
+            rows.iter().map(|row| (row.tid, row.switches, row.delay_ns)).collect();
+        assert_eq!(delays, [(8, 1, 0), (7, 1, 0)]);
     }
 }
