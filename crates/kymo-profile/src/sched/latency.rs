@@ -133,8 +133,6 @@ pub struct Latency {
 struct Delays {
     switched_ns: u64,
     accounted_ns: u64,
-    /// When the kernel first accounted for it.
-    first_accounted_ns: Option<u64>,
     switches: u64,
     delay_ns: u64,
     max: Option<(u64, u64)>,
@@ -197,7 +195,6 @@ impl LatencyCollector {
             Step::Accounted { thread } => {
                 if let SchedEventKind::Runtime { runtime_ns, .. } = event.kind {
                     let delays = self.of(thread);
-                    delays.first_accounted_ns.get_or_insert(now);
                     delays.accounted_ns = delays.accounted_ns.saturating_add(runtime_ns);
                 }
             }
@@ -206,16 +203,11 @@ impl LatencyCollector {
         }
     }
 
-    /// As perf: a thread that was not seen before has waited since now, or since the kernel first
-    /// accounted for it.
+    /// As perf: the first that is seen of a thread, when it gets a CPU, is a delay of 0.
     fn got_cpu(&mut self, into: &Arrival, now: u64) {
-        let delays = self.of(into.thread);
-        let ready = match into.is_first {
-            true => Some(delays.first_accounted_ns.map_or(now, |first| first.min(now))),
-            false => into.wait.ready_ns,
-        };
+        let ready = if into.is_first { Some(now) } else { into.wait.ready_ns };
         if let Some(ready) = ready {
-            delays.add(ready, now);
+            self.of(into.thread).add(ready, now);
         }
     }
 
@@ -276,4 +268,57 @@ pub fn latency(
         Ok(())
     })?;
     Ok((collector.finish(SchedSources::of(recording), options), summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{event, name, switch, wake};
+    use super::*;
+
+    fn of(events: &[SchedEvent], per_thread: bool, keys: &[LatencyKey]) -> Latency {
+        let mut collector = LatencyCollector::default();
+        events.iter().for_each(|event| collector.add(event));
+        let options = LatencyOptions { per_thread, keys: keys.to_vec() };
+        collector.finish(SchedSources::default(), &options)
+    }
+
+    /// Checks that threads of one name are one row, with the longest delay of all, that a name
+    /// without a delay has none, and the order of rows that are equal by their keys.
+    #[test]
+    fn rows() {
+        let events = [
+            name(7, "a"),
+            name(8, "a"),
+            name(9, "b"),
+            name(5, "never"),
+            wake(10, 0, 7),
+            wake(11, 0, 8),
+            wake(12, 0, 9),
+            switch(20, 0, 0, 'R', 7),
+            switch(30, 0, 7, 'S', 8),
+            switch(40, 0, 8, 'R', 9),
+            switch(46, 0, 9, 'S', 8),
+        ];
+        let merged = of(&events, false, &LatencyKey::DEFAULT);
+        let row = &merged.rows[1];
+        assert_eq!((&*row.task, row.threads, row.switches, row.delay_ns), ("a", 2, 3, 10 + 19 + 6));
+        assert_eq!((row.max_delay_ns, row.max_delay_start_ns, row.max_delay_end_ns), (19, 11, 30));
+        assert_eq!((row.runtime_ns, row.average_delay_ns()), (20, Some(11)));
+        assert_eq!((merged.rows.len(), merged.switches), (2, 4));
+        let threads = of(&events, true, &[LatencyKey::Switch]);
+        let tids: Vec<i32> = threads.rows.iter().map(|row| row.tid).collect();
+        assert_eq!(tids, [8, 9, 7]);
+    }
+
+    /// Checks that the first that is seen of a thread, when it gets a CPU, is a delay of 0, as in
+    /// perf; but not since the kernel has accounted for it, as in perf: it may have slept.
+    #[test]
+    fn first_seen() {
+        let accounted = event(3, 0, SchedEventKind::Runtime { tid: 8, runtime_ns: 2 });
+        let events = [accounted, switch(5, 0, 0, 'R', 7), switch(6, 0, 7, 'S', 8)];
+        let rows = of(&events, true, &[LatencyKey::Max]).rows;
+        let delays: Vec<(i32, u64, u64)> =
+            rows.iter().map(|row| (row.tid, row.switches, row.delay_ns)).collect();
+        assert_eq!(delays, [(8, 1, 0), (7, 1, 0)]);
+    }
 }

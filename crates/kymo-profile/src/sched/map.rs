@@ -1,5 +1,5 @@
 //! Which thread ran on which CPU: a line for each switch, a cell for each CPU.
-use super::event::{SchedEvent, SchedEventKind};
+use super::event::SchedEvent;
 use super::replay::{Replay, Step, ThreadIndex};
 use super::stream::{CPUS_MAX, SchedSummary, read_events};
 use kymo_data::{ReadError, Recording};
@@ -69,7 +69,6 @@ pub fn map<E: From<ReadError>>(
     options: &MapOptions,
     mut each: impl FnMut(&MapLine, &Replay) -> Result<(), E>,
 ) -> Result<SchedSummary, E> {
-    // Not those that could be: perf 7.2 writes one too many.
     let columns = recording.features.nr_cpus.map_or(0, |cpus| cpus.online.min(CPUS_MAX));
     let mut walk = MapWalk::new(options, columns);
     read_events(recording, false, |event, _| {
@@ -88,6 +87,8 @@ struct MapWalk<'a> {
     columns: u32,
     /// Columns of a compact map, in the order in which they appeared.
     seen: Vec<u32>,
+    /// Of each CPU: whether it is among them.
+    is_seen: Vec<bool>,
     /// Of each CPU: what runs there.
     current: Vec<Option<ThreadIndex>>,
     short_names: Vec<Option<ShortName>>,
@@ -107,6 +108,7 @@ impl MapWalk<'_> {
             replay: Replay::default(),
             columns,
             seen: Vec::new(),
+            is_seen: Vec::new(),
             current: Vec::new(),
             short_names: Vec::new(),
             given: 0,
@@ -119,7 +121,6 @@ impl MapWalk<'_> {
     fn lines(&mut self, event: &SchedEvent) -> Vec<MapLine> {
         let step = self.replay.apply(event);
         let (Step::Switched { out, into }, Some(cpu)) = (step, event.cpu) else { return Vec::new() };
-        let SchedEventKind::Switch { .. } = event.kind else { return Vec::new() };
         let is_new_cpu = self.see_cpu(cpu);
         let into = into.map(|into| into.thread);
         self.current[cpu as usize] = into;
@@ -149,14 +150,16 @@ impl MapWalk<'_> {
     /// Notes a CPU: whether it is the first time in a compact map.
     fn see_cpu(&mut self, cpu: u32) -> bool {
         self.columns = self.columns.max(cpu + 1);
-        if self.current.len() <= cpu as usize {
-            self.current.resize(cpu as usize + 1, None);
+        let at = cpu as usize;
+        if self.current.len() <= at {
+            self.current.resize(at + 1, None);
+            self.is_seen.resize(at + 1, false);
         }
-        let is_new = self.options.compact && !self.seen.contains(&cpu);
+        let is_new = !std::mem::replace(&mut self.is_seen[at], true);
         if is_new {
             self.seen.push(cpu);
         }
-        is_new
+        is_new && self.options.compact
     }
 
     fn cells(&self) -> Vec<MapCell> {

@@ -24,6 +24,34 @@
 //! - **S4** A number of a task that the kernel uses again is another thread.
 //! - **S5** Counts are those of `perf sched` for the same file; the differences are in the book
 //!   (`docs/reference/sched.md`).
+//!
+//! # Example
+//! How long each thread of a recording ran, from the stream and the replay.
+//!
+//! ```
+//! use kymo_data::ReadError;
+//! use kymo_profile::sched::{Replay, Step, read_events};
+//! use std::{collections::BTreeMap, sync::Arc};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/switch.data");
+//! let recording = kymo_data::Recording::open(Arc::new(std::fs::File::open(path)?), Vec::new())?;
+//! let (mut replay, mut run_ns) = (Replay::default(), BTreeMap::new());
+//! let summary = read_events(&recording, false, |event, _| -> Result<(), ReadError> {
+//!     if let Step::Switched { out: Some(out), .. } = replay.apply(event)
+//!         && let Some(from_ns) = out.from_ns
+//!     {
+//!         *run_ns.entry(out.thread).or_insert(0) += event.time_ns - from_ns;
+//!     }
+//!     Ok(())
+//! })?;
+//! for (thread, run_ns) in &run_ns {
+//!     println!("{}: {run_ns} ns", replay.thread(*thread).shown_name());
+//! }
+//! assert!(summary.remarks().is_empty() && run_ns.len() > 2);
+//! # Ok(())
+//! # }
+//! ```
 
 mod chains;
 mod decode;

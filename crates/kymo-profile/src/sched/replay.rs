@@ -368,8 +368,8 @@ impl Replay {
         }
     }
 
-    /// The thread that ran where the event was recorded. One that has ended has no numbers any more:
-    /// then it is what the last switch has told.
+    /// The thread that ran where the event was recorded. One that has ended has no numbers any
+    /// more: then it is what the last switch has told.
     fn doer(&mut self, event: &SchedEvent) -> Option<ThreadIndex> {
         match event.current {
             Some(ids) => Some(self.find_or_new(ids.tid, event.cpu)),

@@ -113,7 +113,7 @@ impl SchedSummary {
         }
         if self.malformed > 0 {
             remarks.push(format!(
-                "{} events of the scheduler are cut off or name a CPU beyond {CPUS_MAX}: they are left out",
+                "{} events of the scheduler are cut off or name a CPU from {CPUS_MAX} on: they are left out",
                 self.malformed
             ));
         }
@@ -127,8 +127,9 @@ impl SchedSummary {
     }
 }
 
-/// CPUs that a recording may name: nothing is allocated for others.
-pub const CPUS_MAX: u32 = 1 << 16;
+/// CPUs that a recording may name, as many as a kernel can be built for: nothing is allocated for
+/// others.
+pub const CPUS_MAX: u32 = 1 << 13;
 
 /// Reads all events in order of time. `each` gets the event, and with `samples` the sample that a
 /// switch was read from.

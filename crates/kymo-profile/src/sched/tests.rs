@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-fn event(time_ns: u64, cpu: u32, kind: SchedEventKind) -> SchedEvent {
+pub(super) fn event(time_ns: u64, cpu: u32, kind: SchedEventKind) -> SchedEvent {
     SchedEvent { time_ns, cpu: Some(cpu), current: None, kind }
 }
 
-fn switch(time_ns: u64, cpu: u32, prev: i32, letter: char, next: i32) -> SchedEvent {
+pub(super) fn switch(time_ns: u64, cpu: u32, prev: i32, letter: char, next: i32) -> SchedEvent {
     let state = OutState { letter, preempted: false };
     let name = TaskName::default();
     let prev = Some(SwitchedOut { tid: prev, name, state, priority: 120 });
@@ -18,13 +18,13 @@ fn switch(time_ns: u64, cpu: u32, prev: i32, letter: char, next: i32) -> SchedEv
     event(time_ns, cpu, SchedEventKind::Switch { prev, next })
 }
 
-fn wake(time_ns: u64, cpu: u32, tid: i32) -> SchedEvent {
+pub(super) fn wake(time_ns: u64, cpu: u32, tid: i32) -> SchedEvent {
     let (step, name) = (WakeupStep::Waking, TaskName::default());
     let kind = SchedEventKind::Wakeup { step, tid, name, target_cpu: Some(cpu), in_interrupt: false };
     event(time_ns, cpu, kind)
 }
 
-fn name(tid: i32, text: &str) -> SchedEvent {
+pub(super) fn name(tid: i32, text: &str) -> SchedEvent {
     let ids = TaskIds { pid: tid, tid };
     SchedEvent {
         cpu: None,

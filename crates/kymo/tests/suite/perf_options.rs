@@ -99,7 +99,7 @@ fn sched() {
         };
         for view in ["latency", "timehist", "map"] {
             let there = of_perf(&perf, &["sched", view]);
-            assert!(there.len() > 5, "{suite}: {there:?}");
+            assert!(there.len() >= 3, "{suite}: {there:?}");
             let missing: Vec<&String> = there.difference(&own).collect();
             assert!(
                 missing.is_empty(),
