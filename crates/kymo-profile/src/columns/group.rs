@@ -29,7 +29,8 @@ impl Columns {
         let pieces: Vec<Range<usize>> =
             rows.clone().step_by(step).map(|start| start..rows.end.min(start + step)).collect();
         let parts = pool::map(&pieces, |piece| numbers.count(piece.clone(), latency));
-        let mut groups = Groups::default();
+        let most = parts.iter().map(Vec::len).max().unwrap_or(0);
+        let mut groups = Groups::with_capacity_and_hasher(most, Default::default());
         for (key, count) in parts.into_iter().flatten() {
             *groups.entry(key).or_default() += count;
         }

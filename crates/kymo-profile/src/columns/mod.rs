@@ -30,6 +30,19 @@
 //! Times take 8 bytes for each row. Every other column takes 0, 1, 2, 4 or 8: what its largest
 //! number needs, and nothing where all rows have one number ([`Narrow`]). So a column costs nothing
 //! where a recording has nothing to tell (a single event, a fixed period, no weights).
+//!
+//! A generated recording of 10 million samples (4 CPUs, 64 threads, 20,000 stacks, periods that
+//! vary) takes 16 bytes a row, and 27 while rows are put in order; 100 million take the same. A row
+//! of `{a,b}:S` or with weights takes up to 8 more for each of those columns. In files whose times
+//! are in no order at all, the order takes some 50 bytes a row more.
+//!
+//! # Why tables are counted while reading
+//! [`load`](crate::load) has one path for both: a sample becomes a [`Row`], which is counted at
+//! once or kept here. Columns and a group-by cost less CPU time than the hash table of counts (7.0
+//! against 8.1 s for 10 million samples, 58 against 77 s for 100 million). But they hold 276 MB and
+//! 2.7 GB where counting holds 25 MB ([run](../../../../bench/runs/2026-11-26-columns.txt)). So a
+//! table, which asks nothing of single samples, is counted while reading, and its memory grows with
+//! what is distinct.
 #[cfg(test)]
 mod tests;
 

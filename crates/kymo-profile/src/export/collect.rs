@@ -26,7 +26,7 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
     let shown = loaded.columns.as_ref().map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
     let mut export = ExportProfile {
         loss: loss(loaded),
-        intervals: intervals(loaded, &shown),
+        intervals: intervals(loaded),
         notes: profile.notes.clone(),
         ..facts(recording, source, range)
     };
@@ -235,39 +235,36 @@ fn loss(loaded: &Loaded) -> Vec<Loss> {
         .collect()
 }
 
-/// Where records were lost: from the CPU's last sample before the loss, where all samples are at hand, to the moment
-/// when the kernel could tell. Losses close to each other become one stretch: more than these cannot be seen.
-fn intervals(loaded: &Loaded, shown: &ThinRows) -> Vec<Interval> {
-    let (first, last) = loaded.time_range.unwrap_or((0, 0));
-    let mut stretches: Vec<Interval> = loaded
-        .counts
-        .lost_at
-        .iter()
-        .map(|loss| Interval {
-            kind: IntervalKind::Loss,
-            start_ns: loss.time_ns,
-            end_ns: loss.time_ns,
-            count: loss.lost,
-        })
-        .collect();
-    if shown.stride == 1 {
-        let mut samples: FxHashMap<u32, Vec<u64>> = FxHashMap::default();
-        if let Some(columns) = &loaded.columns {
-            for (row, time) in columns.time().iter().enumerate() {
-                samples.entry(columns.get(RowField::Cpu, row) as u32).or_default().push(*time);
-            }
+/// Where records were lost: from the CPU's last sample before the loss to the moment when the kernel
+/// could tell. Of a profile without columns, from its first sample.
+fn stretches(loaded: &Loaded) -> Vec<Interval> {
+    let first = loaded.time_range.map_or(0, |(first, _)| first);
+    // Losses and rows are ordered by time, so one walk over both is enough.
+    let mut rows = loaded.columns.iter().flat_map(|columns| {
+        columns.time().iter().enumerate().map(|(row, time)| (*time, columns.get(RowField::Cpu, row) as u32))
+    });
+    let mut next = rows.next();
+    let mut latest: FxHashMap<u32, u64> = FxHashMap::default();
+    let mut stretches = Vec::with_capacity(loaded.counts.lost_at.len());
+    for loss in &loaded.counts.lost_at {
+        while let Some((time, cpu)) = next.filter(|(time, _)| *time < loss.time_ns) {
+            latest.insert(cpu, time);
+            next = rows.next();
         }
-        for (stretch, loss) in stretches.iter_mut().zip(&loaded.counts.lost_at) {
-            // Rows are ordered by time.
-            let times = samples.get(&loss.cpu).map_or(&[][..], Vec::as_slice);
-            let before = times.partition_point(|&time| time < loss.time_ns);
-            stretch.start_ns = if before > 0 { times[before - 1] } else { first.min(loss.time_ns) };
-        }
-        stretches.sort_unstable_by_key(|s| (s.start_ns, s.end_ns));
+        let start_ns = latest.get(&loss.cpu).copied().unwrap_or(first.min(loss.time_ns));
+        let kind = IntervalKind::Loss;
+        stretches.push(Interval { kind, start_ns, end_ns: loss.time_ns, count: loss.lost });
     }
+    stretches.sort_unstable_by_key(|s| (s.start_ns, s.end_ns));
+    stretches
+}
+
+/// The stretches of losses; those close to each other are one: more than these cannot be seen.
+fn intervals(loaded: &Loaded) -> Vec<Interval> {
+    let (first, last) = loaded.time_range.unwrap_or((0, 0));
     let close = (last - first) / MOST_MARKS;
     let mut marks: Vec<Interval> = Vec::new();
-    for stretch in stretches {
+    for stretch in stretches(loaded) {
         match marks.last_mut() {
             Some(mark) if stretch.start_ns.saturating_sub(mark.end_ns) <= close => {
                 mark.end_ns = mark.end_ns.max(stretch.end_ns);
@@ -277,4 +274,41 @@ fn intervals(loaded: &Loaded, shown: &ThinRows) -> Vec<Interval> {
         }
     }
     marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::tests::{Shape, recording};
+    use crate::load::{LoadOptions, load};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Checks that a stretch of losses begins with the last sample of the CPU before the loss,
+        /// which a search of all samples finds.
+        #[test]
+        fn losses_begin_at_the_last_sample(choices in proptest::collection::vec(any::<u64>(), 0..300)) {
+            let shape = Shape {
+                events: 1, time: true, all: true, cpu: true, period: true, chains: false, read: false, fat: 0,
+                directory: false,
+            };
+            let options = LoadOptions { columns: true, ..LoadOptions::default() };
+            let loaded = load(&recording(&shape, &choices), &options, &|_, _, _| {}).expect("readable");
+            let columns = loaded.columns.as_ref().expect("columns were asked for");
+            let rows: Vec<_> = (0..columns.len()).map(|row| columns.row(row)).collect();
+            let first = loaded.time_range.map_or(0, |(first, _)| first);
+            let mut expected: Vec<_> = (loaded.counts.lost_at.iter())
+                .map(|loss| {
+                    let before = rows.iter().filter(|row| row.cpu == loss.cpu && row.time_ns < loss.time_ns);
+                    let start = before.map(|row| row.time_ns).max().unwrap_or(first.min(loss.time_ns));
+                    (start, loss.time_ns, loss.lost)
+                })
+                .collect();
+            let mut found: Vec<_> =
+                stretches(&loaded).iter().map(|s| (s.start_ns, s.end_ns, s.count)).collect();
+            expected.sort_unstable();
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
 }

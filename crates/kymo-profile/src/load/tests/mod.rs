@@ -11,7 +11,7 @@ use crate::resolve::{ResolveOptions, Resolver, walk_chain};
 use crate::timeline::{Mapping, Modules};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use proptest::prelude::*;
-use simulate::KERNEL;
+use simulate::{KERNEL, damaged};
 pub(crate) use simulate::{Shape, recording, shape};
 use std::collections::BTreeMap;
 
@@ -213,18 +213,21 @@ proptest! {
             prop_assert!(in_order(workers) == one, "{} workers", workers);
         }
     }
+}
 
+proptest! {
     /// Checks that counting while reading and counting columns come to the same, whatever is asked
-    /// for.
+    /// for, also where bytes of the file are damaged.
     #[test]
     fn counted_at_once_or_afterwards(
         shape in shape(),
         choices in choices(300),
         options in options(),
         time_quantum_ns in 0..20u64,
+        damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..20),
         workers in 1..4usize,
     ) {
-        let recording = recording(&shape, &choices);
+        let Some(recording) = damaged(&shape, &choices, &damage) else { return Ok(()) };
         let of = |columns| {
             let dims = Dims { time_quantum_ns, ..options.dims };
             let loaded = load_with(&recording, &LoadOptions { columns, dims, ..options.clone() }, workers);
@@ -238,6 +241,11 @@ proptest! {
                     (key, extra, chain.maps, chain.mode, chain.ip, words, *count)
                 })
                 .collect();
+            if let Some(kept) = &loaded.columns {
+                let samples: u64 = loaded.totals.iter().map(|total| total.samples).sum();
+                assert_eq!(kept.len() as u64, samples, "each sample is a row");
+                assert!(kept.time().is_sorted(), "rows are by time");
+            }
             (groups, loaded.totals, loaded.single_threaded, loaded.time_range, loaded.counts)
         };
         prop_assert_eq!(of(false), of(true));
