@@ -84,8 +84,15 @@ impl Observer {
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
         if let Some((event, options)) = plan.wait_event.zip(plan.options.waits.as_ref()) {
-            let waits = Waits::start(event, observer.follower.as_ref(), options);
-            observer.waits = Some(waits.map_err(|error| error.to_string())?);
+            match Waits::start(event, observer.follower.as_ref(), options) {
+                Ok(waits) => observer.waits = Some(waits),
+                Err(error) => {
+                    plan.give_up_waits(error);
+                    if plan.scope != Scope::Filtered {
+                        observer.follower = None;
+                    }
+                }
+            }
         }
         if plan.options.overload == Overload::Pause && plan.observe_command && observer.cgroup.is_none() {
             observer.pen = pen(&plan.observed.tasks)

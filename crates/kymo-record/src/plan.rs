@@ -104,9 +104,7 @@ impl RecordingPlan {
             options.waits = None;
             options.switch_events = true;
             let hint = reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-            notes.push(format!(
-                "--wall records context switches only, so that it is known how long threads wait, but not for what, nor who wakes them: {reason}{hint}"
-            ));
+            notes.push(only_switches(&format!("{reason}{hint}")));
         }
         if options.scope == Some(Scope::ThreadCpu) {
             // That is what it means.
@@ -237,6 +235,15 @@ impl RecordingPlan {
         self.set_scope(self.scope);
     }
 
+    /// Waits cannot be traced after all: context switches are recorded.
+    pub(crate) fn give_up_waits(&mut self, reason: impl fmt::Display) {
+        self.options.waits = None;
+        self.options.switch_events = true;
+        self.late_notes.push(only_switches(&reason.to_string()));
+        let filtered = self.scope == Scope::Filtered;
+        self.set_scope(if filtered { Scope::Inherit } else { self.scope });
+    }
+
     /// Whether there is a scope to fall back to.
     pub(crate) fn has_other_scope(&self) -> bool {
         let others = self.scopes.iter().filter(|choice| choice.scope != self.scope);
@@ -359,6 +366,13 @@ impl RecordingPlan {
             event.attr.wakeup_watermark = if event.immediate { side_watermark } else { watermark };
         }
     }
+}
+
+/// What a recording without traced waits tells of them.
+fn only_switches(reason: &str) -> String {
+    format!(
+        "--wall records context switches only, so that it is known how long threads wait, but not for what, nor who wakes them: {reason}"
+    )
 }
 
 fn clamp(options: &Options, notes: &mut Vec<String>) -> Result<Rate, PlanError> {

@@ -41,8 +41,8 @@ mod tests;
 pub use record::{ShortWaits, WaitKind, WaitRecord};
 
 use super::attach::attach_raw_program;
-use super::available::available;
-use super::error::BpfError;
+use super::available::{Unavailable, available};
+use super::error::{BpfError, version};
 use super::follow::Follower;
 use super::program::Program;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
@@ -120,6 +120,11 @@ impl WaitTracer {
     /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.
     pub fn start(followed: Option<&Follower>, options: &WaitOptions) -> Result<WaitTracer, BpfError> {
         available().map_err(BpfError::Unavailable)?;
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        if version(&release).is_some_and(|version| version < (5, 18)) {
+            let words = "before Linux 5.18 the kernel does not tell programs why a thread leaves its CPU";
+            return Err(BpfError::Unavailable(Unavailable::Refused(words.into())));
+        }
         let types = TaskTypes::load().map_err(BpfError::Types)?;
         let refused = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let name = sys::name("kymo_waits");
