@@ -3,8 +3,8 @@
 //! `cargo run --release -p kymo-profile --example columns_scale -- FOLDER [ROUNDS [SAMPLES...]]`
 //!
 //! Makes recordings in FOLDER (96 bytes a sample; `--make FILE SAMPLES` makes one only), reads each
-//! in turns with columns and without, and removes it. Every reading is a process of its own, so that
-//! peak memory is that of one reading. Every measurement is printed, medians last.
+//! in turns with columns and without, and removes it. Every reading is a process of its own, so
+//! that peak memory is that of one reading. Every measurement is printed, medians last.
 use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, SampleId, abi, build};
 use kymo_profile::load::{Dims, LoadOptions, load};
 use rustix::time::{ClockId, clock_gettime};

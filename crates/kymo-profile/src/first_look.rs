@@ -44,7 +44,8 @@ pub struct FirstLook {
     pub nameless: Option<String>,
 }
 
-/// Looks at the event with most samples, those of waits not counted; both lists have up to `count` functions.
+/// Looks at the event with most samples, those of waits not counted; both lists have up to `count`
+/// functions.
 pub fn first_look(profile: &Profile, events: &[Event], count: usize) -> FirstLook {
     // Of several events the one with most samples is what the recording is about.
     let totals = &profile.loaded.totals;

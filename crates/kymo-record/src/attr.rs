@@ -182,8 +182,8 @@ pub(crate) fn python(options: &Options, common: &Common) -> Request {
     Request::new("python", written_by_programs(options, common))
 }
 
-/// An event that takes what is told of waits, with the stack of the thread that waited or of the one
-/// that wakes it.
+/// An event that takes what is told of waits, with the stack of the thread that waited or of the
+/// one that wakes it.
 pub(crate) fn waits(options: &Options, common: &Common) -> Request {
     let mut attr = written_by_programs(options, common);
     attr.sample_type |= Perf::SAMPLE_CPU | Perf::SAMPLE_PERIOD;

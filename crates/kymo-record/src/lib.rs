@@ -128,6 +128,7 @@ pub use coverage::{Coverage, RingCoverage};
 pub use disk::{Silence, WriteError, watch_for_silence};
 pub use error::{PlanError, RecordError};
 pub use finish::Summary;
+pub use kymo_perf::bpf::WaitOptions;
 pub use options::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,
     Synthesis, TargetSpec, Tracking,

@@ -219,8 +219,8 @@ pub struct Options {
     pub data: bool,
     /// Context switch records.
     pub switch_events: bool,
-    /// Where threads wait: what they wait for, for how long, and who wakes them. It needs programs in
-    /// the kernel, and [`Scope::Filtered`] or whole CPUs.
+    /// Where threads wait: what they wait for, for how long, and who wakes them. It needs programs
+    /// in the kernel, and [`Scope::Filtered`] or whole CPUs.
     pub waits: Option<WaitOptions>,
     /// Further fields of samples.
     pub fields: SampleFields,

@@ -254,7 +254,8 @@ impl<'a> Pipeline<'a> {
                 (None, threads.start(list))
             };
             if let Some(waits) = &base.opened.observer.waits {
-                waits.enter_existing(plan);
+                let by_thread = !plan.options.targets.tids.is_empty();
+                waits.enter_existing(&plan.observed, plan.system(), by_thread);
             }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));

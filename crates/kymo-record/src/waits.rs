@@ -1,12 +1,12 @@
 //! Waits of threads in a recording: what traces them, and how its records get into the file.
 //!
-//! The kernel's programs ([`WaitTracer`]) write one event, `bpf-output`. In the file there are three,
-//! described as tracepoints, so that every reader can print their fields:
+//! The kernel's programs ([`WaitTracer`]) write one event, `bpf-output`. In the file there are
+//! three, described as tracepoints, so that every reader can print their fields:
 //!
 //! ```text
-//!  offcpu-time      a thread runs again: period = time off every CPU since its last sample, the stack is its own
-//!  offcpu-wakeup    a thread that waited long is woken: the sample and its stack are the waker's
-//!  offcpu-stack     a thread begins to wait (before Linux 6.16): the stack of an offcpu-time that follows
+//!  offcpu-time     a thread runs again; period: its time off every CPU since its last sample
+//!  offcpu-wakeup   a thread that waited long is woken: the sample and its stack are the waker's
+//!  offcpu-stack    a thread begins to wait (before Linux 6.16): the stack of what follows
 //! ```
 use kymo_data::{Attr, EventSet, EventSpec, RawRecord, RecordHeader, Sample, abi};
 use kymo_perf::bpf::{BpfError, Follower, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
@@ -15,7 +15,7 @@ use kymo_perf::proc;
 use std::sync::Arc;
 
 use crate::options::RecordingClock;
-use crate::plan::RecordingPlan;
+use crate::targets::{Observed, TargetKind};
 use crate::user_rings::UserEvent;
 
 /// What perf calls it.
@@ -78,21 +78,19 @@ impl Waits {
     }
 
     /// Enters the threads that are there already. To be called when the events take records.
-    pub(crate) fn enter_existing(&self, plan: &RecordingPlan) {
-        let observed = &plan.observed;
-        if plan.observe_command {
+    /// `all`: of the whole machine; `by_thread`: only the threads that are named.
+    pub(crate) fn enter_existing(&self, observed: &Observed, all: bool, by_thread: bool) {
+        if observed.kind == TargetKind::Command {
             observed.tasks.iter().for_each(|&pid| _ = self.tracer.enter(pid, pid, ThreadState::Held));
             return;
         }
-        let threads = !plan.options.targets.tids.is_empty();
-        if threads {
+        if by_thread {
             for &tid in &observed.tasks {
                 self.enter(proc::process_of(tid).unwrap_or(tid), tid);
             }
             return;
         }
-        let processes =
-            if plan.system() { proc::processes().unwrap_or_default() } else { observed.processes.clone() };
+        let processes = if all { proc::processes().unwrap_or_default() } else { observed.processes.clone() };
         for pid in processes {
             proc::tasks(pid).unwrap_or_default().into_iter().for_each(|tid| self.enter(pid, tid));
         }
@@ -147,8 +145,8 @@ impl Waits {
     }
 }
 
-/// A sample of the event with this record, and of its stack the innermost frame, if it is known. The fields are those of
-/// [`crate::attr::waits`].
+/// A sample of the event with this record, and of its stack the innermost frame, if it is known.
+/// The fields are those of [`crate::attr::waits`].
 fn sample(record: &WaitRecord, time_ns: u64, pc: Option<u64>, spec: &EventSpec) -> Vec<u8> {
     let bits = spec.attr.sample_type;
     let mut raw = record.to_raw();
@@ -244,8 +242,8 @@ impl WaitSamples {
         }
     }
 
-    /// Completes a sample, whose body this is; what is left to do when nobody looks for the kernel's
-    /// event any more. `None`: it is none of these.
+    /// Completes a sample, whose body this is; what is left to do when nobody looks for the
+    /// kernel's event any more. `None`: it is none of these.
     pub(crate) fn complete(&self, header: RecordHeader, body: &mut [u8]) -> Option<WaitSample> {
         let record = RawRecord { header, body, position: 0 };
         if header.kind != abi::PERF_RECORD_SAMPLE || self.events.event_of(&record) != Some(self.event) {
@@ -263,7 +261,8 @@ impl WaitSamples {
         };
         let is_of_other = tid != Some(wait.tid);
         if id.is_none() && is_of_other {
-            // The kernel's sample is of the thread that left the CPU, or has no number for one that ends.
+            // The kernel's sample is of the thread that left the CPU, or has no number for one that
+            // ends.
             put(body, self.tid_at, &wait.pid.to_le_bytes());
             put(body, self.tid_at + 4, &wait.tid.to_le_bytes());
         }

@@ -85,8 +85,8 @@ pub(super) fn attach(how: Attachment, maps: Maps, wanted: FollowRules) -> Result
     }
 }
 
-/// Attaches a program to a raw tracepoint: the link, which keeps the program, and the program, whose
-/// own descriptor may go.
+/// Attaches a program to a raw tracepoint: the link, which keeps the program, and the program,
+/// whose own descriptor may go.
 pub(super) fn attach_raw_program(
     name: &'static str,
     point: &CStr,

@@ -235,8 +235,8 @@ fn loss(loaded: &Loaded) -> Vec<Loss> {
         .collect()
 }
 
-/// Where records were lost: from the CPU's last sample before the loss to the moment when the kernel
-/// could tell. Of a profile without columns, from its first sample.
+/// Where records were lost: from the CPU's last sample before the loss to the moment when the
+/// kernel could tell. Of a profile without columns, from its first sample.
 fn stretches(loaded: &Loaded) -> Vec<Interval> {
     let first = loaded.time_range.map_or(0, |(first, _)| first);
     // Losses and rows are ordered by time, so one walk over both is enough.

@@ -9,7 +9,7 @@
 //!  offcpu-time ---> rows: waits ---+-> state of each, by its stack (state)
 //!  offcpu-wakeup -> rows: wakeups -|-> threads (their sums: division)
 //!  cpu-clock -----> rows: runs ----|-> places (stack and state), idle ones apart (needed)
-//!                                  '-> critical path of a thread (path);  flame graph of all (tree)
+//!                                  '-> critical path of a thread (path);  flame graph (tree)
 //! ```
 //!
 //! # Invariants
@@ -40,7 +40,7 @@ mod tree;
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{OFF_CPU, STACK, Told, WAKEUP, WaitRow, WakeupRow, is_of_waits, told};
+pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
 pub use sites::SiteId;
 pub use state::State;
 pub use text::{TextOptions, write_wall};
@@ -105,7 +105,7 @@ impl Wall {
         store: &SymbolStore,
         progress: Progress<'_>,
     ) -> Result<Option<Wall>, kymo_data::ReadError> {
-        if told(recording) == Told::Nothing {
+        if wait_detail(recording) == WaitDetail::Nothing {
             return Ok(None);
         }
         let (timeline, ..) = collect_sideband(recording, filter.workers, store.options(), &|done, all| {

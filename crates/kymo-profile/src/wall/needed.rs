@@ -25,7 +25,8 @@ pub(super) fn by_thread(waits: &[WaitRow]) -> FxHashMap<i32, Vec<usize>> {
 pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     let waits = &wall.waits;
     let threads = by_thread(waits);
-    // Where there are many processes of one thread, their first threads are no others than the rest.
+    // Where there are many processes of one thread, their first threads are no others than the
+    // rest.
     let mut processes: FxHashMap<i32, FxHashSet<i32>> = FxHashMap::default();
     for row in waits {
         processes.entry(row.thread.0).or_default().insert(row.thread.1);

@@ -41,8 +41,8 @@ impl Wall {
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
     /// The steps cover that time without gaps.
     ///
-    /// Where a thread waited and another one woke it, the path goes on in that other one; where none
-    /// did, or one that has no rows, the wait itself is a step.
+    /// Where a thread waited and another one woke it, the path goes on in that other one; where
+    /// none did, or one that has no rows, the wait itself is a step.
     pub fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
         let threads = by_thread(&self.waits);
         let (mut tid, mut now, mut hops) = (tid, end_ns, 0);

@@ -126,7 +126,7 @@ pub(super) struct Rows {
 }
 
 /// Where the fields are, by the recording's own description.
-struct Fields([Field; 14]);
+struct WaitFields([Field; 14]);
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
@@ -152,13 +152,13 @@ const NAMES: [&str; 14] = [
     "argument_0",
 ];
 
-impl Fields {
-    fn of(format: &Format) -> Option<Fields> {
+impl WaitFields {
+    fn of(format: &Format) -> Option<WaitFields> {
         let fields = NAMES.map(|name| format.field(name).cloned());
         if fields.iter().any(Option::is_none) {
             return None;
         }
-        Some(Fields(fields.map(|field| field.expect("all are there"))))
+        Some(WaitFields(fields.map(|field| field.expect("all are there"))))
     }
 
     /// The numbers of a record, in the order of the names.
@@ -177,8 +177,8 @@ impl Fields {
 
 /// Which event of a recording is which.
 struct Events {
-    off_cpu: Option<(usize, Fields)>,
-    wakeup: Option<(usize, Fields)>,
+    off_cpu: Option<(usize, WaitFields)>,
+    wakeup: Option<(usize, WaitFields)>,
     stack: Option<usize>,
     /// What samples where threads run.
     clock: Option<usize>,
@@ -191,7 +191,7 @@ impl Events {
         let find = |name: &str| {
             let at = recording.events.list.iter().position(|event| event.name == name)?;
             let format = data.as_ref()?.format(recording.events.list[at].attr.config)?;
-            Some((at, Fields::of(format)?))
+            Some((at, WaitFields::of(format)?))
         };
         let samples = |event: &kymo_data::Event| {
             let (kind, config) = (event.attr.kind, event.attr.config);
@@ -217,7 +217,7 @@ pub fn is_of_waits(event: &str) -> bool {
 
 /// How much a recording tells of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum WaitDetail {
     /// How long, for what and who ended them (`kymo record --wall`).
     All,
     /// How long: it has context switches only.
@@ -227,11 +227,11 @@ pub enum Told {
 }
 
 /// How much this recording tells.
-pub fn told(recording: &Recording) -> Told {
+pub fn wait_detail(recording: &Recording) -> WaitDetail {
     match Events::of(recording).off_cpu {
-        Some(_) => Told::All,
-        None if Parallelism::is_recorded(recording) => Told::Switches,
-        None => Told::Nothing,
+        Some(_) => WaitDetail::All,
+        None if Parallelism::is_recorded(recording) => WaitDetail::Switches,
+        None => WaitDetail::Nothing,
     }
 }
 

@@ -230,7 +230,8 @@ const CONDITIONS: [&str; 16] = [
     "runtime.notetsleep",
 ];
 
-/// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is asked.
+/// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is
+/// asked.
 const LOCKS: [&str; 10] = [
     "ProcSleep",
     "LWLockAcquire",
@@ -279,7 +280,8 @@ pub(super) fn of_wait<'a>(
     }
 }
 
-/// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited for.
+/// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited
+/// for.
 const SWITCHES: [&str; 14] = [
     "bpf_",
     "__bpf_",
@@ -336,8 +338,8 @@ const CAUSES: [(&str, &str); 12] = [
     ("scsi_", "a disk"),
 ];
 
-/// What an interrupt was about in which a thread was woken; `None`: it was none, but the thread that
-/// ran. `kernel`: the functions of the waker's stack.
+/// What an interrupt was about in which a thread was woken; `None`: it was none, but the thread
+/// that ran. `kernel`: the functions of the waker's stack.
 pub(super) fn interrupt<'a>(mut kernel: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
     if !kernel.clone().any(|name| INTERRUPTS.iter().any(|begin| name.starts_with(begin))) {
         return None;

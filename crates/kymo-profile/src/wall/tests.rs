@@ -5,8 +5,8 @@ use crate::chains::Chains;
 use crate::timeline::{CommId, ModuleKind, Modules, TimelineBuilder};
 use proptest::prelude::*;
 
-/// The functions of the stacks: stack 0 is at a lock, 1 at a condition, 2 sleeps, 3 is a thread that wakes another, 4 a timer's
-/// interrupt.
+/// The functions of the stacks: stack 0 is at a lock, 1 at a condition, 2 sleeps, 3 is a thread
+/// that wakes another, 4 a timer's interrupt.
 const STACKS: [&[(&str, Level)]; 5] = [
     &[("futex_wait", Level::Kernel), ("pthread_mutex_lock", Level::User)],
     &[("futex_wait", Level::Kernel), ("pthread_cond_wait", Level::User)],
@@ -65,8 +65,8 @@ fn chain() -> Wall {
     wall(waits, wakeups)
 }
 
-/// Checks that the path goes back over both wake-ups to the sleep, that whoever the timer's interrupt came in has no part in it,
-/// and that its steps cover all the time.
+/// Checks that the path goes back over both wake-ups to the sleep, that whoever the timer's
+/// interrupt came in has no part in it, and that its steps cover all the time.
 #[test]
 fn path_over_two_wakeups() {
     let wall = chain();
@@ -142,8 +142,8 @@ fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
 }
 
 proptest! {
-    /// Checks that of any rows, also such as no kernel writes, the path ends, goes backwards and has no gaps, and that the sums of
-    /// threads are those of the rows.
+    /// Checks that of any rows, also such as no kernel writes, the path ends, goes backwards and
+    /// has no gaps, and that the sums of threads are those of the rows.
     #[test]
     fn any_rows_are_divided((waits, wakeups) in any_rows(), tid in 1..6i32) {
         let all: u64 = waits.iter().map(WaitRow::total_ns).sum();

@@ -1,5 +1,5 @@
-//! `kymo record --wall` and `kymo report --wall`: threads that wait in known ways, by their own clocks, and the kernel's
-//! own account.
+//! `kymo record --wall` and `kymo report --wall`: threads that wait in known ways, by their own
+//! clocks, and the kernel's own account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,8 @@ fn record_with(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
         let mut words = line.split(' ');
         Some((words.next()?.to_owned(), words.next()?.parse().ok()?, words.next()?.parse().ok()?))
     };
-    // What has no record of its own is with another one; sums stay right, the number of places may not.
+    // What has no record of its own is with another one; sums stay right, the number of places may
+    // not.
     let lost = !said.stderr.contains("lost 0 samples");
     Some(Waits { file, said: said.stdout.lines().filter_map(line).collect(), lost })
 }
@@ -74,7 +75,8 @@ fn on_path(report: &Value, state: &str) -> (u64, u64) {
     (sum, path["total_ns"].as_u64().expect("a number"))
 }
 
-/// Within a tenth and 10 ms: what lies between the program's clock and the kernel's is other programs' work.
+/// Within a tenth and 10 ms: what lies between the program's clock and the kernel's is other
+/// programs' work.
 fn is_about(found: u64, measured: u64, what: &str) {
     let margin = measured / 10 + 10_000_000;
     assert!(found.abs_diff(measured) <= margin, "{what}: {found} ns, by the program's clock {measured} ns");
@@ -99,7 +101,8 @@ fn ready(test: &str) -> bool {
     has_stacks()
 }
 
-/// Checks a convoy at a lock: the lock's waiters by function and time, and that those that hold it end their waits.
+/// Checks a convoy at a lock: the lock's waiters by function and time, and that those that hold it
+/// end their waits.
 #[test]
 fn convoy() {
     if !ready("wall::convoy") {
@@ -153,8 +156,9 @@ fn the_document_lists_every_key() {
     assert_eq!(found, listed);
 }
 
-/// Checks that before Linux 6.16, where records are written at the switch, sums are the same, and that threads which wait
-/// again and again have their own stacks, not those of the threads that leave the CPU for them.
+/// Checks that before Linux 6.16, where records are written at the switch, sums are the same, and
+/// that threads which wait again and again have their own stacks, not those of the threads that
+/// leave the CPU for them.
 #[test]
 fn stacks_that_are_written_before_the_wait() {
     if require("wall::stacks_that_are_written_before_the_wait", &NEEDS).is_none() {
@@ -168,7 +172,8 @@ fn stacks_that_are_written_before_the_wait() {
     assert!(asleep > 50_000_000, "the writer sleeps 150 ms: {report:#}");
 }
 
-/// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the sleep of the last.
+/// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the
+/// sleep of the last.
 #[test]
 fn chain_over_two_threads_to_a_timer() {
     if !ready("wall::chain") {
@@ -182,8 +187,8 @@ fn chain_over_two_threads_to_a_timer() {
     is_about(sleeping, waits.measured("chain"), "the sleep that decides");
 }
 
-/// Checks an inversion of priorities: what the thread waits for is a lock, and its path says that the holder was ready
-/// and had no CPU.
+/// Checks an inversion of priorities: what the thread waits for is a lock, and its path says that
+/// the holder was ready and had no CPU.
 #[test]
 fn inversion_of_priorities() {
     if !ready("wall::inversion") {
@@ -211,8 +216,9 @@ fn pipe_of_a_slow_writer() {
     is_about(all, waits.measured("pipe"), "the pipe");
 }
 
-/// Checks waits for a disk: for writes that are to reach it, and for pages that are to come from it. How much of the time
-/// that is depends on the disk; what is not waiting for it is running, or being ready to.
+/// Checks waits for a disk: for writes that are to reach it, and for pages that are to come from
+/// it. How much of the time that is depends on the disk; what is not waiting for it is running, or
+/// being ready to.
 #[test]
 fn disk_and_page_faults() {
     if !ready("wall::disk") {
@@ -234,8 +240,8 @@ fn disk_and_page_faults() {
     }
 }
 
-/// Checks that a pool of 64 workers with nothing to do is folded: it is idle, and none of its stacks is among the first
-/// lines of places.
+/// Checks that a pool of 64 workers with nothing to do is folded: it is idle, and none of its
+/// stacks is among the first lines of places.
 #[test]
 fn idle_pool_is_folded() {
     if !ready("wall::pool") {
@@ -301,14 +307,15 @@ fn throttled_by_its_cgroup() {
     let measured: u64 = said.stdout.split_whitespace().nth(2).expect("a number").parse().expect("a number");
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
     let state = |name: &str| report["states"][name].as_u64().unwrap_or(0);
-    // It has a quarter of a second of CPU time at most, and other programs' work makes it wait, too.
+    // It has a quarter of a second of CPU time at most, and other programs' work makes it wait,
+    // too.
     assert!(state("running") < measured * 4 / 10, "{report:#}");
     assert!(state("throttled") + state("runnable") > measured / 2, "{report:#}");
     assert!(state("throttled") > measured / 4, "{report:#}");
 }
 
-/// Checks the sums of many threads: the states of each are its wall time, run and ready time are the kernel's own account,
-/// and so are the times of any recording of switches only.
+/// Checks the sums of many threads: the states of each are its wall time, run and ready time are
+/// the kernel's own account, and so are the times of any recording of switches only.
 fn sums(test: &str, threads: &str) {
     if require(test, &NEEDS).is_none() {
         return;
@@ -336,7 +343,8 @@ fn sums(test: &str, threads: &str) {
         // Each wait, and each time that it was ready, ends with a turn on a CPU, but for the last.
         let count = |key: &str| thread[key].as_u64().unwrap_or(0);
         assert_eq!(count("waits") + count("preemptions"), turns + 1, "{line}: {thread:#}");
-        // From when it began to run to when the program looked, beside from when it was made to its end.
+        // From when it began to run to when the program looked, beside from when it was made to its
+        // end.
         assert!(mine[0] + 1_000_000 >= wall, "{line}: {thread:#}");
     }
     let off = |at: usize| found[at].abs_diff(kernel[at]) as f64 / kernel[at].max(1) as f64;
@@ -362,7 +370,8 @@ fn sums_of_2000_threads() {
     sums("wall::sums_of_2000_threads", "2000");
 }
 
-/// Checks that perf reads the recording, and that the event of waits has the same samples and the same sum of times there.
+/// Checks that perf reads the recording, and that the event of waits has the same samples and the
+/// same sum of times there.
 #[test]
 fn perf_reads_it() {
     const TEST: &str = "wall::perf_reads_it";
@@ -386,7 +395,8 @@ fn perf_reads_it() {
     assert!(!waits.lost || !fields.is_empty());
 }
 
-/// Checks an ordinary user, who gets switches and a sentence that says what is missing, and a recording without waits.
+/// Checks an ordinary user, who gets switches and a sentence that says what is missing, and a
+/// recording without waits.
 #[test]
 fn without_rights_and_without_waits() {
     const TEST: &str = "wall::without_rights";

@@ -44,7 +44,8 @@ impl WideMap {
         WideMap::create(TYPE_LRU_HASH, 0, 8 * key_words as u32, key_words, value_words, entries, name)
     }
 
-    /// Makes a hash whose memory grows with what is in it; a new key finds no place when it is full.
+    /// Makes a hash whose memory grows with what is in it; a new key finds no place when it is
+    /// full.
     pub(in crate::bpf) fn hash(
         key_words: usize,
         value_words: usize,

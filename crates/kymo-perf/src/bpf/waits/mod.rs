@@ -3,18 +3,18 @@
 //!
 //! *You give it* whom to follow and a `bpf-output` event on every CPU; *it gives you* samples of
 //! that event, whose raw bytes are [`WaitRecord`]s. Long waits have records of their own, with the
-//! stack of the thread that waited and with that of the one that woke it. Short ones are added up in
-//! the kernel and come with the next record, whose stack stands for them, as a sample stands for
+//! stack of the thread that waited and with that of the one that woke it. Short ones are added up
+//! in the kernel and come with the next record, whose stack stands for them, as a sample stands for
 //! the time since the one before.
 //!
 //! ```text
 //!  task_newtask ----> THREADS[tid] = ready, since now
-//!  sched_switch ----> the one that leaves:  run += now - since; state = ready (preempted) or blocked
-//!                     the one that comes:   blocked and ready += its wait;  long, or enough together?
-//!                                              '--> scratch: a record --.        (all sums = 0)
-//!  sched_exit_tp ---> (in the thread that came) is there one? its system call, --> sample with its stack
-//!  sched_waking ----> woken = now, by whom;  a long wait? -----------------------> sample with the waker's stack
-//!  sched_process_exec: a command that was held begins; a thread takes over the id of its process's first
+//!  sched_switch ----> who leaves:  run += now - since; state = ready (preempted) or blocked
+//!                     who comes:   blocked and ready += its wait;  long, or enough together?
+//!                                    '--> scratch: a record --.        (all sums = 0)
+//!  sched_exit_tp ---> (in who came) is there one? its system call --> sample with its stack
+//!  sched_waking ----> woken = now, by whom;  a long wait? ---------> sample, the waker's stack
+//!  sched_process_exec: a command that was held begins; a thread takes over its first one's id
 //! ```
 //! Before Linux 6.16 there is no tracepoint behind the switch. There `sched_switch` writes the
 //! record: as a sample of the thread that leaves. The stack of a wait is written when it begins, of
@@ -23,16 +23,16 @@
 //! # Invariants
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
 //!   when the thread was entered (or made, or executed) to its end, or to that of the tracer.
-//! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its times
-//!   come with the next one: W1 holds whatever is lost.
+//! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its
+//!   times come with the next one: W1 holds whatever is lost.
 //! - **W3** The programs read the observed thread only at its registers in the kernel. They hold
 //!   nothing up: all work is a few look-ups.
 //! - **W4** A thread that has no place in THREADS is counted ([`WaitTracer::missed`]).
 //!
 //! # What is not exact
-//! A thread that is woken on one CPU while another is still switching away from it may be entered as
-//! blocked until it runs, though it was ready before: a few microseconds. The programs do not run
-//! where the kernel forbids it (an NMI inside of them).
+//! A thread that is woken on one CPU while another is still switching away from it may be entered
+//! as blocked until it runs, though it was ready before: a few microseconds. The programs do not
+//! run where the kernel forbids it (an NMI inside of them).
 mod programs;
 mod record;
 #[cfg(test)]
@@ -113,8 +113,8 @@ pub struct WaitTracer {
 }
 
 impl WaitTracer {
-    /// Begins to divide the time of the follower's threads, of all threads without one. Threads that
-    /// exist already are to be entered ([`enter`](Self::enter)).
+    /// Begins to divide the time of the follower's threads, of all threads without one. Threads
+    /// that exist already are to be entered ([`enter`](Self::enter)).
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.

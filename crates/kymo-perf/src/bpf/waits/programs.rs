@@ -164,7 +164,8 @@ impl Assembler {
         self.mov(R9, R0);
     }
 
-    /// The record at R9: kind, thread, and what the entry at R7 has not told yet, which is told now.
+    /// The record at R9: kind, thread, and what the entry at R7 has not told yet, which is told
+    /// now.
     fn begin_record(&mut self, kind: WaitKind) {
         self.store32_imm(R9, at::KIND, kind as i32);
         for (to, from) in
@@ -202,8 +203,8 @@ impl Assembler {
         self.call(BpfHelper::EventOutput);
     }
 
-    /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one of a wait
-    /// of R5 ns, at R8. Very long ones may use as much again.
+    /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one of a
+    /// wait of R5 ns, at R8. Very long ones may use as much again.
     fn spend(&mut self, thresholds: Thresholds, none: Label) {
         let (within, take) = (self.label(), self.label());
         self.load64(R1, R9, COUNTED);
@@ -254,8 +255,8 @@ impl Assembler {
     }
 }
 
-/// Runs at each switch, in the thread that leaves its CPU: ends the time of that one on the CPU, and
-/// the wait of the next.
+/// Runs at each switch, in the thread that leaves its CPU: ends the time of that one on the CPU,
+/// and the wait of the next.
 ///
 /// `directly`: records are written here, as samples of the thread that leaves, where the kernel has
 /// no tracepoint behind the switch.
@@ -324,8 +325,8 @@ impl Assembler {
         self.remove(maps.threads, TID);
     }
 
-    /// Writes the stack of the thread of the entry at R7, which leaves its CPU at R8 and will wait as
-    /// long as the last time.
+    /// Writes the stack of the thread of the entry at R7, which leaves its CPU at R8 and will wait
+    /// as long as the last time.
     fn write_stack(&mut self, maps: WaitMaps, thresholds: Thresholds, end: Label) {
         self.load64(R1, R7, entry::LONG);
         self.jump_if(R1, 0, end);
@@ -342,8 +343,8 @@ impl Assembler {
         self.add_one(maps.counts, LOST, INDEX);
     }
 
-    /// The state of the entry at R7, whose task is the tracepoint's second argument, says if that has
-    /// no quota left.
+    /// The state of the entry at R7, whose task is the tracepoint's second argument, says if that
+    /// has no quota left.
     fn mark_throttled(&mut self, from: ThrottleSource, end: Label, wanted: &mut Vec<(usize, Member)>) {
         self.store64_imm(FP, VALUE, 0);
         self.load64(R3, R6, 8);
@@ -433,8 +434,8 @@ impl Assembler {
     }
 }
 
-/// Runs behind each switch (`sched_exit_tp`, Linux 6.16), in the thread that has the CPU now: writes
-/// the record that `switch` has prepared, with what the thread's stack says.
+/// Runs behind each switch (`sched_exit_tp`, Linux 6.16), in the thread that has the CPU now:
+/// writes the record that `switch` has prepared, with what the thread's stack says.
 pub(super) fn switched(maps: WaitMaps) -> Program {
     let mut a = Assembler::new();
     let end = a.label();
@@ -560,8 +561,8 @@ pub(super) fn newtask(maps: WaitMaps) -> Program {
     Program { wanted, ..a.finish().into() }
 }
 
-/// Runs in a thread that has executed a program, `old` being its id before: one that was held for it
-/// begins; one that is not the first of its process has taken over the first one's id.
+/// Runs in a thread that has executed a program, `old` being its id before: one that was held for
+/// it begins; one that is not the first of its process has taken over the first one's id.
 pub(super) fn exec(maps: WaitMaps) -> Program {
     let mut a = Assembler::new();
     let (same, end) = (a.label(), a.label());

@@ -1,5 +1,5 @@
-//! The programs against the kernel's verifier, records against damage, and sums against the kernel's
-//! own.
+//! The programs against the kernel's verifier, records against damage, and sums against the
+//! kernel's own.
 use super::*;
 use kymo_testing::skip;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kymo_data::abi;
-use kymo_perf::bpf::WaitOptions;
 use kymo_perf::selector::Selected;
 use kymo_record::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Output, Rate, SampleFields, TargetSpec, Tracking,
+    WaitOptions,
 };
 
 use super::args::RecordArgs;

@@ -82,12 +82,14 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) parallelism: Option<String>,
 
-    /// Divide the time of each thread into running, ready and waiting, and say for what, where, and who ended it; of a
-    /// recording with --wall (also with --flamegraph, --html, --folded and --json)
+    /// Divide the time of each thread into running, ready and waiting, and say for what, where, and
+    /// who ended it; of a recording with --wall (also with --flamegraph, --html, --folded and
+    /// --json)
     #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "loss", "latency", "parallelism", "sort"])]
     pub(super) wall: bool,
 
-    /// With --wall: the thread whose critical path is shown [default: the first of the process with most time]
+    /// With --wall: the thread whose critical path is shown [default: the first of the process with
+    /// most time]
     #[arg(long, value_name = "TID", requires = "wall")]
     pub(super) path_of: Option<i32>,
 

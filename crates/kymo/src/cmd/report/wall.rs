@@ -9,7 +9,7 @@ use kymo_cli::terminal::{ReadProgress, say};
 use kymo_data::Recording;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::wall::{TextOptions, Told, Wall, told, write_wall, write_wall_json};
+use kymo_profile::wall::{TextOptions, WaitDetail, Wall, wait_detail, write_wall, write_wall_json};
 
 use super::args::ReportArgs;
 use super::write_export;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
             input.display()
         )));
     };
-    if told(recording) == Told::Switches && !args.quiet {
+    if wait_detail(recording) == WaitDetail::Switches && !args.quiet {
         say(
             "the recording has context switches only: it tells how long threads waited, not for what, and nobody who woke them; `kymo record --wall` as root tells all",
         );
