@@ -211,7 +211,7 @@ const FAULTS: [&str; 6] =
 
 /// Functions of C libraries and runtimes that wait on a condition: a wait in them is not one for a
 /// lock.
-const CONDITIONS: [&str; 16] = [
+const CONDITIONS: [&str; 20] = [
     "pthread_cond_",
     "__pthread_cond_",
     "___pthread_cond_",
@@ -228,6 +228,10 @@ const CONDITIONS: [&str; 16] = [
     "runtime.stopm",
     "runtime.notesleep",
     "runtime.notetsleep",
+    "__new_sem_",
+    "PosixSemaphore::wait",
+    "uv_sem_wait",
+    "uv__sem_wait",
 ];
 
 /// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is
