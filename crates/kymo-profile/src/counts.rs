@@ -80,3 +80,63 @@ pub struct GroupKey {
 
 /// Counts by what the counted samples share.
 pub type Groups = FxHashMap<GroupKey, Count>;
+
+/// Counts that rows are added to one by one. Most stacks have one group, which has a place by the
+/// number of the stack: no hash, and one place in memory.
+#[derive(Debug, Default)]
+pub(crate) struct GroupCounter {
+    /// The first group of each stack.
+    first: Vec<(GroupKey, Count)>,
+    others: Groups,
+}
+
+impl GroupCounter {
+    /// Adds to the count of a group.
+    #[inline]
+    pub(crate) fn add(&mut self, key: GroupKey, count: Count) {
+        let next = self.first.len();
+        match self.first.get_mut(key.chain as usize) {
+            Some((known, sum)) if *known == key => *sum += count,
+            // Stacks are numbered as they are first seen.
+            None if key.chain as usize == next => self.first.push((key, count)),
+            _ => *self.others.entry(key).or_default() += count,
+        }
+    }
+}
+
+impl IntoIterator for GroupCounter {
+    type Item = (GroupKey, Count);
+    type IntoIter = std::iter::Chain<
+        std::vec::IntoIter<(GroupKey, Count)>,
+        std::collections::hash_map::IntoIter<GroupKey, Count>,
+    >;
+
+    /// All groups; one may come in two parts where stacks are not numbered as they are first seen.
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Checks that groups have the counts of a plain table, whatever order stacks come in.
+        #[test]
+        fn as_a_plain_table(rows in proptest::collection::vec((0..6u32, 0..3u32, 0..9u64), 0..60)) {
+            let (mut counter, mut table) = (GroupCounter::default(), Groups::default());
+            for (chain, event, period) in rows {
+                let comm = CommId::unnamed(1);
+                let key = GroupKey { event, comm, pid: 0, tid: 0, cpu: 0, extra: 0, chain };
+                let count = Count::of_sample(period, 1, false);
+                counter.add(key, count);
+                *table.entry(key).or_default() += count;
+            }
+            let mut found = Groups::default();
+            counter.into_iter().for_each(|(key, count)| *found.entry(key).or_default() += count);
+            prop_assert_eq!(found, table);
+        }
+    }
+}

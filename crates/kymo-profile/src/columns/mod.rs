@@ -38,11 +38,11 @@
 //!
 //! # Why tables are counted while reading
 //! [`load`](crate::load) has one path for both: a sample becomes a [`Row`], which is counted at
-//! once or kept here. Columns and a group-by cost less CPU time than the hash table of counts (7.0
-//! against 8.1 s for 10 million samples, 58 against 77 s for 100 million). But they hold 276 MB and
-//! 2.7 GB where counting holds 25 MB ([run](../../../../bench/runs/2026-11-26-columns.txt)). So a
-//! table, which asks nothing of single samples, is counted while reading, and its memory grows with
-//! what is distinct.
+//! once or kept here. Counting takes 1.43 s of CPU time for 4 million samples, columns and a group-by
+//! 2.08 s ([run](../../../../bench/runs/2026-11-26-columns-2.txt)). And it holds 25 MB whatever the
+//! file has, where columns hold 276 MB for 10 million samples and 2.7 GB for 100 million
+//! ([run](../../../../bench/runs/2026-11-26-columns.txt)). So a table, which asks nothing of single
+//! samples, is counted while reading, and its memory grows with what is distinct.
 #[cfg(test)]
 mod tests;
 

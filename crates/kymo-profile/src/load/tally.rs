@@ -2,7 +2,7 @@
 use super::{LoadOptions, LoadTimes, Loaded, RecordCounts};
 use crate::chains::Chains;
 use crate::columns::{self, Columns, Part, Row, RowBuffer, ThreadTable, TooManyRows};
-use crate::counts::{Count, Dims, GroupKey, Groups};
+use crate::counts::{Count, Dims, GroupCounter, GroupKey, Groups};
 use crate::extra::Extras;
 use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
@@ -23,7 +23,7 @@ pub(super) struct Tally {
 
 /// Where rows go.
 enum Rows {
-    Counted(Groups),
+    Counted(GroupCounter),
     Kept(Box<RowBuffer>),
 }
 
@@ -31,7 +31,7 @@ impl Tally {
     pub(super) fn new(recording: &Recording, options: &LoadOptions) -> Tally {
         let rows = match options.columns {
             true => Rows::Kept(Box::new(RowBuffer::new(columns::row_limit(recording)))),
-            false => Rows::Counted(Groups::default()),
+            false => Rows::Counted(GroupCounter::default()),
         };
         Tally {
             chains: Chains::default(),
@@ -64,7 +64,7 @@ impl Tally {
         match &mut self.rows {
             Rows::Counted(groups) => {
                 let key = row.key(self.threads.get(row.thread), self.dims);
-                *groups.entry(key).or_default() += row.count(self.latency);
+                groups.add(key, row.count(self.latency));
             }
             Rows::Kept(rows) => rows.push(row),
         }
