@@ -74,6 +74,9 @@ pub enum PlanError {
         /// One that does not.
         oldest: String,
     },
+    /// Waits are traced where tasks are followed in the kernel, which is not possible with the rest.
+    #[error("--wall is not possible with what else is asked for: {0}")]
+    Waits(String),
     /// A scope that was asked for and cannot be had.
     #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
     Scope {

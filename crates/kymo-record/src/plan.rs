@@ -126,6 +126,12 @@ impl RecordingPlan {
                 (scope_choice::choose(&scopes, options.scope)?, scopes)
             }
         };
+        let refused = scopes.iter().find(|choice| choice.scope == Scope::Filtered);
+        if options.waits.is_some()
+            && let Some(Err(reason)) = refused.map(|choice| &choice.verdict)
+        {
+            return Err(PlanError::Waits(reason.clone()));
+        }
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope_choice::only(scope)));
         }

@@ -418,6 +418,9 @@ fn without_rights_and_without_waits() {
         let other = report.json()["states"]["other"].as_u64().unwrap_or(0);
         assert!(other > 250_000_000, "{}", report.stdout);
     }
+    let said = kymo().run(["record", "--wall", "-e", "sched:sched_switch", "-o", text(&file), "--", "true"]);
+    assert_ne!(said.code, Some(0), "{}", said.stderr);
+    said.says("--wall is not possible with what else is asked for: sched:sched_switch is a tracepoint");
     let plain = folder.join("plain.data");
     kymo().succeed(["record", "-e", "cpu-clock", "-o", text(&plain), "--", "true"]);
     let said = kymo().run(["report", "--wall", "-i", text(&plain)]);

@@ -169,7 +169,7 @@ pub(crate) struct RecordArgs {
     ///
     /// It needs root, or CAP_BPF and CAP_PERFMON. `kymo report --wall` divides the time of each
     /// thread without remainder.
-    #[arg(long, conflicts_with_all = ["raw_stacks", "user_regs", "overwrite", "snapshot", "per_thread", "no_samples", "stat"])]
+    #[arg(long, conflicts_with_all = ["raw_stacks", "user_regs", "overwrite", "snapshot", "per_thread", "no_samples", "stat", "cgroups", "cpus", "delay"])]
     pub(crate) wall: bool,
     /// With --wall: do without the tracepoint behind a switch, as before Linux 6.16 (for tests)
     #[arg(long, hide = true, requires = "wall")]
