@@ -41,17 +41,19 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     };
     let mut idle: Vec<bool> = (0..waits.len()).map(may_be_idle).collect();
     let mut to_do: Vec<usize> = (0..waits.len()).filter(|index| !idle[*index]).collect();
+    let mut unmarked: FxHashMap<i32, Unmarked> =
+        threads.iter().map(|(tid, list)| (*tid, Unmarked((0..=list.len()).collect()))).collect();
     while let Some(index) = to_do.pop() {
         let row = &waits[index];
         let (begun, woken) = span(row);
         let End::Thread(waker, _) = wall.end(index) else { continue };
-        let Some(list) = threads.get(&waker) else { continue };
-        // Those of the waker that ended within.
+        let (Some(list), Some(unmarked)) = (threads.get(&waker), unmarked.get_mut(&waker)) else { continue };
+        // Those of the waker that ended within, without those that were looked at before.
         let first = list.partition_point(|at| span(&waits[*at]).1 <= begun);
-        for &at in &list[first..] {
-            if span(&waits[at]).1 > woken {
-                break;
-            }
+        let mut place = unmarked.from(first);
+        while let Some(&at) = list.get(place).filter(|at| span(&waits[**at]).1 <= woken) {
+            unmarked.0[place] = place + 1;
+            place = unmarked.from(place);
             if idle[at] {
                 idle[at] = false;
                 to_do.push(at);
@@ -59,4 +61,21 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
         }
     }
     idle
+}
+
+/// For each place of a list the next one that was not looked at, or a place on the way there: each
+/// is looked at once, whatever a recording says.
+struct Unmarked(Vec<usize>);
+
+impl Unmarked {
+    /// The first such place from this one on, perhaps the end of the list.
+    fn from(&mut self, place: usize) -> usize {
+        let mut found = place.min(self.0.len() - 1);
+        while self.0[found] != found {
+            // The ways get shorter with each walk.
+            self.0[found] = self.0[self.0[found]];
+            found = self.0[found];
+        }
+        found
+    }
 }

@@ -116,14 +116,14 @@ pub(super) struct Thresholds {
 }
 
 impl Assembler {
-    /// base[offset] += reg; R1 is lost
+    /// `base[offset] += reg`; R1 is lost
     fn add_word(&mut self, base: Reg, offset: i16, reg: Reg) {
         self.load64(R1, base, offset);
         self.add(R1, reg);
         self.store64(base, offset, R1);
     }
 
-    /// base[offset] += 1; R1 is lost
+    /// `base[offset] += 1`; R1 is lost
     fn count_word(&mut self, base: Reg, offset: i16) {
         self.load64(R1, base, offset);
         self.add_imm(R1, 1);
