@@ -52,10 +52,9 @@ pub fn flamegraph(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Wr
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
-/// Fixed colours for states of threads: running is green, waiting for a CPU red, waiting blue to
-/// violet, idle grey.
+/// Fixed colours for states of threads, and pale ones for the rest: running is green, waiting for a
+/// CPU red, waiting orange to violet, idle grey. Empty where there are no states.
 fn state_colours(profile: &ExportProfile) -> PaletteMap {
-    let states = profile.functions.iter().filter(|function| function.kind == FunctionKind::State);
     let colour = |name: &str| match name {
         "running" => (96, 178, 84),
         "runnable" => (214, 69, 65),
@@ -73,9 +72,17 @@ fn state_colours(profile: &ExportProfile) -> PaletteMap {
         _ => (190, 190, 190),
     };
     let mut map = PaletteMap::default();
-    for state in states {
-        let (r, g, b) = colour(&state.name);
-        map.insert(&state.name, Color { r, g, b });
+    if !profile.functions.iter().any(|function| function.kind == FunctionKind::State) {
+        return map;
+    }
+    for function in &profile.functions {
+        let (r, g, b) = match function.kind {
+            FunctionKind::State => colour(&function.name),
+            FunctionKind::Kernel => (222, 218, 208),
+            FunctionKind::Comm => (208, 214, 220),
+            _ => (232, 232, 236),
+        };
+        map.insert(frame(function, true), Color { r, g, b });
     }
     map
 }
@@ -86,6 +93,10 @@ fn subtitle(profile: &ExportProfile, event: &ExportEvent) -> String {
         0 => "0 lost".to_string(),
         lost => format!("{lost} LOST"),
     };
+    let is_time = profile.functions.iter().any(|function| function.kind == FunctionKind::State);
+    if is_time {
+        return format!("{}: {:.2} s of all threads", plain(&event.name), event.total_period as f64 / 1e9);
+    }
     format!("{}: {} samples, {lost}", plain(&event.name), event.total_samples)
 }
 
