@@ -68,7 +68,10 @@ impl Library {
             file.write_all(&self.0)?;
             // Programs of other users open it.
             fchmod(&file, Mode::from_raw_mode(0o555))?;
-            fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            // Nobody has mapped it yet, so no future writes are no writes. F_SEAL_WRITE would fail with
+            // EBUSY while the kernel happens to move one of its pages (memfd_wait_for_pins).
+            let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            fcntl_add_seals(&file, seals)?;
             Ok(file.into())
         };
         made().map_err(EnterError::failed("putting the agent into memory"))
@@ -222,6 +225,7 @@ fn remove(parent: &OwnedFd, name: &str) {
 mod tests {
     use super::*;
     use rustix::fs::{chownat, fcntl_get_seals};
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
     const LIBRARY: Library = Library::embedded(b"\x7fELF and the rest");
@@ -235,7 +239,11 @@ mod tests {
         file.read_exact_at(&mut read, 0).unwrap();
         assert_eq!(&read, b"\x7fELF and the res");
         assert!(file.write_all_at(b"x", 0).is_err() && file.set_len(1).is_err());
-        assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::WRITE | SealFlags::SEAL));
+        let anew = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // Root may open it: the seal is what refuses.
+        let anew = File::options().write(true).open(anew);
+        assert!(anew.is_err() || anew.is_ok_and(|file| file.write_all_at(b"x", 0).is_err()));
+        assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::FUTURE_WRITE | SealFlags::SEAL));
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o555);
         assert!(
             matches!(Library::embedded(b"").memory(), Err(EnterError::NoAgent)),
