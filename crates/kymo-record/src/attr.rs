@@ -182,12 +182,17 @@ pub(crate) fn python(options: &Options, common: &Common) -> Request {
     Request::new("python", written_by_programs(options, common))
 }
 
+/// The most that is copied of a stack for a wait. The ring has room for all of it in each sample, so
+/// more would wake the drains more often, among threads that wake each other.
+const WAIT_STACK_BYTES: u32 = 16 << 10;
+
 /// An event that takes what is told of waits, with the stack of the thread that waited or of the
 /// one that wakes it.
 pub(crate) fn waits(options: &Options, common: &Common) -> Request {
     let mut attr = written_by_programs(options, common);
     attr.sample_type |= Perf::SAMPLE_CPU | Perf::SAMPLE_PERIOD;
     set_call_graph(&mut attr, &Overrides::default(), options);
+    attr.sample_stack_user = attr.sample_stack_user.min(WAIT_STACK_BYTES);
     set_cgroup(&mut attr, options);
     Request::new(waits::OFF_CPU, attr)
 }

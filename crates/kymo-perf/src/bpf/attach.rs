@@ -46,9 +46,20 @@ pub(super) fn load(
     program: &Program,
     types: Option<&TaskTypes>,
 ) -> Result<OwnedFd, BpfError> {
+    load_at(0, kind, name, program, types)
+}
+
+/// The same, at the typed tracepoint of this number.
+fn load_at(
+    point: u32,
+    kind: ProgramKind,
+    name: &'static str,
+    program: &Program,
+    types: Option<&TaskTypes>,
+) -> Result<OwnedFd, BpfError> {
     let types = types
-        .filter(|_| !program.wanted.is_empty() || !program.functions.is_empty())
-        .map(|types| types.wanted(&program.wanted, &program.functions));
+        .filter(|_| point != 0 || !program.wanted.is_empty() || !program.functions.is_empty())
+        .map(|types| types.wanted(&program.wanted, &program.functions, point));
     let load = |log: &mut [u8]| {
         sys::load_program(kind, &program.code, sys::name(name), LICENSE, types.as_ref(), log)
     };
@@ -94,12 +105,27 @@ pub(super) fn attach_raw_program(
     types: Option<&TaskTypes>,
 ) -> Result<(OwnedFd, OwnedFd), BpfError> {
     let loaded = load(ProgramKind::RawTracepoint, name, program, types)?;
-    let link = sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+    let link = sys::open_raw_tracepoint(Some(point), loaded.as_fd()).map_err(|cause| BpfError::Attach {
         program: name,
         point: point.to_string_lossy().into_owned(),
         cause,
     })?;
     Ok((link, loaded))
+}
+
+/// Attaches a program whose arguments have types; `number`: of the tracepoint, which is `point`.
+pub(super) fn attach_typed_program(
+    name: &'static str,
+    (point, number): (&CStr, u32),
+    program: &Program,
+    types: &TaskTypes,
+) -> Result<OwnedFd, BpfError> {
+    let loaded = load_at(number, ProgramKind::TypedTracepoint, name, program, Some(types))?;
+    sys::open_raw_tracepoint(None, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+        program: name,
+        point: point.to_string_lossy().into_owned(),
+        cause,
+    })
 }
 
 fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {

@@ -83,6 +83,7 @@ mod error;
 mod follow;
 mod followed_bitmap;
 mod insn;
+mod kernel_btf;
 mod map;
 mod memlock;
 mod program;

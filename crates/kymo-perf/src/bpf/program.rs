@@ -2,7 +2,7 @@
 //!
 //! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of
 //! [`super::map`], `EVER` that of [`super::followed_bitmap`].
-use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, Reg};
 use super::sys::Instruction;
 use super::types::Member;
 
@@ -168,6 +168,23 @@ impl Assembler {
         self.mov_imm(R2, bytes);
         self.call(BpfHelper::ReadKernel);
         self.jump_unless(R0, 0, unread);
+    }
+
+    /// dst = a member of the struct at `from`, whose type the kernel knows; `bytes`: as described in
+    /// [`super::types`], which the kernel changes to what the member has there
+    pub(super) fn load_member(
+        &mut self,
+        (dst, from): (Reg, Reg),
+        bytes: i32,
+        member: Member,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
+        wanted.push((self.here(), member));
+        let offset = member.described_offset() as i16; // patched: the offset on this kernel
+        match bytes {
+            4 => self.load32(dst, from, offset),
+            _ => self.load64(dst, from, offset),
+        }
     }
 
     /// R0 = a 64-bit number; R6 is the context

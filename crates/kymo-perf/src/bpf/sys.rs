@@ -66,6 +66,8 @@ pub(super) enum ProgramKind {
     Tracepoint = 5,
     PerfEvent = 7,
     RawTracepoint = 17,
+    /// At a raw tracepoint whose arguments have types (Linux 5.5).
+    TypedTracepoint = 26,
     /// At many places of a file.
     UprobeMulti = 0x100 | 2,
     /// The same, and it may wait for memory to be brought in (Linux 6.6).
@@ -82,6 +84,7 @@ impl ProgramKind {
     fn attach(self) -> u32 {
         match self {
             ProgramKind::UprobeMulti | ProgramKind::UprobeMultiWaiting => uprobe::UPROBE_MULTI,
+            ProgramKind::TypedTracepoint => TYPED_TRACEPOINT,
             _ => 0,
         }
     }
@@ -91,6 +94,8 @@ impl ProgramKind {
     }
 }
 
+/// `BPF_TRACE_RAW_TP`.
+const TYPED_TRACEPOINT: u32 = 23;
 /// A flag of programs.
 const SLEEPABLE: u32 = 1 << 4;
 
@@ -356,6 +361,8 @@ pub(super) struct Types<'a> {
     /// For each use of an offset: (byte position of the instruction, type, string of member
     /// numbers, what is asked).
     pub(super) relocations: Vec<[u32; 4]>,
+    /// The number of the tracepoint's type in the kernel's type information; 0 for programs without.
+    pub(super) point: u32,
 }
 
 /// Loads a program. With a log buffer, the verifier's words are written there, ended by a zero.
@@ -390,6 +397,7 @@ pub(super) fn load_program(
         attr.core_relo_bytes = 16;
         attr.core_relos = types.relocations.as_ptr().expose_provenance() as u64;
         attr.core_relo_count = types.relocations.len() as u32;
+        attr.attach_btf_id = types.point;
     }
     // SAFETY: each address is that of a slice or string that outlives the call, with its length
     // beside it; the kernel writes only to the log.
@@ -407,10 +415,11 @@ pub(super) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     unsafe { bpf_open(BTF_LOAD, &mut attr) }
 }
 
-/// Attaches a raw-tracepoint program; closing the descriptor detaches it.
-pub(super) fn open_raw_tracepoint(name: &CStr, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// Attaches a raw-tracepoint program; closing the descriptor detaches it. A typed one knows its
+/// tracepoint, and takes no name.
+pub(super) fn open_raw_tracepoint(name: Option<&CStr>, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attr = RawTracepointAttr {
-        name: name.as_ptr().expose_provenance() as u64,
+        name: name.map_or(0, |name| name.as_ptr().expose_provenance() as u64),
         program: program.as_raw_fd() as u32,
         ..RawTracepointAttr::default()
     };

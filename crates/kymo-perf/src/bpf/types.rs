@@ -136,7 +136,7 @@ const TYPES: [u32; 86] = [
         at("se"), ENTITY_TYPE, 256,                     //     struct sched_entity se;
         at("sched_info"), INFO_TYPE, 384,               //     struct sched_info sched_info;
         at("thread"), THREAD_TYPE, 448,                 //     struct thread_struct thread;
-        at("throttled"), INT_TYPE, 512,                 //     int throttled;
+        at("throttled"), LONG_TYPE, 512,                //     unsigned long throttled; (the kernel narrows loads)
     0, KIND_POINTER, SIGNAL_TYPE,                       // };
     at("signal_struct"), KIND_STRUCT | 1, 4,            // struct signal_struct {
         at("live"), ATOMIC_TYPE, 0,                     //     struct { int counter; } live;
@@ -178,10 +178,10 @@ impl TaskTypes {
         Ok(TaskTypes(sys::load_btf(&bytes())?))
     }
 
-    /// For a program whose instructions of these numbers want the offsets of members as their
-    /// immediates.
-    /// `functions`: the first instructions of those that follow the first.
-    pub(super) fn wanted(&self, wanted: &[(usize, Member)], functions: &[usize]) -> Types<'_> {
+    /// For a program whose instructions of these numbers want the offsets of members.
+    /// `functions`: the first instructions of those that follow the first. `point`: the number of
+    /// the type of a typed tracepoint, else 0.
+    pub(super) fn wanted(&self, wanted: &[(usize, Member)], functions: &[usize], point: u32) -> Types<'_> {
         let relocation = |&(at, member): &(usize, Member)| {
             let (kind, path) = member.asked();
             [8 * at as u32, kind, path, BYTE_OFFSET]
@@ -190,6 +190,7 @@ impl TaskTypes {
             btf: self.0.as_fd(),
             functions: [0].iter().chain(functions).map(|&at| [at as u32, FUNCTION_TYPE]).collect(),
             relocations: wanted.iter().map(relocation).collect(),
+            point,
         }
     }
 }

@@ -40,16 +40,19 @@ mod tests;
 
 pub use record::{ShortWaits, WaitKind, WaitRecord};
 
-use super::attach::attach_raw_program;
+use super::attach::{attach_raw_program, attach_typed_program};
 use super::available::{Unavailable, available};
 use super::error::{BpfError, version};
 use super::follow::Follower;
+use super::kernel_btf::KernelBtf;
 use super::program::Program;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind};
 use super::types::TaskTypes;
-use programs::{BLOCKED, HELD, LOST, MISSED, READY, RUNNING, Thresholds, ThrottleSource, WaitMaps, entry};
+use programs::{
+    BLOCKED, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps, entry,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
 use std::io;
@@ -83,7 +86,7 @@ impl Default for WaitOptions {
         WaitOptions {
             long: Duration::from_micros(100),
             together: Duration::from_millis(1),
-            records_per_second: 1500,
+            records_per_second: 250,
             not_behind: false,
         }
     }
@@ -119,13 +122,21 @@ impl WaitTracer {
     /// # Errors
     /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.
     pub fn start(followed: Option<&Follower>, options: &WaitOptions) -> Result<WaitTracer, BpfError> {
+        WaitTracer::start_with(followed, options, KernelBtf::read())
+    }
+
+    fn start_with(
+        followed: Option<&Follower>,
+        options: &WaitOptions,
+        kernel: Option<KernelBtf>,
+    ) -> Result<WaitTracer, BpfError> {
         available().map_err(BpfError::Unavailable)?;
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         if version(&release).is_some_and(|version| version < (5, 18)) {
             let words = "before Linux 5.18 the kernel does not tell programs why a thread leaves its CPU";
             return Err(BpfError::Unavailable(Unavailable::Refused(words.into())));
         }
-        let types = TaskTypes::load().map_err(BpfError::Types)?;
+        let points = Points { types: TaskTypes::load().map_err(BpfError::Types)?, kernel };
         let refused = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let name = sys::name("kymo_waits");
         let scratch = || {
@@ -148,6 +159,7 @@ impl WaitTracer {
             events: tracer.events.number(),
             counts: tracer.counts.number(),
             followed: followed.map(|follower| (follower.followed_map(), follower.key())),
+            tasks: TaskAccess::Loads,
         };
         let mut thresholds = Thresholds {
             long_ns: u64::try_from(options.long.as_nanos()).unwrap_or(u64::MAX),
@@ -156,18 +168,24 @@ impl WaitTracer {
             very_long_ns: VERY_LONG_NS,
             throttle: ThrottleSource::Task,
         };
-        let attach = |name, point: &CStr, program: &Program| attach(name, point, program, &types);
-        let behind = if options.not_behind { None } else { behind(maps, &types)? };
+        let attach = |name, point, program: &dyn Fn(WaitMaps) -> Program| {
+            points.attach(name, point, &|tasks| program(WaitMaps { tasks, ..maps }))
+        };
+        let behind = match attach("kymo_switched", BEHIND, &programs::switched) {
+            _ if options.not_behind => None,
+            Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
+            attached => Some(attached?),
+        };
         tracer.has_stacks = behind.is_some();
         // Who is made from here on is entered by its maker, before it can run.
         let mut links = Vec::new();
-        links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask(maps))?);
-        links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec(maps))?);
+        links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask)?);
+        links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec)?);
         links.extend(behind);
-        links.push(attach("kymo_waking", c"sched_waking", &programs::waking(maps, thresholds))?);
+        links.push(attach("kymo_waking", c"sched_waking", &|maps| programs::waking(maps, thresholds))?);
         let mut switch = |throttle| {
             thresholds.throttle = throttle;
-            let program = programs::switch(maps, thresholds, !tracer.has_stacks);
+            let program = |maps| programs::switch(maps, thresholds, !tracer.has_stacks);
             attach("kymo_switch", c"sched_switch", &program)
         };
         // What the kernel does not have it refuses to look up.
@@ -238,21 +256,29 @@ impl WaitTracer {
     }
 }
 
-fn attach(
-    name: &'static str,
-    point: &CStr,
-    program: &Program,
-    types: &TaskTypes,
-) -> Result<OwnedFd, BpfError> {
-    attach_raw_program(name, point, program, Some(types)).map(|(link, _)| link)
+/// Where the programs are attached.
+struct Points {
+    types: TaskTypes,
+    /// `None`: this kernel gives no types to the arguments of tracepoints.
+    kernel: Option<KernelBtf>,
 }
 
-/// The program behind the switch; `None` where there is no such tracepoint.
-fn behind(maps: WaitMaps, types: &TaskTypes) -> Result<Option<OwnedFd>, BpfError> {
-    match attach("kymo_switched", BEHIND, &programs::switched(maps), types) {
-        Ok(link) => Ok(Some(link)),
-        Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+impl Points {
+    /// With typed arguments where that is possible: reading a task costs less then.
+    fn attach(
+        &self,
+        name: &'static str,
+        point: &CStr,
+        program: &dyn Fn(TaskAccess) -> Program,
+    ) -> Result<OwnedFd, BpfError> {
+        if let Some(number) = self.kernel.as_ref().and_then(|kernel| kernel.tracepoint(point))
+            && let Ok(link) =
+                attach_typed_program(name, (point, number), &program(TaskAccess::Loads), &self.types)
+        {
+            return Ok(link);
+        }
+        let program = program(TaskAccess::Copies);
+        attach_raw_program(name, point, &program, Some(&self.types)).map(|(link, _)| link)
     }
 }
 

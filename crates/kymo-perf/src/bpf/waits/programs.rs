@@ -24,7 +24,8 @@ pub(super) mod entry {
     pub(in super::super) const RUNNABLE: i16 = 64;
     pub(in super::super) const WAITS: i16 = 72;
     pub(in super::super) const PREEMPTIONS: i16 = 80;
-    /// Whether its last wait was long; 1 before the first one.
+    /// Whether it was long until the thread had a CPU again when it was blocked last, however short
+    /// it was preempted since; 1 before the first wait.
     pub(in super::super) const LONG: i16 = 88;
     pub(in super::super) const WORDS: usize = 12;
 }
@@ -88,6 +89,17 @@ pub(super) struct WaitMaps {
     pub(super) counts: i32,
     /// Who is followed; `None`: everyone.
     pub(super) followed: Option<(i32, FollowKey)>,
+    /// How tasks are read.
+    pub(super) tasks: TaskAccess,
+}
+
+/// How a program reads the tasks that a tracepoint gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskAccess {
+    /// By loads: the kernel knows the types of a typed tracepoint's arguments.
+    Loads,
+    /// By a helper that copies.
+    Copies,
 }
 
 /// Where to see that a task's cgroup has no quota left.
@@ -145,10 +157,24 @@ impl Assembler {
     }
 
     /// *TID = the id of the task in this argument of the tracepoint, or on to `unread`
-    fn thread_of(&mut self, argument: i16, unread: Label, wanted: &mut Vec<(usize, Member)>) {
-        self.store64_imm(FP, TID, 0);
+    fn thread_of(
+        &mut self,
+        argument: i16,
+        tasks: TaskAccess,
+        unread: Label,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
         self.load64(R3, R6, 8 * argument);
-        self.read_member(TID, 4, Member::Id, unread, wanted); // never: the task is there
+        match tasks {
+            TaskAccess::Loads => {
+                self.load_member((R1, R3), 4, Member::Id, wanted);
+                self.store64(FP, TID, R1);
+            }
+            TaskAccess::Copies => {
+                self.store64_imm(FP, TID, 0);
+                self.read_member(TID, 4, Member::Id, unread, wanted); // never: the task is there
+            }
+        }
     }
 
     /// R7 = the entry of *TID, or on to `stranger`
@@ -265,11 +291,14 @@ pub(super) fn switch(maps: WaitMaps, thresholds: Thresholds, directly: bool) -> 
     let (next, end) = (a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
     a.now();
-    a.running_thread();
+    match maps.tasks {
+        TaskAccess::Loads => a.thread_of(1, maps.tasks, end, &mut wanted),
+        TaskAccess::Copies => a.running_thread(),
+    }
     a.thread_entry(maps, next);
     a.leave(maps, thresholds, directly, next, &mut wanted);
     a.place(next);
-    a.thread_of(2, end, &mut wanted);
+    a.thread_of(2, maps.tasks, end, &mut wanted);
     a.thread_entry(maps, end);
     a.come_back(maps, thresholds, directly, end);
     a.show(end);
@@ -313,7 +342,7 @@ impl Assembler {
         }
         self.jump(next);
         self.place(preempted);
-        self.mark_throttled(thresholds.throttle, next, wanted);
+        self.mark_throttled((thresholds.throttle, maps.tasks), next, wanted);
         self.jump(next);
         self.place(waits);
         self.scratch(maps.switch_scratch, next);
@@ -345,19 +374,35 @@ impl Assembler {
 
     /// The state of the entry at R7, whose task is the tracepoint's second argument, says if that
     /// has no quota left.
-    fn mark_throttled(&mut self, from: ThrottleSource, end: Label, wanted: &mut Vec<(usize, Member)>) {
-        self.store64_imm(FP, VALUE, 0);
+    fn mark_throttled(
+        &mut self,
+        (from, tasks): (ThrottleSource, TaskAccess),
+        end: Label,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
         self.load64(R3, R6, 8);
-        match from {
-            ThrottleSource::None => return,
-            ThrottleSource::Task => self.read_member(VALUE, 1, Member::Throttled, end, wanted),
-            ThrottleSource::Queue => {
+        match (from, tasks) {
+            (ThrottleSource::None, _) => return,
+            (ThrottleSource::Task, TaskAccess::Loads) => {
+                self.load_member((R1, R3), 8, Member::Throttled, wanted);
+            }
+            (ThrottleSource::Queue, TaskAccess::Loads) => {
+                self.load_member((R3, R3), 8, Member::Queue, wanted);
+                self.load_member((R1, R3), 4, Member::QueueThrottled, wanted);
+            }
+            (ThrottleSource::Task, TaskAccess::Copies) => {
+                self.store64_imm(FP, VALUE, 0);
+                self.read_member(VALUE, 1, Member::Throttled, end, wanted);
+                self.load64(R1, FP, VALUE);
+            }
+            (ThrottleSource::Queue, TaskAccess::Copies) => {
                 self.read_member(OTHER, 8, Member::Queue, end, wanted);
                 self.load64(R3, FP, OTHER);
+                self.store64_imm(FP, VALUE, 0);
                 self.read_member(VALUE, 4, Member::QueueThrottled, end, wanted);
+                self.load64(R1, FP, VALUE);
             }
         }
-        self.load64(R1, FP, VALUE);
         self.jump_if(R1, 0, end);
         self.store64_imm(R7, entry::TASK_STATE, THROTTLED);
     }
@@ -384,16 +429,18 @@ impl Assembler {
         self.sub(R5, R2);
         self.place(known);
         self.store64(FP, BLOCKED_NS, R5);
+        self.store64_imm(R7, entry::LONG, 1);
+        self.mov_imm64(R1, thresholds.long_ns);
+        self.jump_on(Compare::GreaterEqual, R9, R1, ready);
+        self.store64_imm(R7, entry::LONG, 0);
         self.place(ready);
         self.load64(R5, FP, BLOCKED_NS);
         self.mov(R4, R9);
         self.sub(R4, R5);
         self.store64(FP, RUNNABLE_NS, R4);
         self.store64(FP, OTHER, R9);
-        self.store64_imm(R7, entry::LONG, 1);
         self.mov_imm64(R1, thresholds.long_ns);
         self.jump_on(Compare::GreaterEqual, R9, R1, tell);
-        self.store64_imm(R7, entry::LONG, 0);
         self.load64(R1, R7, entry::BLOCKED);
         self.load64(R2, R7, entry::RUNNABLE);
         self.add(R1, R2);
@@ -482,7 +529,7 @@ pub(super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
-    a.thread_of(0, end, &mut wanted);
+    a.thread_of(0, maps.tasks, end, &mut wanted);
     a.thread_entry(maps, end);
     a.load64(R1, R7, entry::STATE);
     a.jump_unless(R1, BLOCKED, end);
@@ -524,7 +571,7 @@ pub(super) fn newtask(maps: WaitMaps) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (process, known, end) = (a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
-    a.thread_of(0, end, &mut wanted);
+    a.thread_of(0, maps.tasks, end, &mut wanted);
     a.load64(R7, FP, TID); // R7 = its process: itself, or its maker's
     a.load64(R1, R6, 8);
     a.and_imm(R1, CLONE_THREAD);

@@ -1,19 +1,41 @@
 //! The programs against the kernel's verifier, records against damage, and sums against the
 //! kernel's own.
 use super::*;
+use crate::bpf::insn::{Assembler, R1, R3};
+use crate::bpf::types::Member;
 use kymo_testing::skip;
 
-/// Checks that the kernel accepts all programs, with and without the tracepoint behind the switch.
+/// Checks that the kernel accepts all programs, with and without the tracepoint behind the switch,
+/// and with and without types of the tracepoints' arguments.
 #[test]
 fn programs_load() {
-    for not_behind in [false, true] {
-        let tracer = WaitTracer::start(None, &WaitOptions { not_behind, ..WaitOptions::default() });
-        match tracer {
+    for (not_behind, typed) in [(false, true), (true, true), (false, false), (true, false)] {
+        let options = WaitOptions { not_behind, ..WaitOptions::default() };
+        let kernel = if typed { KernelBtf::read() } else { None };
+        match WaitTracer::start_with(None, &options, kernel) {
             Ok(tracer) => assert!(!(not_behind && tracer.has_stacks())),
             Err(error @ BpfError::Load { .. }) => panic!("{error}"),
             Err(error) => return skip("bpf::waits::programs_load", error.to_string()),
         }
     }
+}
+
+/// Checks that this kernel takes the programs with typed arguments: else the others would serve
+/// silently.
+#[test]
+fn typed_programs_load() {
+    let test = "bpf::waits::typed_programs_load";
+    let Some(number) = KernelBtf::read().and_then(|kernel| kernel.tracepoint(c"sched_waking")) else {
+        return skip(test, "this kernel shows no type information");
+    };
+    let Ok(types) = TaskTypes::load() else { return skip(test, "this kernel takes no types") };
+    let mut program = Assembler::new();
+    let (end, mut wanted) = (program.label(), Vec::new());
+    program.load64(R3, R1, 0);
+    program.load_member((R1, R3), 4, Member::Id, &mut wanted);
+    program.show(end);
+    let program = Program { wanted, ..program.finish().into() };
+    attach_typed_program("kymo_trial", (c"sched_waking", number), &program, &types).expect("it is taken");
 }
 
 /// Checks that a record is read as it is written, and that other kinds and cut bytes are none.
