@@ -39,6 +39,7 @@ pub use crate::counts::{Count, Dims, GroupKey, Groups};
 pub use crate::extra::{Extra, ExtraId, Extras};
 pub use cgroups::{CgroupNames, Cgroups};
 pub use parallelism::Parallelism;
+pub(crate) use parallelism::{CpuSwitch, add_untold};
 pub(crate) use reads::ReadPeriods;
 pub use short::ShortRecords;
 pub(crate) use sideband::collect as collect_sideband;

@@ -1,6 +1,5 @@
 //! How many threads ran at each moment, by the context switches that were recorded.
 use kymo_data::{RawRecord, ReadError, Record, Recording, abi};
-use rustc_hash::FxHashMap;
 
 /// What a record says of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,10 +12,63 @@ enum TaskTurn {
     Out,
     /// It ended; the kernel tells no switch of it.
     Ended,
+    /// Another came on its CPU, and nothing told that it had stopped.
+    Taken,
 }
 
-/// A turn of a thread: when, where in the recording, and which.
-type Turns = FxHashMap<i32, Vec<(u64, u64, TaskTurn)>>;
+/// The CPU of a turn whose record does not tell it.
+const NO_CPU: u32 = u32::MAX;
+
+/// A turn of a thread, 0 being the idle ones: which, when, where in the recording, and on which
+/// CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Turn {
+    tid: i32,
+    time_ns: u64,
+    position: u64,
+    cpu: u32,
+    turn: TaskTurn,
+}
+
+/// What a record of a switch says of a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CpuSwitch {
+    pub(crate) cpu: u32,
+    pub(crate) time_ns: u64,
+    pub(crate) position: u64,
+    pub(crate) tid: i32,
+    pub(crate) is_out: bool,
+}
+
+/// Adds the switches that no record tells: a thread has left its CPU when another comes on it. Some
+/// kernels leave out switches away from tasks of their own.
+///
+/// `of`: what an element tells of a CPU, if it does; `left`: makes the missing one, of the arrival
+/// of the thread and of that of the next. The order of the elements is lost.
+pub(crate) fn add_untold<T>(
+    all: &mut Vec<T>,
+    of: impl Fn(&T) -> Option<CpuSwitch>,
+    left: impl Fn(&T, &T) -> T,
+) {
+    all.sort_unstable_by_key(|element| of(element).map(|it| (it.cpu, it.time_ns, it.position)));
+    let mut untold = Vec::new();
+    let mut current: Option<(CpuSwitch, &T)> = None;
+    for element in all.iter() {
+        let Some(switch) = of(element) else { continue };
+        let before = current.take().filter(|(before, _)| before.cpu == switch.cpu);
+        if switch.is_out {
+            current = before.filter(|(before, _)| before.tid != switch.tid);
+            continue;
+        }
+        if let Some((before, arrival)) = before
+            && before.tid != switch.tid
+        {
+            untold.push(left(arrival, element));
+        }
+        current = Some((switch, element));
+    }
+    all.append(&mut untold);
+}
 
 /// How many of the recorded threads ran at each moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,43 +86,48 @@ impl Parallelism {
         })
     }
 
-    /// Reads all context switches of a recording: 24 bytes of memory each.
+    /// Reads all context switches of a recording: 32 bytes of memory each.
     ///
     /// # Errors
     /// When the file cannot be read at all.
     pub fn read(recording: &Recording, workers: usize) -> Result<Parallelism, ReadError> {
         let events = &recording.events;
-        let each = |turns: &mut Turns, chunk: &kymo_data::Chunk| {
+        let each = |turns: &mut Vec<Turn>, chunk: &kymo_data::Chunk| {
             for record in chunk.records().flatten() {
                 let Some((tid, turn)) = turn_of(&record) else { continue };
                 let id = events.sample_id(&record);
-                // Without the idle threads, and the last switch of a thread that has ended, told as -1.
-                let tid = tid.or(id.tid).filter(|tid| *tid > 0);
-                if let (Some(tid), Some(time)) = (tid, id.time) {
-                    turns.entry(tid).or_default().push((time, record.position, turn));
+                // Without the last switch of a thread that has ended, told as -1.
+                let tid = tid.or(id.tid).filter(|tid| *tid >= 0);
+                if let (Some(tid), Some(time_ns)) = (tid, id.time) {
+                    let cpu = id.cpu.unwrap_or(NO_CPU);
+                    turns.push(Turn { tid, time_ns, position: record.position, cpu, turn });
                 }
             }
         };
-        let (all, _) = recording.read_parallel(workers, Turns::default, each, &|_, _| {})?;
-        let mut turns = Turns::default();
-        for (tid, list) in all.into_iter().flatten() {
-            turns.entry(tid).or_default().extend(list);
-        }
-        Ok(Parallelism::of(turns))
+        let (all, _) = recording.read_parallel(workers, Vec::new, each, &|_, _| {})?;
+        Ok(Parallelism::of(all.into_iter().flatten().collect()))
     }
 
-    fn of(mut turns: Turns) -> Parallelism {
-        turns.values_mut().for_each(|list| list.sort_unstable());
-        let begin = turns.values().filter_map(|list| list.first()).map(|(time, ..)| *time).min();
+    fn of(mut turns: Vec<Turn>) -> Parallelism {
+        add_untold(&mut turns, Turn::on_cpu, |arrival, next| Turn {
+            tid: arrival.tid,
+            turn: TaskTurn::Taken,
+            ..*next
+        });
+        turns.retain(|turn| turn.tid > 0);
+        turns.sort_unstable_by_key(|turn| (turn.tid, turn.time_ns, turn.position, turn.turn));
+        let begin = turns.iter().map(|turn| turn.time_ns).min();
         let mut changes: Vec<(u64, i32)> = Vec::new();
-        for list in turns.values() {
+        for list in turns.chunk_by(|one, next| one.tid == next.tid) {
             // Nothing is known before: a thread that stops first ran from the beginning.
-            let (mut since, mut known) = (begin, false);
-            for &(time, _, turn) in list {
+            let (mut since, mut known, mut on) = (begin, false, NO_CPU);
+            for &Turn { time_ns: time, turn, cpu, .. } in list {
                 match turn {
-                    TaskTurn::In => since = since.filter(|_| known).or(Some(time)),
+                    TaskTurn::In => (since, on) = (since.filter(|_| known).or(Some(time)), cpu),
                     TaskTurn::Made => since = None,
-                    TaskTurn::Out | TaskTurn::Ended => {
+                    // It has moved on, which was told.
+                    TaskTurn::Taken if cpu != on => {}
+                    TaskTurn::Out | TaskTurn::Ended | TaskTurn::Taken => {
                         changes.extend(since.take().into_iter().flat_map(|from| [(from, 1), (time, -1)]));
                     }
                 }
@@ -100,6 +157,19 @@ impl Parallelism {
     }
 }
 
+impl Turn {
+    fn on_cpu(&self) -> Option<CpuSwitch> {
+        let is_out = match self.turn {
+            _ if self.cpu == NO_CPU => return None,
+            TaskTurn::In => false,
+            TaskTurn::Out | TaskTurn::Taken => true,
+            TaskTurn::Made | TaskTurn::Ended => return None,
+        };
+        let Turn { tid, time_ns, position, cpu, .. } = *self;
+        Some(CpuSwitch { cpu, time_ns, position, tid, is_out })
+    }
+}
+
 fn turn_of(record: &RawRecord<'_>) -> Option<(Option<i32>, TaskTurn)> {
     match record.header.kind {
         abi::PERF_RECORD_SWITCH | abi::PERF_RECORD_SWITCH_CPU_WIDE => {
@@ -119,13 +189,42 @@ fn turn_of(record: &RawRecord<'_>) -> Option<(Option<i32>, TaskTurn)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustc_hash::FxHashMap;
 
     fn of(turns: &[(i32, u64, TaskTurn)]) -> Parallelism {
-        let mut all = Turns::default();
-        for (position, &(tid, time, turn)) in turns.iter().enumerate() {
-            all.entry(tid).or_default().push((time, position as u64, turn));
-        }
-        Parallelism::of(all)
+        on_cpus(&turns.iter().map(|&(tid, time, turn)| (tid, time, turn, NO_CPU)).collect::<Vec<_>>())
+    }
+
+    fn on_cpus(turns: &[(i32, u64, TaskTurn, u32)]) -> Parallelism {
+        let turn = |(position, &(tid, time_ns, turn, cpu)): (usize, &(i32, u64, TaskTurn, u32))| Turn {
+            tid,
+            time_ns,
+            position: position as u64,
+            cpu,
+            turn,
+        };
+        Parallelism::of(turns.iter().enumerate().map(turn).collect())
+    }
+
+    /// Checks that a thread stops when another comes on its CPU, the idle one too, where no record
+    /// tells that it did; not where it has moved, nor on another CPU.
+    #[test]
+    fn switches_away_that_no_record_tells() {
+        let turns = [
+            (1, 10, TaskTurn::In, 0),
+            (2, 20, TaskTurn::In, 0),
+            (2, 30, TaskTurn::Out, 0),
+            (3, 40, TaskTurn::In, 1),
+            (0, 50, TaskTurn::In, 1),
+            (1, 60, TaskTurn::In, 0),
+            (1, 70, TaskTurn::In, 2),
+            (4, 80, TaskTurn::In, 0),
+            (4, 90, TaskTurn::Out, 0),
+            (1, 100, TaskTurn::Out, 2),
+        ];
+        let found = on_cpus(&turns);
+        let steps = [(10, 1), (20, 1), (30, 0), (40, 1), (50, 0), (60, 1), (80, 2), (90, 1), (100, 0)];
+        assert_eq!(found.steps, steps);
     }
 
     /// Checks two threads, one of which ran when the recording began, one of which was made in it
@@ -146,6 +245,30 @@ mod tests {
     }
 
     proptest! {
+        /// Checks any switches on CPUs, of which some that leave are left out, against those where
+        /// all are told.
+        #[test]
+        fn left_out_or_told(stints in proptest::collection::vec((0..3u32, 0..6i32, 1..50u64, any::<bool>()), 0..40)) {
+            let (mut now, mut cpus) = (0, [None; 3]);
+            let (mut all, mut part) = (Vec::new(), Vec::new());
+            for (cpu, tid, later, is_told) in stints {
+                // A thread is on one CPU at a time.
+                if tid > 0 && cpus.contains(&Some(tid)) {
+                    continue;
+                }
+                now += later;
+                if let Some(before) = cpus[cpu as usize].replace(tid) {
+                    all.push((before, now, TaskTurn::Out, cpu));
+                    if is_told {
+                        part.push((before, now, TaskTurn::Out, cpu));
+                    }
+                }
+                all.push((tid, now, TaskTurn::In, cpu));
+                part.push((tid, now, TaskTurn::In, cpu));
+            }
+            prop_assert_eq!(on_cpus(&part), on_cpus(&all));
+        }
+
         /// Checks against the count of spans around each moment, for threads that switch at any
         /// times.
         #[test]

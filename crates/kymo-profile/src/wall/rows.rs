@@ -1,7 +1,7 @@
 //! Reads the rows of a recording with waits: what a thread did since its row before, who woke whom,
 //! and where threads ran.
 use crate::chains::{ChainId, Chains};
-use crate::load::{LoadOptions, Parallelism};
+use crate::load::{CpuSwitch, LoadOptions, Parallelism, add_untold};
 use crate::timeline::{CommId, Moment, Timeline};
 use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
@@ -104,8 +104,29 @@ pub(super) struct Switch {
     position: u64,
     thread: (i32, i32),
     comm: CommId,
+    cpu: Option<u32>,
+    /// No record tells it: another thread came on the CPU.
+    is_untold: bool,
     is_out: bool,
     is_preempted: bool,
+}
+
+impl Switch {
+    /// `how`: whether the thread leaves its CPU, and whether it is preempted.
+    pub(super) fn new(
+        (time_ns, position): (u64, u64),
+        thread: (i32, i32),
+        comm: CommId,
+        cpu: Option<u32>,
+        (is_out, is_preempted): (bool, bool),
+    ) -> Switch {
+        Switch { time_ns, position, thread, comm, cpu, is_untold: false, is_out, is_preempted }
+    }
+
+    fn on_cpu(&self) -> Option<CpuSwitch> {
+        let Switch { time_ns, position, thread: (_, tid), is_out, .. } = *self;
+        self.cpu.map(|cpu| CpuSwitch { cpu, time_ns, position, tid, is_out })
+    }
 }
 
 /// All rows of a recording.
@@ -248,7 +269,7 @@ pub(super) fn read(
             match record.header.kind {
                 abi::PERF_RECORD_SAMPLE => rows.sample(recording, (timeline, filter), &events, &record),
                 abi::PERF_RECORD_SWITCH | abi::PERF_RECORD_SWITCH_CPU_WIDE if events.off_cpu.is_none() => {
-                    rows.switch(recording, (timeline, filter), &record);
+                    rows.switch(recording, timeline, &record);
                 }
                 _ => {}
             }
@@ -257,7 +278,7 @@ pub(super) fn read(
     let (parts, summary) = recording.read_parallel(filter.workers, Rows::default, each, progress)?;
     let mut rows = Rows::default();
     parts.into_iter().for_each(|part| rows.absorb(part));
-    rows.replay_switches();
+    rows.replay_switches(filter);
     rows.join_stacks();
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
     rows.wakeups.sort_unstable_by_key(|row| (row.time_ns, row.woken, row.waker));
@@ -333,44 +354,48 @@ impl Rows {
         });
     }
 
-    fn switch(
-        &mut self,
-        recording: &Recording,
-        (timeline, filter): (&Timeline, &LoadOptions),
-        record: &RawRecord<'_>,
-    ) {
+    fn switch(&mut self, recording: &Recording, timeline: &Timeline, record: &RawRecord<'_>) {
         let id = recording.events.sample_id(record);
-        // Without the idle threads, and the last switch of a thread that has ended, told as -1.
-        let (Some(pid), Some(tid @ 1..), Some(time_ns)) = (id.pid, id.tid, id.time) else { return };
-        if filter.excludes(pid, tid, time_ns) {
-            return;
-        }
+        // Without the last switch of a thread that has ended, told as -1.
+        let (Some(pid), Some(tid @ 0..), Some(time_ns)) = (id.pid, id.tid, id.time) else { return };
         let view = timeline.thread(pid, tid, Moment::new(id.time, record.position));
         let is = |bit: u16| record.header.misc & bit != 0;
-        self.switches.push(Switch {
-            time_ns,
-            position: record.position,
-            thread: (pid, tid),
-            comm: view.comm,
-            is_out: is(abi::PERF_RECORD_MISC_SWITCH_OUT),
-            is_preempted: is(abi::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT),
-        });
+        let how = (is(abi::PERF_RECORD_MISC_SWITCH_OUT), is(abi::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT));
+        let moment = (time_ns, record.position);
+        self.switches.push(Switch::new(moment, (pid, tid), view.comm, id.cpu, how));
     }
 
     /// Rows of switches: blocked or preempted from a switch out to the next one in, which has no
     /// stack and no waker.
-    fn replay_switches(&mut self) {
+    pub(super) fn replay_switches(&mut self, filter: &LoadOptions) {
+        // Whoever comes on a CPU ends the time of the one before, also if nobody asks for it.
+        add_untold(&mut self.switches, Switch::on_cpu, |arrival, next| Switch {
+            thread: arrival.thread,
+            comm: arrival.comm,
+            is_untold: true,
+            is_out: true,
+            is_preempted: false,
+            ..*next
+        });
+        self.switches.retain(|switch| {
+            let (pid, tid) = switch.thread;
+            tid > 0 && !filter.excludes(pid, tid, switch.time_ns)
+        });
         self.switches.sort_unstable_by_key(|switch| (switch.thread, switch.time_ns, switch.position));
         let nowhere = self.chains.intern(0, abi::PERF_RECORD_MISC_USER as u8, 0, &[]);
         for of_thread in self.switches.chunk_by(|one, next| one.thread == next.thread) {
-            let (mut since, mut run_ns, mut out) = (None, 0, None);
+            let (mut since, mut run_ns, mut out, mut on) = (None, 0, None, None);
             for switch in of_thread {
+                // It has moved on, which was told.
+                if switch.is_untold && (switch.cpu != on || since.is_none()) {
+                    continue;
+                }
                 if switch.is_out {
                     run_ns = since.take().map_or(0, |since| switch.time_ns - since);
                     out = Some(switch);
                     continue;
                 }
-                since = since.or(Some(switch.time_ns));
+                (since, on) = (since.or(Some(switch.time_ns)), switch.cpu);
                 let Some(left) = out.take() else { continue };
                 let off_ns = switch.time_ns - left.time_ns;
                 let preempted = left.is_preempted;

@@ -118,6 +118,32 @@ fn short_waits_are_of_the_last_state() {
     assert_eq!((thread.total_ns(), thread.waits, thread.preemptions), (118, 5, 1));
 }
 
+/// Checks that in a recording of switches a thread's time ends when another comes on its CPU, where
+/// no record tells that it left, and not where it has moved.
+#[test]
+fn switches_away_that_no_record_tells() {
+    let switch = |position: u64, tid, cpu, time_ns, is_out| {
+        let comm = CommId::unnamed(tid);
+        rows::Switch::new((time_ns, position), (1, tid), comm, Some(cpu), (is_out, false))
+    };
+    let mut rows = Rows {
+        switches: vec![
+            switch(0, 7, 0, 10, false),
+            switch(1, 8, 0, 30, false),
+            switch(2, 7, 1, 50, false),
+            switch(3, 8, 1, 60, false),
+            switch(4, 7, 0, 75, false),
+            switch(5, 7, 0, 80, true),
+            switch(6, 7, 0, 95, false),
+        ],
+        ..Rows::default()
+    };
+    rows.replay_switches(&LoadOptions::default());
+    let times = rows.waits.iter().filter(|row| row.thread.1 == 7);
+    let times: Vec<_> = times.map(|row| (row.time_ns, row.run_ns, row.blocked_ns)).collect();
+    assert_eq!(times, [(50, 20, 20), (75, 10, 15), (95, 5, 15)]);
+}
+
 fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
     let row = (1..6i32, 0..3u32, 0..1000u64, 0..200u64, 0..50u64, 0..7i32, any::<bool>());
     proptest::collection::vec(row, 0..60).prop_map(|rows| {
