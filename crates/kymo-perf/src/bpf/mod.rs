@@ -68,7 +68,8 @@
 //! are in `docs/internals/design/0003-scopes.md`.
 //!
 //! # Modules
-//! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in
+//! `sys`: the system call (the only unsafe code); `insn`: the assembler; `interpreter`: runs
+//! programs in tests, without a kernel; `types`: how offsets in
 //! the kernel's structs are asked for; `program`: the programs; `cgroup_counts`: [`CgroupCounter`],
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
 //! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
@@ -83,6 +84,8 @@ mod error;
 mod follow;
 mod followed_bitmap;
 mod insn;
+#[cfg(test)]
+mod interpreter;
 mod kernel_btf;
 mod map;
 mod memlock;

@@ -22,7 +22,7 @@ const NO_CPU: u32 = u32::MAX;
 /// A turn of a thread, 0 being the idle ones: which, when, where in the recording, and on which
 /// CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Turn {
+struct TimedTurn {
     tid: i32,
     time_ns: u64,
     position: u64,
@@ -92,7 +92,7 @@ impl Parallelism {
     /// When the file cannot be read at all.
     pub fn read(recording: &Recording, workers: usize) -> Result<Parallelism, ReadError> {
         let events = &recording.events;
-        let each = |turns: &mut Vec<Turn>, chunk: &kymo_data::Chunk| {
+        let each = |turns: &mut Vec<TimedTurn>, chunk: &kymo_data::Chunk| {
             for record in chunk.records().flatten() {
                 let Some((tid, turn)) = turn_of(&record) else { continue };
                 let id = events.sample_id(&record);
@@ -100,7 +100,7 @@ impl Parallelism {
                 let tid = tid.or(id.tid).filter(|tid| *tid >= 0);
                 if let (Some(tid), Some(time_ns)) = (tid, id.time) {
                     let cpu = id.cpu.unwrap_or(NO_CPU);
-                    turns.push(Turn { tid, time_ns, position: record.position, cpu, turn });
+                    turns.push(TimedTurn { tid, time_ns, position: record.position, cpu, turn });
                 }
             }
         };
@@ -108,8 +108,8 @@ impl Parallelism {
         Ok(Parallelism::of(all.into_iter().flatten().collect()))
     }
 
-    fn of(mut turns: Vec<Turn>) -> Parallelism {
-        add_untold(&mut turns, Turn::on_cpu, |arrival, next| Turn {
+    fn of(mut turns: Vec<TimedTurn>) -> Parallelism {
+        add_untold(&mut turns, TimedTurn::on_cpu, |arrival, next| TimedTurn {
             tid: arrival.tid,
             turn: TaskTurn::Taken,
             ..*next
@@ -121,7 +121,7 @@ impl Parallelism {
         for list in turns.chunk_by(|one, next| one.tid == next.tid) {
             // Nothing is known before: a thread that stops first ran from the beginning.
             let (mut since, mut known, mut on) = (begin, false, NO_CPU);
-            for &Turn { time_ns: time, turn, cpu, .. } in list {
+            for &TimedTurn { time_ns: time, turn, cpu, .. } in list {
                 match turn {
                     TaskTurn::In => (since, on) = (since.filter(|_| known).or(Some(time)), cpu),
                     TaskTurn::Made => since = None,
@@ -157,7 +157,7 @@ impl Parallelism {
     }
 }
 
-impl Turn {
+impl TimedTurn {
     fn on_cpu(&self) -> Option<CpuSwitch> {
         let is_out = match self.turn {
             _ if self.cpu == NO_CPU => return None,
@@ -165,7 +165,7 @@ impl Turn {
             TaskTurn::Out | TaskTurn::Taken => true,
             TaskTurn::Made | TaskTurn::Ended => return None,
         };
-        let Turn { tid, time_ns, position, cpu, .. } = *self;
+        let TimedTurn { tid, time_ns, position, cpu, .. } = *self;
         Some(CpuSwitch { cpu, time_ns, position, tid, is_out })
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn on_cpus(turns: &[(i32, u64, TaskTurn, u32)]) -> Parallelism {
-        let turn = |(position, &(tid, time_ns, turn, cpu)): (usize, &(i32, u64, TaskTurn, u32))| Turn {
+        let turn = |(position, &(tid, time_ns, turn, cpu)): (usize, &(i32, u64, TaskTurn, u32))| TimedTurn {
             tid,
             time_ns,
             position: position as u64,

@@ -379,6 +379,75 @@ fn sums_of_2000_threads() {
     sums("wall::sums_of_2000_threads", "2000");
 }
 
+/// Keeps a CPU from being idle while others wait, until it is dropped: some kernels leave out
+/// switches away from their idle tasks.
+struct Busy(std::process::Child);
+
+impl Busy {
+    fn start() -> Busy {
+        let spins = ["-n", "19", "sh", "-c", "while :; do :; done"];
+        Busy(Command::new("nice").args(spins).spawn().expect("nice runs"))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Checks the programs in the kernel against the replay of all switches and wake-ups of the same
+/// threads in the same second: as many waits and preemptions of each thread, and the same times
+/// within 1 %. Each time that a thread comes or goes, both look at the clock one after the other.
+#[test]
+fn sums_are_those_of_all_switches() {
+    const TEST: &str = "wall::sums_are_those_of_all_switches";
+    if require(TEST, &NEEDS).is_none() {
+        return;
+    }
+    let folder = fresh_folder("wall-switches");
+    let (all, file) = (folder.join("sched.data"), folder.join("wall.data"));
+    let program = build("waits.c", &[]);
+    let events = "sched:sched_switch,sched:sched_waking,sched:sched_wakeup_new";
+    let busy: Vec<Busy> = kymo_perf::sys::online_cpus().iter().map(|_| Busy::start()).collect();
+    let inside = kymo();
+    let outer = ["record", "-q", "-a", "-m", "4M", "-e", events, "-o", text(&all), "--", text(inside.path())];
+    let inner = ["record", "-q", "--wall", "-e", "cpu-clock", "-F", "99", "-o", text(&file), "--"];
+    kymo().succeed([&outer[..], &inner, &[text(&program), "restless", "20", "1"]].concat());
+    drop(busy);
+    let switches = kymo().run(["sched", "stats", "--json", "-i", text(&all)]).json();
+    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let (mut found, mut expected, mut turns, mut untold) = ([0; 2], [0; 2], 0, 0);
+    let list = report["threads"].as_array().expect("a list");
+    // The first thread was there before, and another program then.
+    for thread in list.iter().filter(|thread| thread["tid"] != thread["pid"]) {
+        let of = |other: &&Value| other["tid"] == thread["tid"];
+        let other = switches["threads"].as_array().expect("a list").iter().find(of).expect("the thread");
+        if number(other, "pcount") != number(other, "voluntary") + number(other, "involuntary") {
+            untold += 1;
+            continue;
+        }
+        // A new thread comes from nowhere, and goes there at its end.
+        let counts = (number(thread, "waits") + 1, number(thread, "preemptions"));
+        assert_eq!(counts, (number(other, "voluntary"), number(other, "involuntary") + 1), "{thread:#}");
+        turns += counts.0 + counts.1;
+        for (at, state, key) in [(0, "running", "rq_cpu_time_ns"), (1, "runnable", "run_delay_ns")] {
+            found[at] += number(&thread["states"], state);
+            expected[at] += number(other, key);
+        }
+    }
+    if number(&switches, "lost_records") > 0 || untold > 10 {
+        return skip(TEST, format!("the kernel leaves out switches of {untold} of 20 threads"));
+    }
+    assert!(turns > 200, "{report:#}");
+    for (found, expected) in found.into_iter().zip(expected) {
+        let margin = expected / 100 + 2_000 * turns;
+        assert!(found.abs_diff(expected) <= margin, "{found} ns for {expected} ns in {turns} turns");
+    }
+}
+
 /// Checks that perf reads the recording, and that the event of waits has the same samples and the
 /// same sum of times there.
 #[test]

@@ -24,15 +24,22 @@
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
 //!   when the thread was entered (or made, or executed) to its end, or to that of the tracer.
 //! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its
-//!   times come with the next one: W1 holds whatever is lost.
+//!   times come with the next one: W1 holds whatever is lost, but for the last record of a thread.
 //! - **W3** The programs read the observed thread only at its registers in the kernel. They hold
 //!   nothing up: all work is a few look-ups.
 //! - **W4** A thread that has no place in THREADS is counted ([`WaitTracer::missed`]).
+//!
+//! The tests run the programs without a kernel (`emulated`), through random switches and wake-ups,
+//! and hold every record and sum against a replay of all of them (`model`).
 //!
 //! # What is not exact
 //! A thread that is woken on one CPU while another is still switching away from it may be entered
 //! as blocked until it runs, though it was ready before: a few microseconds. The programs do not
 //! run where the kernel forbids it (an NMI inside of them).
+#[cfg(test)]
+mod emulated;
+#[cfg(test)]
+mod model;
 mod programs;
 mod record;
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! The programs against the kernel's verifier, records against damage, and sums against the
-//! kernel's own.
+//! The programs against the kernel's verifier and against the model, and records against damage.
+use super::emulated::{Emulated, told};
+use super::model::{DEAD, ModelTimes, SchedEvent, WaitModel};
 use super::*;
 use crate::bpf::insn::{Assembler, R1, R3};
 use crate::bpf::types::Member;
 use kymo_testing::skip;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// Checks that the kernel accepts all programs, with and without the tracepoint behind the switch,
 /// and with and without types of the tracepoints' arguments.
@@ -62,4 +65,228 @@ fn records() {
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
     assert_eq!(most.off_cpu_ns(), u64::MAX);
+}
+
+const CPUS: usize = 3;
+
+/// A machine that does what a list of numbers says, as far as a kernel would.
+struct Scheduler {
+    now: u64,
+    emulated: Emulated,
+    model: WaitModel,
+    /// What each CPU runs, 0: nothing; and whether the program behind its last switch is to run.
+    cpus: [(i32, bool); CPUS],
+    ready: Vec<i32>,
+    blocked: Vec<i32>,
+    /// The process of each thread.
+    processes: BTreeMap<i32, i32>,
+    next_tid: i32,
+    knows_quotas: bool,
+    /// What records have told of each thread.
+    told: BTreeMap<i32, ModelTimes>,
+    records: u64,
+    lost: u64,
+}
+
+/// What comes next, how much later, and whether the ring is full then.
+type Choice = (u8, u8, u8, u64, bool);
+
+fn any_choice() -> impl Strategy<Value = Choice> {
+    let later = prop_oneof![4 => 0..300_u64, 3 => 0..200_000_u64, 1 => 0..30_000_000_u64];
+    (0..9_u8, any::<u8>(), any::<u8>(), later, prop::bool::weighted(0.2))
+}
+
+impl Scheduler {
+    fn new(programs: (Thresholds, TaskAccess), directly: bool, most: usize) -> Scheduler {
+        let mut scheduler = Scheduler {
+            now: 1,
+            emulated: Emulated::new(programs, directly, most, CPUS),
+            model: WaitModel::new(most),
+            cpus: [(0, false); CPUS],
+            ready: vec![10, 12],
+            blocked: vec![11],
+            processes: BTreeMap::new(),
+            next_tid: 20,
+            knows_quotas: programs.0.throttle != ThrottleSource::None,
+            told: BTreeMap::new(),
+            records: 0,
+            lost: 0,
+        };
+        let states = [ThreadState::Ready, ThreadState::Blocked, ThreadState::Held];
+        for ((pid, tid), state) in [(10, 10), (10, 11), (12, 12)].into_iter().zip(states) {
+            scheduler.processes.insert(tid, pid);
+            scheduler.apply(0, SchedEvent::Enter { pid, tid, state });
+        }
+        scheduler
+    }
+
+    /// An event on a CPU, for the programs and the model.
+    fn apply(&mut self, cpu: usize, event: SchedEvent) {
+        self.behind(cpu);
+        self.emulated.apply(self.now, cpu, self.cpus[cpu].0, event);
+        self.model.apply(self.now, event);
+        if let SchedEvent::Switch { next, .. } = event {
+            self.cpus[cpu] = (next, true);
+        }
+        self.check(event);
+    }
+
+    /// The program behind a switch runs before anything else happens on its CPU.
+    fn behind(&mut self, cpu: usize) {
+        if let (running, true) = self.cpus[cpu] {
+            self.cpus[cpu].1 = false;
+            self.emulated.behind(self.now, cpu, running);
+            self.check(SchedEvent::New { pid: 0, tid: 0 });
+        }
+    }
+
+    /// Each wait that is told is the last one of its thread.
+    fn check(&mut self, event: SchedEvent) {
+        for (record, is_lost) in self.emulated.take() {
+            self.records += u64::from(record.kind != WaitKind::End);
+            self.lost += u64::from(is_lost);
+            if record.kind == WaitKind::Wait {
+                let (pid, wait) = self.model.last_wait(record.tid).expect("a wait");
+                let of = (record.task_state, record.waker, record.blocked_ns, record.runnable_ns);
+                assert_eq!(of, (wait.task_state, wait.waker, wait.blocked_ns, wait.runnable_ns), "{event:?}");
+                assert_eq!(record.pid, pid);
+            }
+            // The last record of a thread has no next one: what it says is lost with it.
+            let is_told = !is_lost || record.kind == WaitKind::End;
+            if is_told && matches!(record.kind, WaitKind::Wait | WaitKind::End) {
+                *self.told.entry(record.tid).or_default() += told(&record);
+            }
+        }
+    }
+
+    fn step(&mut self, (what, one, other, later, is_full): Choice) {
+        self.now += later;
+        self.emulated.machine.is_full = is_full;
+        let (cpu, other) = (usize::from(one) % CPUS, usize::from(other));
+        let (running, _) = self.cpus[cpu];
+        match what {
+            0..4 => self.switch(cpu, usize::from(one) / CPUS, other),
+            4..6 if !self.blocked.is_empty() => {
+                let tid = self.blocked.swap_remove(other % self.blocked.len());
+                self.ready.push(tid);
+                self.apply(cpu, SchedEvent::Waking { waker: running, tid });
+            }
+            6 => {
+                // One that waits no more, or is still on its way to wait: that changes nothing.
+                let all: Vec<i32> = self.processes.keys().copied().collect();
+                let tid = all.get(other % all.len().max(1)).filter(|tid| !self.blocked.contains(tid));
+                if let Some(&tid) = tid {
+                    self.apply(cpu, SchedEvent::Waking { waker: running, tid });
+                }
+            }
+            7 if running != 0 => {
+                let (tid, maker) = (self.next_tid, self.processes[&running]);
+                let pid = if other % 2 == 0 { maker } else { tid };
+                self.next_tid += 1;
+                self.processes.insert(tid, pid);
+                self.ready.push(tid);
+                self.apply(cpu, SchedEvent::New { pid, tid });
+            }
+            8 if running != 0 => {
+                let pid = self.processes[&running];
+                // (A thread whose new id finds no place is not counted.)
+                let takes_over = !self.processes.contains_key(&pid) && self.model.has_room();
+                let tid = if takes_over { pid } else { running };
+                self.behind(cpu);
+                self.processes.remove(&running);
+                self.processes.insert(tid, pid);
+                self.apply_exec(cpu, running, tid);
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_exec(&mut self, cpu: usize, old: i32, tid: i32) {
+        self.apply(cpu, SchedEvent::Exec { old, tid });
+        self.cpus[cpu].0 = tid;
+        // What was told of the thread by its old id.
+        if let Some(times) = self.told.remove(&old) {
+            *self.told.entry(tid).or_default() += times;
+        }
+    }
+
+    /// `choice`: who comes; `how`: why the other leaves.
+    fn switch(&mut self, cpu: usize, choice: usize, how: usize) {
+        let (prev, _) = self.cpus[cpu];
+        let (task_state, preempted) = match how % 8 {
+            _ if prev == 0 => (0, false),
+            0..3 => (1, false),
+            3 => (2, false),
+            4 => (1, true),
+            5 => (0, true),
+            6 => (0, false),
+            _ => (DEAD, false),
+        };
+        let next = match self.ready.len() {
+            // Somebody was woken while he was still switching: nobody saw it.
+            0 if choice.is_multiple_of(4) => self.blocked.pop().unwrap_or(0),
+            0 => 0,
+            count => self.ready.swap_remove(choice % count),
+        };
+        match task_state {
+            _ if prev == 0 => {}
+            DEAD => _ = self.processes.remove(&prev),
+            1 | 2 if !preempted => self.blocked.push(prev),
+            _ => self.ready.push(prev),
+        }
+        if (prev, next) != (0, 0) {
+            let throttled = how.is_multiple_of(3) && self.knows_quotas;
+            self.apply(cpu, SchedEvent::Switch { prev, task_state, preempted, throttled, next });
+        }
+    }
+
+    /// All is told now: the sums of the records are those of the model.
+    fn end(mut self, thresholds: &Thresholds) -> Result<(), TestCaseError> {
+        (0..CPUS).for_each(|cpu| self.behind(cpu));
+        for record in self.emulated.end(self.now) {
+            *self.told.entry(record.tid).or_default() += told(&record);
+        }
+        self.told.retain(|_, times| *times != ModelTimes::default());
+        let mut times = self.model.times(self.now);
+        times.retain(|_, times| *times != ModelTimes::default());
+        prop_assert_eq!(&self.told, &times);
+        prop_assert_eq!(self.emulated.missed(), self.model.missed);
+        prop_assert_eq!(self.emulated.lost(), self.lost);
+        // Each CPU has one budget for waits and one for wake-ups: at the beginning that of a
+        // second, and as much again for very long waits.
+        let most = (self.now + 2_000_000_000) / thresholds.interval_ns as u64 + 1;
+        prop_assert!(self.records <= 2 * CPUS as u64 * most, "{} of {most} records", self.records);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Checks the programs, run without a kernel, against the model: the sums of each thread to the
+    /// nanosecond, each wait that is told, and what is counted as lost and missed. Records find no
+    /// room, threads find no place, and nothing may be written any more.
+    #[test]
+    fn programs_are_the_model(
+        choices in prop::collection::vec(any_choice(), 0..120),
+        directly in any::<bool>(),
+        typed in any::<bool>(),
+        most in prop_oneof![Just(4_usize), Just(1000)],
+        rarely in any::<bool>(),
+        throttle in prop::sample::select(
+            vec![ThrottleSource::Task, ThrottleSource::Queue, ThrottleSource::None]
+        ),
+    ) {
+        let thresholds = Thresholds {
+            long_ns: 100_000,
+            together_ns: 1_000_000,
+            interval_ns: if rarely { 1_000_000_000 } else { 1000 },
+            very_long_ns: 10_000_000,
+            throttle,
+        };
+        let tasks = if typed { TaskAccess::Loads } else { TaskAccess::Copies };
+        let mut scheduler = Scheduler::new((thresholds, tasks), directly, most);
+        choices.into_iter().for_each(|choice| scheduler.step(choice));
+        scheduler.end(&thresholds)?;
+    }
 }
