@@ -64,13 +64,11 @@ impl Wall {
         let short = self.short_states.get(wait).copied().unwrap_or(State::Other);
         let ready = if state == State::Throttled { state } else { State::Runnable };
         let blocked = if state == ready { short } else { state };
-        [
-            (State::Running, row.run_ns),
-            (blocked, row.blocked_ns),
-            (ready, row.runnable_ns),
-            (short, row.short_blocked_ns),
-            (State::Runnable, row.short_runnable_ns),
-        ]
+        let states = [State::Running, blocked, ready, short, State::Runnable];
+        let times =
+            [row.run_ns, row.blocked_ns, row.runnable_ns, row.short_blocked_ns, row.short_runnable_ns];
+        let times = self.latencies.as_ref().and_then(|rows| rows.get(wait)).copied().unwrap_or(times);
+        std::array::from_fn(|part| (states[part], times[part]))
     }
 
     /// Where the time of each thread went, by process and thread.
@@ -79,7 +77,8 @@ impl Wall {
         for (index, row) in self.waits.iter().enumerate() {
             let thread = threads.entry(row.thread).or_default();
             thread.thread = row.thread;
-            for (state, time) in self.parts(index) {
+            let parts = self.parts(index);
+            for (state, time) in parts {
                 thread.add(state, time);
             }
             let own = u64::from(row.blocked_ns + row.runnable_ns > 0);
@@ -87,7 +86,7 @@ impl Wall {
             thread.waits += row.short_waits + if preempted { 0 } else { own };
             thread.preemptions += row.short_preemptions + if preempted { own } else { 0 };
             if self.is_idle(index) {
-                thread.idle_ns += row.blocked_ns.saturating_add(row.short_blocked_ns);
+                thread.idle_ns += parts[1].1.saturating_add(parts[3].1);
             }
         }
         let mut threads: Vec<ThreadTime> = threads.into_values().collect();
@@ -110,7 +109,7 @@ impl Wall {
             let site = self.sites.of(row.chain);
             let [_, blocked, ready, short, short_ready] = self.parts(index);
             // Ready threads wait for a CPU, wherever they are: one place for each site, too.
-            let waited = [(blocked, row.blocked_ns, 1), (short, short.1, row.short_waits)];
+            let waited = [(blocked, row.blocked_ns, 1), (short, row.short_blocked_ns, row.short_waits)];
             for ((state, time), longest, waits) in waited {
                 if time == 0 {
                     continue;
@@ -118,7 +117,7 @@ impl Wall {
                 let sum = sums.entry((state, site, self.is_idle(index))).or_default();
                 sum.time_ns = sum.time_ns.saturating_add(time);
                 sum.waits += waits;
-                sum.longest_ns = sum.longest_ns.max(longest.min(time));
+                sum.longest_ns = sum.longest_ns.max(longest);
                 sum.threads.insert(row.thread.1);
                 *sum.ended_by.entry(self.end(index)).or_default() += time;
             }

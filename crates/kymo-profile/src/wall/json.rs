@@ -13,6 +13,7 @@ const SCHEMA_VERSION: u32 = 1;
 struct Report {
     schema: &'static str,
     schema_version: u32,
+    latency: bool,
     total_ns: u64,
     states: BTreeMap<&'static str, u64>,
     threads: Vec<Thread>,
@@ -105,6 +106,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
     let report = Report {
         schema: "kymo-wall",
         schema_version: SCHEMA_VERSION,
+        latency: wall.is_by_latency(),
         total_ns: threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns())),
         states: states(&|state| {
             threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.in_state(state)))

@@ -9,7 +9,8 @@
 //!  offcpu-time ---> rows: waits ---+-> state of each, by its stack (state)
 //!  offcpu-wakeup -> rows: wakeups -|-> threads (their sums: division)
 //!  cpu-clock -----> rows: runs ----|-> places (stack and state), idle ones apart (needed)
-//!                                  '-> critical path of a thread (path);  flame graph (tree)
+//!                                  |-> critical path of a thread (path);  flame graph (tree)
+//!                                  '-> the time that passed, divided among threads (latency)
 //! ```
 //!
 //! # Invariants
@@ -27,6 +28,7 @@
 //! a process waits for is never idle.
 mod division;
 mod json;
+mod latency;
 mod needed;
 mod path;
 mod rows;
@@ -77,6 +79,8 @@ pub struct Wall {
     idle: Vec<bool>,
     /// For each wait what ended it.
     ends: Vec<End>,
+    /// The parts of each row, if they are of the time that passed.
+    latencies: Option<Vec<[u64; 5]>>,
     runs: Runs,
     sites: Sites,
 }
@@ -138,6 +142,7 @@ impl Wall {
             short_states: Vec::new(),
             idle: Vec::new(),
             ends: Vec::new(),
+            latencies: None,
             runs,
             sites: Sites::default(),
         };

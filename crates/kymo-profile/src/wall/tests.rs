@@ -167,7 +167,91 @@ fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
     })
 }
 
+/// Checks one thread that runs alone and eight that run at once: of the time that passed the first
+/// has what it took, and so have the eight together. Who waits for them has none of it.
+#[test]
+fn a_thread_alone_and_eight_at_once() {
+    let run =
+        |tid, end, ns| WaitRow { run_ns: ns, ..WaitRow::nothing(end, (1, tid), CommId::unnamed(tid), LOCK) };
+    let joins = wait((1, 1), CONDITION, 900, 1000, 0, 2);
+    let mut waits = vec![run(1, 900, 900)];
+    waits.extend((2..10).map(|tid| run(tid, 1000, 100)));
+    waits.push(joins);
+    let mut wall = wall(waits, Vec::new());
+    let of = |wall: &Wall| {
+        let threads = wall.threads();
+        let (first, others): (Vec<_>, Vec<_>) = threads.iter().partition(|thread| thread.thread.1 == 1);
+        [first, others].map(|list| list.iter().map(|thread| thread.in_state(State::Running)).sum::<u64>())
+    };
+    assert_eq!(of(&wall), [900, 800]);
+    wall.weigh_by_latency();
+    // Parts of a nanosecond are rounded for each thread.
+    assert_eq!(of(&wall), [900, 8 * 13]);
+    assert_eq!(wall.threads()[0].total_ns(), 900);
+}
+
+/// What each part of each row has of the time that passed, by looking at every moment.
+fn latency_of_moments(wall: &Wall) -> Vec<[f64; 5]> {
+    let mut found = vec![[0.0; 5]; wall.waits.len()];
+    for now in 0..1300_u64 {
+        let mut classes: [Vec<(usize, usize, f64)>; 5] = Default::default();
+        for (index, row) in wall.waits.iter().enumerate() {
+            let before = row.run_ns + row.short_blocked_ns + row.short_runnable_ns;
+            let (woken, begun) =
+                (row.time_ns - row.runnable_ns, row.time_ns - row.runnable_ns - row.blocked_ns);
+            let waits = match wall.end(index) {
+                _ if wall.is_idle(index) => 4,
+                End::Thread(..) => 3,
+                _ => 2,
+            };
+            let short = if wall.is_idle(index) { 4 } else { 2 };
+            if (begun - before..begun).contains(&now) {
+                let part = |time: u64| time as f64 / before as f64;
+                classes[0].push((index, 0, part(row.run_ns)));
+                classes[short].push((index, 3, part(row.short_blocked_ns)));
+                classes[1].push((index, 4, part(row.short_runnable_ns)));
+            } else if (begun..woken).contains(&now) {
+                classes[waits].push((index, 1, 1.0));
+            } else if (woken..row.time_ns).contains(&now) {
+                classes[1].push((index, 2, 1.0));
+            }
+        }
+        let mut rest = 1.0_f64;
+        for class in classes {
+            let threads: f64 = class.iter().map(|(.., threads)| threads).sum();
+            let taken = threads.min(rest);
+            for (row, part, of_thread) in class.into_iter().filter(|(.., threads)| *threads > 0.0) {
+                found[row][part] += of_thread / threads * taken;
+            }
+            rest -= taken;
+        }
+    }
+    found
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Checks the division of the time that passed against one of every moment.
+    #[test]
+    fn latency_is_that_of_every_moment((mut waits, wakeups) in any_rows(), runs in proptest::collection::vec((0..100u64, 0..30u64, 0..30u64), 60)) {
+        for (row, (run, blocked, ready)) in waits.iter_mut().zip(runs) {
+            // Nothing begins before the first moment.
+            let room = row.time_ns - row.runnable_ns - row.blocked_ns;
+            row.run_ns = run.min(room);
+            row.short_blocked_ns = blocked.min(room - row.run_ns);
+            row.short_runnable_ns = ready.min(room - row.run_ns - row.short_blocked_ns);
+        }
+        let mut wall = wall(waits, wakeups);
+        let expected = latency_of_moments(&wall);
+        wall.weigh_by_latency();
+        for (row, expected) in expected.into_iter().enumerate() {
+            for ((_, found), expected) in wall.parts(row).into_iter().zip(expected) {
+                prop_assert!((found as f64 - expected).abs() < 0.51, "{} is not {}", found, expected);
+            }
+        }
+    }
+
     /// Checks that of any rows, also such as no kernel writes, the path ends, goes backwards and
     /// has no gaps, and that the sums of threads are those of the rows.
     #[test]

@@ -26,7 +26,7 @@ impl Default for TextOptions {
 pub fn write_wall(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io::Result<()> {
     let mut threads = wall.threads();
     let total: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns()));
-    write_states(out, &threads, total)?;
+    write_states(out, wall.is_by_latency(), &threads, total)?;
     write_threads(out, wall, &mut threads, options.rows)?;
     write_places(out, wall, total, options.rows)?;
     write_path(out, wall, &threads, options)
@@ -63,8 +63,14 @@ fn time(ns: u64) -> String {
     }
 }
 
-fn write_states(out: &mut dyn Write, threads: &[ThreadTime], total: u64) -> io::Result<()> {
-    writeln!(out, "# {} of {} threads, by what they did\n#", time(total), threads.len())?;
+fn write_states(out: &mut dyn Write, by_latency: bool, threads: &[ThreadTime], total: u64) -> io::Result<()> {
+    match by_latency {
+        true => {
+            writeln!(out, "# {} that {} threads took together, by what they did", time(total), threads.len())
+        }
+        false => writeln!(out, "# {} of {} threads, by what they did", time(total), threads.len()),
+    }?;
+    writeln!(out, "#")?;
     let idle: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.idle_ns));
     for state in State::ALL {
         let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.in_state(state)));

@@ -27,7 +27,8 @@ impl Wall {
         }
         let mut ran: FxHashMap<(i32, i32), (u64, CommId)> = FxHashMap::default();
         for (index, row) in self.waits.iter().enumerate() {
-            ran.entry(row.thread).or_insert((0, row.comm)).0 += row.run_ns;
+            let [(_, run_ns), ..] = self.parts(index);
+            ran.entry(row.thread).or_insert((0, row.comm)).0 += run_ns;
             let frames: Vec<FunctionId> = if self.is_idle(index) {
                 self.site(self.sites.of(row.chain)).to_vec()
             } else {

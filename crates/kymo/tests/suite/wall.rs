@@ -264,6 +264,42 @@ fn idle_pool_is_folded() {
     assert!(said.contains("# idle: ") && said.contains("of 64 threads (condition)"), "{said}");
 }
 
+/// Checks perf's example of the time that the whole took, a tenth as long: one thread alone for
+/// nine tenths of it, 128 at once for the rest. They have most of the time of all threads, and a
+/// tenth of the time that passed.
+#[test]
+fn latency_of_one_thread_and_of_128() {
+    if !ready("wall::latency") {
+        return;
+    }
+    let Some(waits) = record("wall-latency", &["latency"]) else { return };
+    let share = |options: &[&str]| {
+        let report = waits.report(options);
+        let threads = report["threads"].as_array().expect("a list");
+        let first = threads.iter().find(|thread| thread["tid"] == thread["pid"]).expect("a first thread");
+        let all = report["total_ns"].as_u64().expect("a number");
+        let states: u64 =
+            report["states"].as_object().expect("states").values().filter_map(Value::as_u64).sum();
+        assert!(states.abs_diff(all) < 1000, "{report:#}");
+        (first["total_ns"].as_u64().expect("a number") * 100 / all, all)
+    };
+    let (of_threads, all) = share(&[]);
+    let (of_passed, passed) = share(&["--latency"]);
+    // It waits for the others, too.
+    assert!(of_threads < 50, "{of_threads} % of {all} ns");
+    assert!((84..=96).contains(&of_passed), "{of_passed} % of {passed} ns");
+    assert!((990_000_000..all / 2).contains(&passed), "{passed} of {all} ns");
+    let folded =
+        kymo().succeed(["report", "--wall", "--latency", "--folded", "-i", text(&waits.file)]).stdout;
+    let at = |function: &str| {
+        let lines = folded.lines().filter(|line| line.contains(function));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    assert!(at(";spins;") > 5 * at(";at_once;"), "{folded}");
+    let table = kymo().succeed(["report", "--wall", "--latency", "-i", text(&waits.file)]).stdout;
+    assert!(table.contains("took together"), "{table}");
+}
+
 /// A cgroup with a quota of a fifth of a CPU.
 struct Quota(PathBuf);
 

@@ -74,7 +74,8 @@ pub(crate) struct ReportArgs {
     #[arg(long = "cgroup-name", value_name = "NAMES", value_delimiter = ',')]
     pub(super) cgroups: Vec<String>,
 
-    /// Sort by the time that you wait: a sample counts less where several threads ran
+    /// Sort by the time that you wait: a sample counts less where several threads ran. With --wall: divide
+    /// the time that passed, not that of all threads
     #[arg(long)]
     pub(super) latency: bool,
 
@@ -85,7 +86,7 @@ pub(crate) struct ReportArgs {
     /// Divide the time of each thread into running, ready and waiting, and say for what, where, and
     /// who ended it; of a recording with --wall (also with --flamegraph, --html, --folded and
     /// --json)
-    #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "loss", "latency", "parallelism", "sort"])]
+    #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "loss", "parallelism", "sort"])]
     pub(super) wall: bool,
 
     /// With --wall: the thread whose critical path is shown [default: the first of the process with

@@ -25,7 +25,7 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
     let wall = Wall::open(recording, &load, resolve, &store, &|pass, done, all| progress.at(pass, done, all))
         .with_context(|| format!("failed to read {}", input.display()))?;
     progress.finish();
-    let Some(wall) = wall else {
+    let Some(mut wall) = wall else {
         return Err(exit::usage(anyhow::anyhow!(
             "{} does not tell where threads waited: record with `kymo record --wall`",
             input.display()
@@ -38,6 +38,9 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
     }
     if !args.quiet {
         recording.problems.iter().chain(&wall.summary.problems).for_each(|problem| say(&problem.to_string()));
+    }
+    if args.latency {
+        wall.weigh_by_latency();
     }
     let options = TextOptions { rows: args.top, path_of: args.path_of };
     if args.json {
