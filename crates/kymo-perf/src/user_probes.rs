@@ -17,6 +17,11 @@ const PREFIX: &str = "kymo_";
 /// The longest name, in bytes; the kernel permits 63.
 const NAME_BYTES: usize = 50;
 
+/// Whether events of this group are made here.
+pub fn is_group(system: &str) -> bool {
+    system.starts_with(PREFIX)
+}
+
 /// A place to be made an event.
 #[derive(Clone, Debug, Default)]
 pub struct UserProbeSpec {

@@ -298,6 +298,6 @@ pub(crate) fn takes_program(attr: &perf_event_attr) -> bool {
 }
 
 /// Whether the event takes samples.
-pub(crate) fn samples(attr: &perf_event_attr) -> bool {
+fn samples(attr: &perf_event_attr) -> bool {
     attr.type_ != Perf::SOFTWARE || ![Perf::SW_DUMMY, Perf::SW_BPF_OUTPUT].contains(&attr.config)
 }

@@ -1,6 +1,6 @@
 //! What a scope needs beside its events: a cgroup for the command, or BPF programs that follow
 //! tasks. Set up before events are opened; removed on drop.
-use crate::attr::{samples, takes_program};
+use crate::attr::takes_program;
 use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::python::Interpreters;
@@ -130,7 +130,7 @@ impl Observer {
         }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         if let Some(program) = follower.program() {
-            events.set_bpf(program, |event| samples(&event.request.attr))?;
+            events.set_bpf(program, |event| takes_program(&event.request.attr))?;
         }
         follower.bound();
         Ok(())

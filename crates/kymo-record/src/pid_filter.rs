@@ -8,6 +8,7 @@
 use kymo_data::{abi, retain_records};
 use kymo_perf::bpf::FollowedBitmap;
 use kymo_perf::sys::perf_event_attr;
+use rustc_hash::FxHashMap;
 
 /// Where a record that names a process has its id, in bytes from the record's start.
 const PID_AT: usize = 8;
@@ -30,6 +31,9 @@ pub(crate) struct PidFilter {
     ever: Option<FollowedBitmap>,
     /// Where records have the process in which they were written, in bytes from their end.
     writer_from_end: Option<usize>,
+    /// Samples of events that no program filters in the kernel, by their ids: where they have the
+    /// process, in bytes from their start.
+    unfiltered: FxHashMap<u64, usize>,
 }
 
 impl PidFilter {
@@ -43,17 +47,45 @@ impl PidFilter {
         let writer_from_end = tracking
             .filter(|attr| attr.sample_id_all() == 1 && attr.sample_type & abi::PERF_SAMPLE_TID != 0)
             .map(|attr| 8 + 8 * BEHIND_TID.iter().filter(|&bit| attr.sample_type & bit != 0).count());
-        PidFilter { ever, writer_from_end }
+        PidFilter { ever, writer_from_end, unfiltered: FxHashMap::default() }
+    }
+
+    /// Drops strangers' samples of these events, too, which have the given fields and ids.
+    pub(crate) fn with_samples<'a>(
+        mut self,
+        events: impl IntoIterator<Item = (u64, &'a [u64])>,
+    ) -> PidFilter {
+        const NEEDED: u64 = abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_TID;
+        for (sample_type, ids) in events.into_iter().filter(|(fields, _)| fields & NEEDED == NEEDED) {
+            // Behind the header and the id.
+            let pid_at = if sample_type & abi::PERF_SAMPLE_IP != 0 { 24 } else { 16 };
+            self.unfiltered.extend(ids.iter().map(|id| (*id, pid_at)));
+        }
+        self
     }
 
     /// Moves the wanted records to the front; returns how many bytes they are.
     pub(crate) fn remove(&self, records: &mut [u8]) -> usize {
         match &self.ever {
             None => records.len(),
-            Some(ever) => {
-                retain(records, |record| about(record, self.writer_from_end, |pid| ever.contains(pid)))
-            }
+            Some(ever) => retain(records, |record| {
+                let followed = |pid| ever.contains(pid);
+                self.is_ours(record, followed) && about(record, self.writer_from_end, followed)
+            }),
         }
+    }
+}
+
+impl PidFilter {
+    /// Whether a record is none of the samples that a stranger's doing made.
+    fn is_ours(&self, record: &[u8], followed: impl Fn(i32) -> bool) -> bool {
+        let is_sample = record.starts_with(&abi::PERF_RECORD_SAMPLE.to_le_bytes());
+        if self.unfiltered.is_empty() || !is_sample {
+            return true;
+        }
+        let id = record.get(8..16).and_then(|id| id.try_into().ok()).map(u64::from_le_bytes);
+        let at = id.and_then(|id| self.unfiltered.get(&id));
+        at.and_then(|at| pid_at(record, *at)).is_none_or(followed)
     }
 }
 
@@ -117,6 +149,27 @@ mod tests {
 
     fn wanted(record: &[u8]) -> bool {
         about(record, Some(WRITER_FROM_END), |pid| pid == OURS)
+    }
+
+    /// Checks that samples of events which no program filters are dropped if they are strangers',
+    /// with and without an address before the process.
+    #[test]
+    fn samples_of_strangers() {
+        const FIELDS: u64 = abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_TID;
+        let filter = PidFilter::new(None, []).with_samples([
+            (FIELDS | abi::PERF_SAMPLE_IP, &[7, 8][..]),
+            (FIELDS, &[9]),
+            (1 << 1, &[10]),
+        ]);
+        let ours = |id: i32, ids: &[i32]| {
+            let sample = record(abi::PERF_RECORD_SAMPLE, &[&[id, 0], ids].concat(), 2, OURS);
+            filter.is_ours(&sample, |pid| pid == OURS)
+        };
+        assert_eq!([ours(8, &[1, 1, OURS]), ours(8, &[1, 1, OTHER])], [true, false]);
+        assert_eq!([ours(9, &[OURS]), ours(9, &[OTHER])], [true, false]);
+        assert!(ours(10, &[OTHER]) && ours(11, &[OTHER]));
+        let other = record(abi::PERF_RECORD_COMM, &[9, 0, OTHER], 2, OTHER);
+        assert!(filter.is_ours(&other, |pid| pid == OURS));
     }
 
     /// Checks for each kind that names a process that ours stays and a stranger's goes, and that

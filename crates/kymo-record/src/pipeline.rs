@@ -35,6 +35,7 @@ use crate::writer::{WriterState, WriterThread};
 use crate::{account::Unwound, synth};
 use kymo_data::{Compressor, Features};
 use kymo_perf::hotplug::CpuGap;
+use kymo_perf::sys::Perf;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -171,7 +172,8 @@ impl<'a> Pipeline<'a> {
             .map(|(((cpu, sources), request), sender)| DrainStage { cpu, sources, request, sender })
             .collect();
         let attrs = opened.events.events.iter().map(|event| &event.request.attr);
-        let mut pid_filter = PidFilter::new(opened.observer.ever_followed(), attrs);
+        let mut pid_filter =
+            PidFilter::new(opened.observer.ever_followed(), attrs).with_samples(unfiltered(opened));
         let (reducer, messages) = match reducer(base, &drains)? {
             None => (None, messages),
             Some((reducer, note_sender, reduced)) => {
@@ -365,6 +367,16 @@ fn reducer<'a>(
         reducer = reducer.normal_priority();
     }
     Ok(Some((reducer, notes, reduced)))
+}
+
+/// The events whose samples come of everyone, where programs filter those of the others: their
+/// fields and ids.
+fn unfiltered(opened: &Opened) -> impl Iterator<Item = (u64, &[u64])> {
+    let filters = opened.plan.scope == crate::scope::Scope::Filtered;
+    let requests = opened.events.events.iter().map(|event| &event.request.attr);
+    let events = opened.specs.iter().zip(requests);
+    let events = events.filter(move |(_, attr)| filters && attr.type_ == Perf::TRACEPOINT);
+    events.map(|(spec, _)| (spec.attr.sample_type, &spec.ids[..]))
 }
 
 /// The files of the recording, where there may be several.

@@ -16,6 +16,7 @@ use kymo_perf::bpf::Follower;
 use kymo_perf::cgroup;
 use kymo_perf::selector::{Sampling, Selected};
 use kymo_perf::sys::{self, ANY, EventTarget, Kernel, Perf, attr_zeroed};
+use kymo_perf::user_probes;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -294,6 +295,8 @@ fn unfilterable(options: &Options) -> Option<String> {
     }
     for event in &options.events {
         let why = match event.attr.to_raw().type_ {
+            // Those of our own user probes nobody else sees; strangers' samples are dropped later.
+            Perf::TRACEPOINT if options.waits.is_some() && is_own_probe(event) => continue,
             Perf::TRACEPOINT => "is a tracepoint: a filter would hide its hits from everyone",
             Perf::BREAKPOINT => "would trap in every process",
             _ if event.group_read => "reads counts, which cannot be filtered by task",
@@ -302,6 +305,11 @@ fn unfilterable(options: &Options) -> Option<String> {
         return Some(format!("{} {why}", event.name));
     }
     None
+}
+
+/// Whether the event is a tracepoint that was made for this recording.
+fn is_own_probe(event: &Selected) -> bool {
+    event.tracepoint.as_ref().is_some_and(|tracepoint| user_probes::is_group(&tracepoint.system))
 }
 
 /// How many samples a second each CPU takes while someone else runs.

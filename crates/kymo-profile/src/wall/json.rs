@@ -1,6 +1,6 @@
 //! The report of wall time as JSON.
 use super::SiteId;
-use super::{End, PathPart, State, TextOptions, Wall};
+use super::{Calls, End, PathPart, State, TextOptions, Wall};
 use crate::functions::FunctionId;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ struct Report {
     threads: Vec<Thread>,
     places: Vec<Place>,
     critical_path: Option<Path>,
+    calls: Option<CallsOf>,
 }
 
 #[derive(Serialize)]
@@ -62,6 +63,20 @@ struct Path {
 }
 
 #[derive(Serialize)]
+struct CallsOf {
+    function: String,
+    count: usize,
+    unfinished: u64,
+    threads: usize,
+    total_ns: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+    states: BTreeMap<&'static str, u64>,
+    critical_parts: Vec<Part>,
+}
+
+#[derive(Serialize)]
 struct Part {
     tid: i32,
     threads: usize,
@@ -71,20 +86,52 @@ struct Part {
     time_ns: u64,
 }
 
+/// The states with time.
+fn states(times: &dyn Fn(State) -> u64) -> BTreeMap<&'static str, u64> {
+    let all = State::ALL.into_iter().map(|state| (state.name(), times(state)));
+    all.filter(|(_, time)| *time > 0).collect()
+}
+
+fn site_names(wall: &Wall, site: SiteId) -> Vec<String> {
+    wall.site(site).iter().map(|id| wall.plain_name(*id)).collect()
+}
+
+fn parts_of(wall: &Wall, parts: Vec<PathPart>) -> Vec<Part> {
+    let part = |PathPart { tid, threads, state, site, time_ns }: PathPart| Part {
+        tid,
+        threads,
+        thread: wall.thread_name(tid),
+        state: state.name(),
+        functions: site.map(|site| site_names(wall, site)).unwrap_or_default(),
+        time_ns,
+    };
+    parts.into_iter().map(part).collect()
+}
+
+fn calls_of(wall: &Wall, calls: &Calls) -> CallsOf {
+    let [p50_ns, p99_ns, max_ns] = calls.percentiles([50, 99, 100]);
+    let times = wall.time_of_calls(calls);
+    CallsOf {
+        function: calls.function.clone(),
+        count: calls.calls.len(),
+        unfinished: calls.unfinished,
+        threads: calls.threads(),
+        total_ns: calls.total_ns(),
+        p50_ns,
+        p99_ns,
+        max_ns,
+        states: states(&|state| times.in_state(state)),
+        critical_parts: parts_of(wall, wall.path_of_calls(calls)),
+    }
+}
+
 /// Writes threads, places and the critical path; docs/reference/formats/wall-json.md describes it.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io::Result<()> {
     let threads = wall.threads();
-    let states = |times: &dyn Fn(State) -> u64| -> BTreeMap<&'static str, u64> {
-        State::ALL
-            .into_iter()
-            .map(|state| (state.name(), times(state)))
-            .filter(|(_, time)| *time > 0)
-            .collect()
-    };
-    let names = |site: SiteId| wall.site(site).iter().map(|id| wall.plain_name(*id)).collect::<Vec<_>>();
+    let names = |site: SiteId| site_names(wall, site);
     let module = |id: FunctionId| {
         wall.functions.get(id).module.map(|id| wall.timeline.modules.get(id).short_name.to_string())
     };
@@ -92,16 +139,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
         tid,
         name: wall.thread_name(tid),
         total_ns,
-        parts: (wall.critical_parts(&steps).into_iter())
-            .map(|PathPart { tid, threads, state, site, time_ns }| Part {
-                tid,
-                threads,
-                thread: wall.thread_name(tid),
-                state: state.name(),
-                functions: site.map(names).unwrap_or_default(),
-                time_ns,
-            })
-            .collect(),
+        parts: parts_of(wall, wall.critical_parts(&steps)),
     });
     let report = Report {
         schema: "kymo-wall",
@@ -147,6 +185,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
             })
             .collect(),
         critical_path: path,
+        calls: wall.calls.as_ref().map(|calls| calls_of(wall, calls)),
     };
     out.write_all(crate::text::json_pretty(&report)?.as_bytes())?;
     out.write_all(b"\n")

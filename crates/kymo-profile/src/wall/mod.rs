@@ -26,6 +26,7 @@
 //! idle if it is one for something to do (a condition, a file, a time), and nobody waited for the
 //! thread meanwhile, neither directly nor over others ([`Wall::is_idle`]). What the first thread of
 //! a process waits for is never idle.
+mod calls;
 mod division;
 mod json;
 mod latency;
@@ -39,6 +40,7 @@ mod tests;
 mod text;
 mod tree;
 
+pub use calls::{Call, Calls, recorded_calls};
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
@@ -70,6 +72,8 @@ pub struct Wall {
     pub waits: Vec<WaitRow>,
     /// In order of time.
     pub wakeups: Vec<WakeupRow>,
+    /// Of the function that was asked for.
+    pub calls: Option<Calls>,
     /// What the reader saw (problems of the file).
     pub summary: ReadSummary,
     /// What each wait was for, in the order of the waits.
@@ -98,13 +102,14 @@ pub enum End {
 
 impl Wall {
     /// Reads a recording; `None` if it does not tell of waits. `filter`: the processes, threads and
-    /// spans of time that are read; what else it says does not matter here.
+    /// spans of time that are read; what else it says does not matter here. `calls_of`: the
+    /// function whose calls are read.
     ///
     /// # Errors
     /// When the file cannot be read at all.
     pub fn open(
         recording: &Recording,
-        filter: &LoadOptions,
+        (filter, calls_of): (&LoadOptions, Option<&str>),
         resolve: ResolveOptions,
         store: &SymbolStore,
         progress: Progress<'_>,
@@ -115,11 +120,15 @@ impl Wall {
         let (timeline, ..) = collect_sideband(recording, filter.workers, store.options(), &|done, all| {
             progress(0, done, all)
         })?;
-        let (rows, summary) = rows::read(recording, &timeline, filter, &|done, all| progress(1, done, all))?;
+        let (mut rows, summary) =
+            rows::read(recording, &timeline, (filter, calls_of), &|done, all| progress(1, done, all))?;
         let mut functions = Functions::default();
         let stacks = Resolver::new(&timeline, store).resolve(&rows.chains, &mut functions, resolve);
         let is_arm = recording.features.arch.as_deref() == Some("aarch64");
-        Ok(Some(Wall::of(rows, timeline, functions, stacks, summary, is_arm)))
+        let hits = std::mem::take(&mut rows.hits);
+        let mut wall = Wall::of(rows, timeline, functions, stacks, summary, is_arm);
+        wall.calls = calls_of.map(|function| Calls::of(function, hits));
+        Ok(Some(wall))
     }
 
     fn of(
@@ -137,6 +146,7 @@ impl Wall {
             stacks,
             waits,
             wakeups,
+            calls: None,
             summary,
             states: Vec::new(),
             short_states: Vec::new(),

@@ -37,14 +37,24 @@ pub struct PathPart {
     pub time_ns: u64,
 }
 
-impl Wall {
+/// Where paths go: the waits of each thread.
+pub(super) struct Paths<'a> {
+    wall: &'a Wall,
+    threads: FxHashMap<i32, Vec<usize>>,
+}
+
+impl<'a> Paths<'a> {
+    pub(super) fn of(wall: &'a Wall) -> Paths<'a> {
+        Paths { wall, threads: by_thread(&wall.waits) }
+    }
+
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
     /// The steps cover that time without gaps.
     ///
     /// Where a thread waited and another one woke it, the path goes on in that other one; where
     /// none did, or one that has no rows, the wait itself is a step.
-    pub fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
-        let threads = by_thread(&self.waits);
+    pub(super) fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
+        let Paths { wall, threads } = self;
         let (mut tid, mut now, mut hops) = (tid, end_ns, 0);
         let mut steps: Vec<PathStep> = Vec::new();
         let mut step = |tid, state, begin: u64, end: u64, wait| {
@@ -56,19 +66,19 @@ impl Wall {
         while now > begin_ns {
             // The last of its waits that had begun by then.
             let list = threads.get(&tid).map_or(&[][..], Vec::as_slice);
-            let after = list.partition_point(|at| span(&self.waits[*at]).0 < now);
+            let after = list.partition_point(|at| span(&wall.waits[*at]).0 < now);
             let Some(&at) = after.checked_sub(1).and_then(|before| list.get(before)) else {
                 step(tid, State::Running, begin_ns, now, None);
                 break;
             };
-            let row = &self.waits[at];
+            let row = &wall.waits[at];
             let (begun, woken) = span(row);
             step(tid, State::Running, row.time_ns, now, None);
-            let state = self.state(at);
+            let state = wall.state(at);
             let ready = if state == State::Throttled { state } else { State::Runnable };
             step(tid, ready, woken, now.min(row.time_ns), Some(at));
             now = now.min(woken);
-            if let End::Thread(waker, _) = self.end(at)
+            if let End::Thread(waker, _) = wall.end(at)
                 && waker != tid
                 && threads.contains_key(&waker)
                 && now == woken
@@ -78,8 +88,8 @@ impl Wall {
                 tid = waker;
                 hops += 1;
                 // A moment earlier: the waker ran.
-                let ran = threads[&tid].partition_point(|other| span(&self.waits[*other]).0 < now);
-                let before = ran.checked_sub(1).map(|index| &self.waits[threads[&tid][index]]);
+                let ran = threads[&tid].partition_point(|other| span(&wall.waits[*other]).0 < now);
+                let before = ran.checked_sub(1).map(|index| &wall.waits[threads[&tid][index]]);
                 if before.is_none_or(|other| other.time_ns <= now) {
                     continue;
                 }
@@ -90,6 +100,13 @@ impl Wall {
             (now, hops) = (now.min(begun), 0);
         }
         steps
+    }
+}
+
+impl Wall {
+    /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
+    pub fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
+        Paths::of(self).critical_path(tid, begin_ns, end_ns)
     }
 
     /// The path of a thread over all its time, and how long that is; of the first thread of the

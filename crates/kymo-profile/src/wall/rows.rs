@@ -1,5 +1,6 @@
 //! Reads the rows of a recording with waits: what a thread did since its row before, who woke whom,
 //! and where threads ran.
+use super::calls::{CallHit, says_of_calls};
 use crate::chains::{ChainId, Chains};
 use crate::load::{CpuSwitch, LoadOptions, Parallelism, add_untold};
 use crate::timeline::{CommId, Moment, Timeline};
@@ -142,6 +143,8 @@ pub(super) struct Rows {
     pub(super) switches: Vec<Switch>,
     /// Where threads began to wait: thread, ns, stack.
     pub(super) begun: Vec<(i32, u64, ChainId)>,
+    /// Calls that were asked for.
+    pub(super) hits: Vec<CallHit>,
     /// Samples that cannot be read.
     pub(super) damaged: u64,
 }
@@ -203,10 +206,12 @@ struct Events {
     stack: Option<usize>,
     /// What samples where threads run.
     clock: Option<usize>,
+    /// Those of calls that were asked for, and whether they return.
+    calls: Vec<(usize, bool)>,
 }
 
 impl Events {
-    fn of(recording: &Recording) -> Events {
+    fn of(recording: &Recording, calls_of: Option<&str>) -> Events {
         let blob = recording.features.tracing_data.as_deref();
         let data = blob.and_then(|blob| tracing_data::parse(blob).ok());
         let find = |name: &str| {
@@ -227,6 +232,9 @@ impl Events {
             wakeup: find(WAKEUP),
             stack: recording.events.list.iter().position(|event| event.name == STACK),
             clock,
+            calls: (recording.events.list.iter().enumerate())
+                .filter_map(|(at, event)| Some((at, says_of_calls(&event.name, calls_of?)?)))
+                .collect(),
         }
     }
 }
@@ -249,7 +257,7 @@ pub enum WaitDetail {
 
 /// How much this recording tells.
 pub fn wait_detail(recording: &Recording) -> WaitDetail {
-    match Events::of(recording).off_cpu {
+    match Events::of(recording, None).off_cpu {
         Some(_) => WaitDetail::All,
         None if Parallelism::is_recorded(recording) => WaitDetail::Switches,
         None => WaitDetail::Nothing,
@@ -260,10 +268,10 @@ pub fn wait_detail(recording: &Recording) -> WaitDetail {
 pub(super) fn read(
     recording: &Recording,
     timeline: &Timeline,
-    filter: &LoadOptions,
+    (filter, calls_of): (&LoadOptions, Option<&str>),
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(Rows, ReadSummary), ReadError> {
-    let events = Events::of(recording);
+    let events = Events::of(recording, calls_of);
     let each = |rows: &mut Rows, chunk: &kymo_data::Chunk| {
         for record in chunk.records().flatten() {
             match record.header.kind {
@@ -301,12 +309,18 @@ impl Rows {
             return;
         }
         let fields = [&events.off_cpu, &events.wakeup].map(|of| of.as_ref().filter(|(at, _)| *at == event));
-        if fields.iter().all(Option::is_none) && ![events.clock, events.stack].contains(&Some(event)) {
+        let call = events.calls.iter().find(|(at, _)| *at == event);
+        let is_other = ![events.clock, events.stack].contains(&Some(event)) && call.is_none();
+        if fields.iter().all(Option::is_none) && is_other {
             return;
         }
         let pid = sample.pid.unwrap_or(-1);
         let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
         if filter.excludes(pid, tid, time_ns) {
+            return;
+        }
+        if let Some(&(_, returns)) = call {
+            self.hits.push(CallHit { thread: (pid, tid), time_ns, position: record.position, returns });
             return;
         }
         let view = timeline.thread(pid, tid, Moment::new(sample.time, record.position));
@@ -439,6 +453,7 @@ impl Rows {
         }
         self.switches.extend(other.switches);
         self.begun.extend(other.begun.into_iter().map(|(tid, time, chain)| (tid, time, ours(chain))));
+        self.hits.extend(other.hits);
         self.damaged += other.damaged;
     }
 }

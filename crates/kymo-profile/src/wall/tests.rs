@@ -190,6 +190,51 @@ fn a_thread_alone_and_eight_at_once() {
     assert_eq!(wall.threads()[0].total_ns(), 900);
 }
 
+/// Checks that calls are paired with their returns, the outermost of one that calls itself, and
+/// what their threads did meanwhile and what decided it, also of a wait that is in a call partly.
+#[test]
+fn calls_and_what_they_wait_for() {
+    let mut wall = chain();
+    let hit = |thread, time_ns, returns| calls::CallHit { thread, time_ns, position: 0, returns };
+    let hits = vec![
+        hit((1, 1), 0, true),
+        hit((1, 1), 21, false),
+        hit((1, 1), 30, false),
+        hit((1, 1), 40, true),
+        hit((1, 1), 130, true),
+        hit((1, 3), 105, false),
+        hit((1, 3), 115, true),
+        hit((1, 3), 120, false),
+    ];
+    let calls = Calls::of("f", hits);
+    let of = |thread, begin_ns, end_ns| Call { thread, begin_ns, end_ns };
+    assert_eq!(calls.calls, [of((1, 1), 21, 130), of((1, 3), 105, 115)]);
+    assert_eq!((calls.unfinished, calls.threads(), calls.total_ns()), (1, 2, 119));
+    assert_eq!(calls.percentiles([1, 50, 99, 100]), [10, 10, 109, 109]);
+    let times = wall.time_of_calls(&calls);
+    let states = [State::Running, State::Runnable, State::Condition].map(|state| times.in_state(state));
+    assert_eq!((states, times.total_ns()), ([9 + 2, 1 + 3, 99 + 5], 119));
+    let parts = wall.path_of_calls(&calls);
+    assert_eq!(parts.iter().map(|part| part.time_ns).sum::<u64>(), 119);
+    // The sleep of the last in the chain, as far as it lies within a call.
+    assert_eq!((parts[0].tid, parts[0].state, parts[0].time_ns), (4, State::Timer, 79));
+    wall.calls = Some(calls);
+    let mut text = Vec::new();
+    write_wall(&mut text, &wall, &TextOptions::default()).expect("written");
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.starts_with("# 2 calls of f in 2 threads: 119 ns"), "{text}");
+}
+
+/// Checks which events are of calls of a function.
+#[test]
+fn events_of_calls() {
+    let of = |event| calls::says_of_calls(event, "handle");
+    let events =
+        ["probe:srv:handle", "probe:srv:handle%return", "probe:handle", "probe:srv:rehandle", "handle"];
+    assert_eq!(events.map(of), [Some(false), Some(true), Some(false), None, None]);
+    assert_eq!(calls::says_of_calls("probe:a.so:ns::f%return", "a.so:ns::f"), Some(true));
+}
+
 /// What each part of each row has of the time that passed, by looking at every moment.
 fn latency_of_moments(wall: &Wall) -> Vec<[f64; 5]> {
     let mut found = vec![[0.0; 5]; wall.waits.len()];

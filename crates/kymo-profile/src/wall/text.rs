@@ -1,6 +1,6 @@
 //! The report of wall time as text.
 use super::SiteId;
-use super::{End, PathPart, State, ThreadTime, Wall};
+use super::{Calls, End, PathPart, State, ThreadTime, Wall};
 use crate::text::shown;
 use std::io::{self, Write};
 
@@ -24,6 +24,9 @@ impl Default for TextOptions {
 /// # Errors
 /// Those of `out`.
 pub fn write_wall(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io::Result<()> {
+    if let Some(calls) = &wall.calls {
+        return write_calls(out, wall, calls, options);
+    }
     let mut threads = wall.threads();
     let total: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns()));
     write_states(out, wall.is_by_latency(), &threads, total)?;
@@ -71,6 +74,10 @@ fn write_states(out: &mut dyn Write, by_latency: bool, threads: &[ThreadTime], t
         false => writeln!(out, "# {} of {} threads, by what they did", time(total), threads.len()),
     }?;
     writeln!(out, "#")?;
+    write_times(out, threads, total)
+}
+
+fn write_times(out: &mut dyn Write, threads: &[ThreadTime], total: u64) -> io::Result<()> {
     let idle: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.idle_ns));
     for state in State::ALL {
         let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.in_state(state)));
@@ -198,9 +205,43 @@ fn write_path(
         shown(&wall.thread_name(tid)),
         time(all)
     )?;
-    for PathPart { tid, threads, state, site, time_ns } in
-        wall.critical_parts(&steps).into_iter().take(options.rows)
-    {
+    write_parts(out, wall, wall.critical_parts(&steps), all, options)
+}
+
+/// The report of the calls of a function: how long they took, what their threads did, and what
+/// decided that.
+fn write_calls(out: &mut dyn Write, wall: &Wall, calls: &Calls, options: &TextOptions) -> io::Result<()> {
+    let (total, threads) = (calls.total_ns(), calls.threads());
+    writeln!(
+        out,
+        "# {} calls of {} in {threads} thread{}: {}, by what the threads did",
+        calls.calls.len(),
+        shown(&calls.function),
+        if threads == 1 { "" } else { "s" },
+        time(total)
+    )?;
+    let [half, most, longest] = calls.percentiles([50, 99, 100]).map(time);
+    writeln!(out, "# half of them took {half} at most, 99 % {most}, the longest {longest}")?;
+    if calls.unfinished > 0 {
+        writeln!(out, "# {} more did not return in the recording", calls.unfinished)?;
+    }
+    writeln!(out, "#")?;
+    write_times(out, &[wall.time_of_calls(calls)], total)?;
+    writeln!(
+        out,
+        "# critical path of the calls; a part that took no time at all would save its share at most"
+    )?;
+    write_parts(out, wall, wall.path_of_calls(calls), total, options)
+}
+
+fn write_parts(
+    out: &mut dyn Write,
+    wall: &Wall,
+    parts: Vec<PathPart>,
+    all: u64,
+    options: &TextOptions,
+) -> io::Result<()> {
+    for PathPart { tid, threads, state, site, time_ns } in parts.into_iter().take(options.rows) {
         let place = site.map_or_else(String::new, |site| format!("  in {}", name(wall, site)));
         writeln!(
             out,

@@ -192,8 +192,9 @@ struct ResolvedEvents {
 fn events(args: &RecordArgs, words: &Words) -> anyhow::Result<Result<ResolvedEvents, String>> {
     let say = |sentence: &str| words.say(sentence);
     let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
-    let named = memory_events::find(&args.events.texts, &whom, &say)?;
-    let texts = named.as_ref().map_or(&args.events.texts, |named| &named.texts);
+    let typed = with_requests(args, words);
+    let named = memory_events::find(&typed, &whom, &say)?;
+    let texts = named.as_ref().map_or(&typed, |named| &named.texts);
     let asked = ProgramOptions {
         engine: args.engine,
         condition: args.probe_condition.as_deref(),
@@ -212,6 +213,19 @@ fn events(args: &RecordArgs, words: &Words) -> anyhow::Result<Result<ResolvedEve
             ResolvedEvents { selected, guests, probes }
         },
     ))
+}
+
+/// The events as typed, and those of the calls of the functions that handle requests.
+fn with_requests(args: &RecordArgs, words: &Words) -> Vec<String> {
+    let mut texts = args.events.texts.clone();
+    if !args.requests.is_empty() && texts.is_empty() && args.events.is_plain() {
+        let (event, note) = selector::default_event(&Machine::here());
+        note.iter().for_each(|note| words.say(note));
+        texts.push(event.name);
+    }
+    texts
+        .extend(args.requests.iter().map(|function| format!("probe:'{function}',probe:'{function}%return'")));
+    texts
 }
 
 /// What the system refused, with what helps.

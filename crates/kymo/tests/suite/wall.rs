@@ -152,9 +152,9 @@ fn the_document_lists_every_key() {
         .lines()
         .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
         .collect();
-    let Some(waits) = record("wall-keys", &["chain"]) else { return };
+    let Some(waits) = record_with("wall-keys", &["--request", "waits_for"], &["chain"]) else { return };
     let mut found = BTreeSet::new();
-    keys("", &waits.report(&[]), &mut found);
+    keys("", &waits.report(&["--request", "waits_for"]), &mut found);
     assert_eq!(found, listed);
 }
 
@@ -188,6 +188,40 @@ fn chain_over_two_threads_to_a_timer() {
     let (sleeping, _) = on_path(&report, "timer");
     // The rest of what the program measured is other programs' work.
     assert!((140_000_000..=waits.measured("chain")).contains(&sleeping), "{report:#}");
+}
+
+/// Checks the calls of a server's function: as many as there were, as long as by the program's
+/// clock, divided without remainder, and decided by the worker's sleep and their own computing.
+#[test]
+fn requests_of_a_server() {
+    if !ready("wall::requests") {
+        return;
+    }
+    let Some(waits) = record_with("wall-requests", &["--request", "handle_request"], &["serve"]) else {
+        return;
+    };
+    let report = waits.report(&["--request", "handle_request"]);
+    let calls = &report["calls"];
+    let number = |key: &str| calls[key].as_u64().unwrap_or_else(|| panic!("no {key}: {report:#}"));
+    assert_eq!((number("count"), number("threads"), number("unfinished")), (20, 1, 0), "{calls:#}");
+    is_about(number("total_ns"), waits.measured("serve"), "the requests");
+    assert!(number("p50_ns") >= 13_000_000 && number("p99_ns") <= number("max_ns"), "{calls:#}");
+    let states = calls["states"].as_object().expect("states");
+    assert_eq!(states.values().filter_map(Value::as_u64).sum::<u64>(), number("total_ns"), "{calls:#}");
+    // What lies between the worker's sleep and the server is other programs' work.
+    assert!(calls["states"]["condition"].as_u64() >= Some(20 * 10_000_000), "{calls:#}");
+    let part = |state: &str| {
+        let parts = calls["critical_parts"].as_array().expect("a list");
+        let of = parts.iter().filter(|part| part["state"] == state);
+        of.filter_map(|part| part["time_ns"].as_u64()).sum::<u64>()
+    };
+    assert!((20 * 9_800_000..20 * 11_000_000).contains(&part("timer")), "{calls:#}");
+    assert!(part("running") >= 20 * 2_500_000 && part("condition") == 0, "{calls:#}");
+    let path: u64 =
+        ["timer", "running", "runnable", "lock", "condition", "other"].into_iter().map(part).sum();
+    assert_eq!(path, number("total_ns"), "{calls:#}");
+    let said = kymo().run(["report", "--wall", "--request", "other", "-i", text(&waits.file)]);
+    said.ends(129).says("no call of other returned").says("waits:handle_request");
 }
 
 /// Checks an inversion of priorities: what the thread waits for is a lock, and its path says that

@@ -171,6 +171,11 @@ pub(crate) struct RecordArgs {
     /// thread without remainder.
     #[arg(long, conflicts_with_all = ["raw_stacks", "user_regs", "overwrite", "snapshot", "per_thread", "no_samples", "stat", "cgroups", "cpus", "delay"])]
     pub(crate) wall: bool,
+    /// With --wall: record when each call of this function begins and ends, too, so that `kymo
+    /// report --wall --request` can say what these calls wait for (any function that `kymo probe`
+    /// knows)
+    #[arg(long = "request", value_name = "FUNCTION", requires = "wall")]
+    pub(crate) requests: Vec<String>,
     /// With --wall: do without the tracepoint behind a switch, as before Linux 6.16 (for tests)
     #[arg(long, hide = true, requires = "wall")]
     pub(crate) wall_at_switch: bool,

@@ -74,8 +74,8 @@ pub(crate) struct ReportArgs {
     #[arg(long = "cgroup-name", value_name = "NAMES", value_delimiter = ',')]
     pub(super) cgroups: Vec<String>,
 
-    /// Sort by the time that you wait: a sample counts less where several threads ran. With --wall: divide
-    /// the time that passed, not that of all threads
+    /// Sort by the time that you wait: a sample counts less where several threads ran. With --wall:
+    /// divide the time that passed, not that of all threads
     #[arg(long)]
     pub(super) latency: bool,
 
@@ -93,6 +93,11 @@ pub(crate) struct ReportArgs {
     /// most time]
     #[arg(long, value_name = "TID", requires = "wall")]
     pub(super) path_of: Option<i32>,
+
+    /// With --wall: what the calls of this function waited for, and their critical path; of a
+    /// recording with `kymo record --wall --request FUNCTION`
+    #[arg(long, value_name = "FUNCTION", requires = "wall", conflicts_with_all = ["latency", "path_of", "flamegraph", "html", "folded"])]
+    pub(super) request: Option<String>,
 
     /// With --wall: so many threads and places at most
     #[arg(long, value_name = "N", requires = "wall", default_value_t = 20)]

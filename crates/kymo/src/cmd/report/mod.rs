@@ -131,7 +131,7 @@ pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Ve
         lines.extend(callers.iter().map(line));
     }
     lines.extend(nameless.map(|words| shown(&words).into_owned()));
-    let Some(wall) = Wall::open(&recording, &load, resolve, &store, &|_, _, _| {})? else {
+    let Some(wall) = Wall::open(&recording, (&load, None), resolve, &store, &|_, _, _| {})? else {
         return Ok((lines, ""));
     };
     lines.push("the time of all threads:".to_owned());

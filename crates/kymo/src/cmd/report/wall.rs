@@ -9,7 +9,9 @@ use kymo_cli::terminal::{ReadProgress, say};
 use kymo_data::Recording;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::wall::{TextOptions, WaitDetail, Wall, wait_detail, write_wall, write_wall_json};
+use kymo_profile::wall::{
+    TextOptions, WaitDetail, Wall, recorded_calls, wait_detail, write_wall, write_wall_json,
+};
 
 use super::args::ReportArgs;
 use super::write_export;
@@ -22,8 +24,11 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
         ResolveOptions { inline: !args.no_inline, max_stack: args.max_stack, ..ResolveOptions::default() };
     let progress = ReadProgress::new(args.quiet);
     let load = LoadOptions { workers: args.jobs, ..args.filter.load(recording)? };
-    let wall = Wall::open(recording, &load, resolve, &store, &|pass, done, all| progress.at(pass, done, all))
-        .with_context(|| format!("failed to read {}", input.display()))?;
+    let request = args.request.as_deref();
+    let wall = Wall::open(recording, (&load, request), resolve, &store, &|pass, done, all| {
+        progress.at(pass, done, all)
+    })
+    .with_context(|| format!("failed to read {}", input.display()))?;
     progress.finish();
     let Some(mut wall) = wall else {
         return Err(exit::usage(anyhow::anyhow!(
@@ -38,6 +43,16 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
     }
     if !args.quiet {
         recording.problems.iter().chain(&wall.summary.problems).for_each(|problem| say(&problem.to_string()));
+    }
+    if let Some(calls) = wall.calls.as_ref().filter(|calls| calls.calls.is_empty()) {
+        let known = recorded_calls(recording);
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        return Err(exit::usage(anyhow::anyhow!(
+            "no call of {} returned in {}, which has calls of these functions: {known}; record with `kymo record --wall --request {}`",
+            calls.function,
+            input.display(),
+            calls.function
+        )));
     }
     if args.latency {
         wall.weigh_by_latency();

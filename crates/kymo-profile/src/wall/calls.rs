@@ -1,0 +1,164 @@
+//! Calls of a function: how long they took, what their threads did meanwhile, and what decided how
+//! long that was.
+use super::path::Paths;
+use super::{PathPart, ThreadTime, Wall};
+use kymo_data::Recording;
+
+/// What the event of a function's returns is called behind the name of that of its calls.
+const RETURN: &str = "%return";
+/// What the names of events of functions begin with.
+const PROBE: &str = "probe:";
+
+/// A call or a return, as it was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallHit {
+    pub(super) thread: (i32, i32),
+    pub(super) time_ns: u64,
+    /// Where in the recording.
+    pub(super) position: u64,
+    pub(super) returns: bool,
+}
+
+/// A call that has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Process and thread.
+    pub thread: (i32, i32),
+    /// When it began, ns.
+    pub begin_ns: u64,
+    /// When it returned, ns.
+    pub end_ns: u64,
+}
+
+impl Call {
+    /// How long it took.
+    pub fn time_ns(&self) -> u64 {
+        self.end_ns - self.begin_ns
+    }
+}
+
+/// All calls of a function; of one that calls itself the outermost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// The function, as it was asked for.
+    pub function: String,
+    /// In the order of threads and time.
+    pub calls: Vec<Call>,
+    /// So many did not return in the recording.
+    pub unfinished: u64,
+}
+
+impl Calls {
+    /// Pairs calls with their returns. A return alone is of a call before the recording.
+    pub(super) fn of(function: &str, mut hits: Vec<CallHit>) -> Calls {
+        hits.sort_unstable_by_key(|hit| (hit.thread, hit.time_ns, hit.position));
+        let mut found = Calls { function: function.to_owned(), ..Calls::default() };
+        for of_thread in hits.chunk_by(|one, next| one.thread == next.thread) {
+            let (mut depth, mut begin_ns) = (0_u64, 0);
+            for hit in of_thread {
+                match (hit.returns, depth) {
+                    (false, 0) => (depth, begin_ns) = (1, hit.time_ns),
+                    (false, _) => depth += 1,
+                    (true, 0) => {}
+                    (true, 1) => {
+                        depth = 0;
+                        found.calls.push(Call { thread: hit.thread, begin_ns, end_ns: hit.time_ns });
+                    }
+                    (true, _) => depth -= 1,
+                }
+            }
+            found.unfinished += u64::from(depth > 0);
+        }
+        found
+    }
+
+    /// How many threads called it.
+    pub fn threads(&self) -> usize {
+        self.calls.chunk_by(|one, next| one.thread == next.thread).count()
+    }
+
+    /// The time of all calls, ns.
+    pub fn total_ns(&self) -> u64 {
+        self.calls.iter().fold(0, |sum, call| sum.saturating_add(call.time_ns()))
+    }
+
+    /// For each of these percentages, how long so many of the calls took at most, ns.
+    pub fn percentiles<const N: usize>(&self, percentages: [usize; N]) -> [u64; N] {
+        let mut times: Vec<u64> = self.calls.iter().map(Call::time_ns).collect();
+        times.sort_unstable();
+        percentages.map(|percentage| {
+            let rank = (times.len() * percentage).div_ceil(100).max(1);
+            times.get(rank - 1).copied().unwrap_or(0)
+        })
+    }
+}
+
+/// The functions whose calls and returns a recording has, as it calls them: `server:handle_request`.
+pub fn recorded_calls(recording: &Recording) -> Vec<&str> {
+    let names = || recording.events.list.iter().map(|event| &event.name[..]);
+    let returns =
+        |name: &str| names().any(|other| other.strip_suffix(RETURN).is_some_and(|other| other == name));
+    names().filter(|name| returns(name)).map(|name| name.strip_prefix(PROBE).unwrap_or(name)).collect()
+}
+
+/// What an event says of calls of a function: whether they return. `function`: with or without its
+/// file.
+pub(super) fn says_of_calls(event: &str, function: &str) -> Option<bool> {
+    let (name, returns) = event.strip_suffix(RETURN).map_or((event, false), |name| (name, true));
+    let name = name.strip_prefix(PROBE)?;
+    let is = name == function || name.strip_suffix(function).is_some_and(|file| file.ends_with(':'));
+    is.then_some(returns)
+}
+
+impl Wall {
+    /// What the threads did during the calls.
+    pub fn time_of_calls(&self, calls: &Calls) -> ThreadTime {
+        let threads = super::needed::by_thread(&self.waits);
+        let mut sum = ThreadTime::default();
+        for call in &calls.calls {
+            let list = threads.get(&call.thread.1).map_or(&[][..], Vec::as_slice);
+            let first = list.partition_point(|at| self.waits[*at].time_ns <= call.begin_ns);
+            let mut left = call.time_ns();
+            for &at in &list[first..] {
+                let row = &self.waits[at];
+                if row.time_ns.saturating_sub(row.total_ns()) >= call.end_ns {
+                    break;
+                }
+                for (state, time) in self.parts_within(at, call) {
+                    let time = time.min(left);
+                    sum.add(state, time);
+                    left -= time;
+                }
+            }
+            // No row tells of it: nothing was in its way.
+            sum.add(super::State::Running, left);
+        }
+        sum
+    }
+
+    /// What lies within a call of the parts of a row. What it did not tell one by one counts by its
+    /// share.
+    fn parts_within(&self, at: usize, call: &Call) -> [(super::State, u64); 5] {
+        let row = &self.waits[at];
+        let (begun, woken) = super::needed::span(row);
+        let mixed = row.total_ns().saturating_sub(row.blocked_ns).saturating_sub(row.runnable_ns);
+        let within = |begin: u64, end: u64| end.min(call.end_ns).saturating_sub(begin.max(call.begin_ns));
+        let of_mixed = within(begun.saturating_sub(mixed), begun);
+        let share = |time: u64| (u128::from(time) * u128::from(of_mixed) / u128::from(mixed.max(1))) as u64;
+        let short = [share(row.short_blocked_ns), share(row.short_runnable_ns)];
+        let run = of_mixed.saturating_sub(short[0]).saturating_sub(short[1]);
+        let times = [run, within(begun, woken), within(woken, row.time_ns), short[0], short[1]];
+        let mut parts = self.parts(at);
+        parts.iter_mut().zip(times).for_each(|(part, time)| part.1 = time);
+        parts
+    }
+
+    /// What decided how long the calls took, over all threads that they waited for, summed; the
+    /// longest first.
+    pub fn path_of_calls(&self, calls: &Calls) -> Vec<PathPart> {
+        let paths = Paths::of(self);
+        let of_call = |call: &Call| paths.critical_path(call.thread.1, call.begin_ns, call.end_ns);
+        let steps: Vec<_> = calls.calls.iter().flat_map(of_call).collect();
+        self.critical_parts(&steps)
+    }
+}
