@@ -46,21 +46,11 @@ pub(super) fn load(
     program: &Program,
     types: Option<&TaskTypes>,
 ) -> Result<OwnedFd, BpfError> {
-    load_at(0, kind, name, program, types)
-}
-
-/// The same, at the typed tracepoint of this number.
-fn load_at(
-    point: u32,
-    kind: ProgramKind,
-    name: &'static str,
-    program: &Program,
-    types: Option<&TaskTypes>,
-) -> Result<OwnedFd, BpfError> {
     let types = types
-        .filter(|_| point != 0 || !program.wanted.is_empty() || !program.functions.is_empty())
-        .map(|types| types.wanted(&program.wanted, &program.functions, point));
+        .filter(|_| !program.wanted.is_empty() || !program.functions.is_empty())
+        .map(|types| types.wanted(&program.wanted, &program.functions));
     let load = |log: &mut [u8]| {
+        let kind = (kind, program.kernel_type);
         sys::load_program(kind, &program.code, sys::name(name), LICENSE, types.as_ref(), log)
     };
     load(&mut []).or_else(|_| {
@@ -113,19 +103,22 @@ pub(super) fn attach_raw_program(
     Ok((link, loaded))
 }
 
-/// Attaches a program whose arguments have types; `number`: of the tracepoint, which is `point`.
+/// Attaches a program to what it is for by its `kernel_type`, which is called `point`; as
+/// [`attach_raw_program`].
 pub(super) fn attach_typed_program(
+    kind: ProgramKind,
     name: &'static str,
-    (point, number): (&CStr, u32),
+    point: &CStr,
     program: &Program,
-    types: &TaskTypes,
-) -> Result<OwnedFd, BpfError> {
-    let loaded = load_at(number, ProgramKind::TypedTracepoint, name, program, Some(types))?;
-    sys::open_raw_tracepoint(None, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+    types: Option<&TaskTypes>,
+) -> Result<(OwnedFd, OwnedFd), BpfError> {
+    let loaded = load(kind, name, program, types)?;
+    let link = sys::open_raw_tracepoint(None, loaded.as_fd()).map_err(|cause| BpfError::Attach {
         program: name,
         point: point.to_string_lossy().into_owned(),
         cause,
-    })
+    })?;
+    Ok((link, loaded))
 }
 
 fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {

@@ -303,7 +303,7 @@ fn processes_of(tids: &[i32]) -> Vec<u32> {
 
 /// How often the kernel could not run a program because it was running already on that CPU; `None`
 /// before Linux 5.12.
-fn skipped(program: BorrowedFd<'_>) -> Option<u64> {
+pub(super) fn skipped(program: BorrowedFd<'_>) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?.trim().parse().ok()
 }

@@ -101,6 +101,8 @@ const PSEUDO_FUNCTION: u8 = 4;
 const ATOMIC_ADD: i32 = 0;
 /// The same (Linux 5.12).
 const ATOMIC_OR: i32 = 0x40;
+/// The source holds what was there before (Linux 5.12).
+const ATOMIC_EXCHANGE: i32 = 0xe1;
 /// R0 is compared, and holds what was there before (Linux 5.12).
 const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
 
@@ -258,6 +260,11 @@ impl Assembler {
     /// R0 = *(u64 *)(base + offset), which becomes src if it was R0, in one step for all CPUs
     pub(super) fn compare_exchange64(&mut self, base: Reg, offset: i16, src: Reg) {
         self.push(0xdb, base, src, offset, ATOMIC_COMPARE_EXCHANGE);
+    }
+
+    /// src = *(u64 *)(base + offset), which becomes src, in one step for all CPUs
+    pub(super) fn exchange64(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(0xdb, base, src, offset, ATOMIC_EXCHANGE);
     }
 
     /// dst = the map with this descriptor (two instructions' room)

@@ -74,19 +74,24 @@
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
 //! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
 //! and tells what the kernel's copies of stacks leave out; [`uprobe`]: probes of user functions;
-//! `waits`: [`WaitTracer`], which divides each thread's time;
+//! `waits`: [`WaitTracer`], which divides each thread's time; `futex`: [`FutexTracer`], which adds up
+//! waits for futexes; `latency` and `budget`: what programs share that count and write them;
+//! `kernel_functions`: the kernel's functions by name;
 //! `map` and `followed_bitmap`: the maps; `memlock`: their room on old kernels; `attach`: where
 //! programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
 mod available;
+mod budget;
 mod cgroup_counts;
 mod error;
 mod follow;
 mod followed_bitmap;
+mod futex;
 mod insn;
 #[cfg(test)]
 mod interpreter;
 mod kernel_btf;
+mod latency;
 mod map;
 mod memlock;
 mod program;
@@ -105,6 +110,7 @@ pub use cgroup_counts::{CgroupCounter, CgroupCounts};
 pub use error::BpfError;
 pub use follow::{Follow, FollowOptions, Follower};
 pub use followed_bitmap::FollowedBitmap;
+pub use futex::{FutexKind, FutexOptions, FutexRecord, FutexSums, FutexTracer};
 pub use python::{
     FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
     StackPage, StackWish,

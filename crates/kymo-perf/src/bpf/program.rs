@@ -69,12 +69,15 @@ pub(super) struct Program {
     pub(super) wanted: Vec<(usize, Member)>,
     /// Where functions begin that it calls in loops.
     pub(super) functions: Vec<usize>,
+    /// What it runs at, by its number in the kernel's type information ([`super::kernel_btf`]): a
+    /// function, or a tracepoint whose arguments have types; 0: neither.
+    pub(super) kernel_type: u32,
 }
 
 impl From<Vec<Instruction>> for Program {
     /// A program that needs no types.
     fn from(code: Vec<Instruction>) -> Program {
-        Program { code, wanted: Vec::new(), functions: Vec::new() }
+        Program { code, wanted: Vec::new(), functions: Vec::new(), kernel_type: 0 }
     }
 }
 

@@ -66,12 +66,16 @@ pub(super) enum ProgramKind {
     Tracepoint = 5,
     PerfEvent = 7,
     RawTracepoint = 17,
-    /// At a raw tracepoint whose arguments have types (Linux 5.5).
-    TypedTracepoint = 26,
     /// At many places of a file.
     UprobeMulti = 0x100 | 2,
     /// The same, and it may wait for memory to be brought in (Linux 6.6).
     UprobeMultiWaiting = 0x200 | 2,
+    /// At a raw tracepoint whose arguments have types (Linux 5.5).
+    TypedTracepoint = 26,
+    /// When a function of the kernel is called.
+    FunctionEntry = 0x100 | 26,
+    /// When it returns.
+    FunctionExit = 0x200 | 26,
 }
 
 impl ProgramKind {
@@ -85,6 +89,8 @@ impl ProgramKind {
         match self {
             ProgramKind::UprobeMulti | ProgramKind::UprobeMultiWaiting => uprobe::UPROBE_MULTI,
             ProgramKind::TypedTracepoint => TYPED_TRACEPOINT,
+            ProgramKind::FunctionEntry => FUNCTION_ENTRY,
+            ProgramKind::FunctionExit => FUNCTION_EXIT,
             _ => 0,
         }
     }
@@ -94,8 +100,10 @@ impl ProgramKind {
     }
 }
 
-/// `BPF_TRACE_RAW_TP`.
+/// Kinds of attachment.
 const TYPED_TRACEPOINT: u32 = 23;
+const FUNCTION_ENTRY: u32 = 24;
+const FUNCTION_EXIT: u32 = 25;
 /// A flag of programs.
 const SLEEPABLE: u32 = 1 << 4;
 
@@ -361,13 +369,12 @@ pub(super) struct Types<'a> {
     /// For each use of an offset: (byte position of the instruction, type, string of member
     /// numbers, what is asked).
     pub(super) relocations: Vec<[u32; 4]>,
-    /// The number of the tracepoint's type in the kernel's type information; 0 for programs without.
-    pub(super) point: u32,
 }
 
-/// Loads a program. With a log buffer, the verifier's words are written there, ended by a zero.
+/// Loads a program; `kernel_type`: what of the kernel it runs at, or 0. With a log buffer, the
+/// verifier's words are written there, ended by a zero.
 pub(super) fn load_program(
-    kind: ProgramKind,
+    (kind, kernel_type): (ProgramKind, u32),
     code: &[Instruction],
     name: [u8; 16],
     license: &CStr,
@@ -378,6 +385,7 @@ pub(super) fn load_program(
         kind: kind.number(),
         expected_attach: kind.attach(),
         flags: kind.flags(),
+        attach_btf_id: kernel_type,
         instruction_count: code.len() as u32,
         instructions: code.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,
@@ -397,7 +405,6 @@ pub(super) fn load_program(
         attr.core_relo_bytes = 16;
         attr.core_relos = types.relocations.as_ptr().expose_provenance() as u64;
         attr.core_relo_count = types.relocations.len() as u32;
-        attr.attach_btf_id = types.point;
     }
     // SAFETY: each address is that of a slice or string that outlives the call, with its length
     // beside it; the kernel writes only to the log.
@@ -415,8 +422,8 @@ pub(super) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     unsafe { bpf_open(BTF_LOAD, &mut attr) }
 }
 
-/// Attaches a raw-tracepoint program; closing the descriptor detaches it. A typed one knows its
-/// tracepoint, and takes no name.
+/// Attaches a raw-tracepoint program; closing the descriptor detaches it. Without a name, one that
+/// was loaded for a function or for a typed tracepoint.
 pub(super) fn open_raw_tracepoint(name: Option<&CStr>, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attr = RawTracepointAttr {
         name: name.map_or(0, |name| name.as_ptr().expose_provenance() as u64),

@@ -179,9 +179,8 @@ impl TaskTypes {
     }
 
     /// For a program whose instructions of these numbers want the offsets of members.
-    /// `functions`: the first instructions of those that follow the first. `point`: the number of
-    /// the type of a typed tracepoint, else 0.
-    pub(super) fn wanted(&self, wanted: &[(usize, Member)], functions: &[usize], point: u32) -> Types<'_> {
+    /// `functions`: the first instructions of those that follow the first.
+    pub(super) fn wanted(&self, wanted: &[(usize, Member)], functions: &[usize]) -> Types<'_> {
         let relocation = |&(at, member): &(usize, Member)| {
             let (kind, path) = member.asked();
             [8 * at as u32, kind, path, BYTE_OFFSET]
@@ -190,7 +189,6 @@ impl TaskTypes {
             btf: self.0.as_fd(),
             functions: [0].iter().chain(functions).map(|&at| [at as u32, FUNCTION_TYPE]).collect(),
             relocations: wanted.iter().map(relocation).collect(),
-            point,
         }
     }
 }

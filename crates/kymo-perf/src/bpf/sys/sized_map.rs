@@ -3,7 +3,9 @@
 //! # Safety
 //! As in the parent module: what the kernel reads or writes by address is a slice whose length was
 //! held against the map's sizes.
-use super::{CreateAttr, ElementAttr, MAP_CREATE, MAP_UPDATE_ELEM, NO_PREALLOC, TYPE_HASH, bpf, bpf_open};
+use super::{
+    CreateAttr, ElementAttr, MAP_CREATE, MAP_UPDATE_ELEM, NO_PREALLOC, TYPE_ARRAY, TYPE_HASH, bpf, bpf_open,
+};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -14,6 +16,8 @@ const MAP_DELETE_ELEM: libc::c_long = 3;
 pub(in crate::bpf) enum SizedMapKind {
     /// Any keys; memory grows with what is in it.
     Hash = TYPE_HASH as isize,
+    /// Keys 0 to the size.
+    Array = TYPE_ARRAY as isize,
     /// Descriptors of programs that others can go on with.
     Programs = 3,
     /// Keys 0 to the size; each CPU has values of its own.

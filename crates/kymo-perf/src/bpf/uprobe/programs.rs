@@ -1,5 +1,6 @@
 //! The BPF programs at function entries and exits.
-use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R6, R7, R8, R9};
+use super::super::latency::LatencyAt;
 use super::super::program::{NOW, Program};
 use super::condition::{jump, saved, saved_at};
 use super::layout::BUCKETS;
@@ -9,7 +10,6 @@ use super::layout::{
 };
 use super::values::Value;
 use super::{CallKey, ExitWhen};
-use kymo_core::latency::{PER_DOUBLING, USED};
 use kymo_core::probe::value::{Characters, Compare, Condition, Operand, Test};
 
 /// `BPF_NOEXIST`.
@@ -456,49 +456,12 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.record(ring, values, true);
         a.load64(R8, FP, LATENCY);
     }
-    a.mov(R1, R8);
-    a.add_to_line(TOTAL);
-    // The longest: as often as others might come between.
-    let shorter = a.label();
-    for _ in 0..4 {
-        let longer = a.label();
-        a.load64(R0, R9, 8 * LONGEST);
-        a.jump_on(super::super::insn::Compare::Less, R0, R8, longer);
-        a.jump(shorter);
-        a.place(longer);
-        a.mov(R1, R0);
-        a.compare_exchange64(R9, 8 * LONGEST, R8);
-        a.jump_if_same(R0, R1, shorter);
-    }
-    a.place(shorter);
-    // R1 = the bucket, from the first that can be used on: as kymo_core::latency::bucket().
-    a.mov(R1, R8);
-    a.add_imm(R1, PER_DOUBLING as i32);
-    // R2 = the highest bit's number, R3 = what is left to look at
-    a.mov_imm(R2, 0);
-    a.mov(R3, R1);
-    for bits in [32, 16, 8, 4, 2, 1] {
-        let below = a.label();
-        a.mov(R4, R3);
-        a.shift_right_imm(R4, bits);
-        a.jump_if(R4, 0, below);
-        a.mov(R3, R4);
-        a.add_imm(R2, bits);
-        a.place(below);
-    }
-    a.add_imm(R2, -(PER_DOUBLING.ilog2() as i32));
-    a.and_imm(R2, 63); // as it is; the verifier wants to know
-    a.shift_right(R1, R2);
-    a.shift_left_imm(R2, PER_DOUBLING.ilog2() as i32);
-    a.add(R1, R2);
-    a.add_imm(R1, -(USED.start as i32));
-    let fits = a.label();
-    a.jump_if_below(R1, BUCKETS as i32, fits);
-    a.mov_imm(R1, BUCKETS as i32 - 1);
-    a.place(fits);
-    a.shift_left_imm(R1, 3);
-    a.add(R9, R1);
-    a.count(FIRST_BUCKET);
+    a.add_latency(LatencyAt {
+        total: 8 * TOTAL,
+        longest: 8 * LONGEST,
+        first_bucket: 8 * FIRST_BUCKET,
+        buckets: BUCKETS,
+    });
     a.end(out);
     a.finish().into()
 }

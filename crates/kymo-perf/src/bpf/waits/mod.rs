@@ -55,7 +55,7 @@ use super::kernel_btf::KernelBtf;
 use super::program::Program;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
-use super::sys::{self, MapFd, MapKind};
+use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
 use programs::{
     BLOCKED, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps, entry,
@@ -278,11 +278,12 @@ impl Points {
         point: &CStr,
         program: &dyn Fn(TaskAccess) -> Program,
     ) -> Result<OwnedFd, BpfError> {
-        if let Some(number) = self.kernel.as_ref().and_then(|kernel| kernel.tracepoint(point))
-            && let Ok(link) =
-                attach_typed_program(name, (point, number), &program(TaskAccess::Loads), &self.types)
-        {
-            return Ok(link);
+        if let Some(number) = self.kernel.as_ref().and_then(|kernel| kernel.tracepoint(point)) {
+            let program = Program { kernel_type: number, ..program(TaskAccess::Loads) };
+            let kind = ProgramKind::TypedTracepoint;
+            if let Ok((link, _)) = attach_typed_program(kind, name, point, &program, Some(&self.types)) {
+                return Ok(link);
+            }
         }
         let program = program(TaskAccess::Copies);
         attach_raw_program(name, point, &program, Some(&self.types)).map(|(link, _)| link)

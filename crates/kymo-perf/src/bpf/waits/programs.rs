@@ -1,5 +1,6 @@
 //! The BPF programs that divide the time of threads. Each is written here as it runs.
 use super::record::{RECORD_BYTES, WaitKind, at};
+use crate::bpf::budget::Budget;
 use crate::bpf::insn::{
     Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg,
 };
@@ -56,9 +57,6 @@ const PENDING: i16 = 120;
 const BUDGET: i16 = 128;
 const COUNTED: i16 = 136;
 pub(super) const SCRATCH_BYTES: usize = 144;
-
-/// So much of the budget is there at most: that of a second.
-const MOST_BUDGET: i32 = 1_000_000_000;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -232,26 +230,13 @@ impl Assembler {
     /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one of a
     /// wait of R5 ns, at R8. Very long ones may use as much again.
     fn spend(&mut self, thresholds: Thresholds, none: Label) {
-        let (within, take) = (self.label(), self.label());
-        self.load64(R1, R9, COUNTED);
-        self.store64(R9, COUNTED, R8);
-        self.load64(R2, R9, BUDGET);
-        self.add(R2, R8);
-        self.sub(R2, R1);
-        self.mov_imm(R3, MOST_BUDGET);
-        self.jump_on(Compare::SignedLess, R2, R3, within);
-        self.mov(R2, R3);
-        self.place(within);
-        self.store64(R9, BUDGET, R2);
-        self.mov_imm(R3, thresholds.interval_ns);
-        self.jump_on(Compare::SignedGreaterEqual, R2, R3, take);
-        self.mov_imm64(R3, thresholds.very_long_ns);
-        self.jump_on(Compare::Less, R5, R3, none);
-        self.mov_imm(R3, -MOST_BUDGET);
-        self.jump_on(Compare::SignedLess, R2, R3, none);
-        self.place(take);
-        self.add_imm(R2, -thresholds.interval_ns);
-        self.store64(R9, BUDGET, R2);
+        let budget = Budget {
+            left: BUDGET,
+            counted: COUNTED,
+            interval_ns: thresholds.interval_ns,
+            very_long_ns: thresholds.very_long_ns,
+        };
+        self.spend_budget(budget, none);
     }
 
     /// The entry at R7 tells again what the record at R9 has not: sums stay right without it.

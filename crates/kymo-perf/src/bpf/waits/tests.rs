@@ -37,8 +37,9 @@ fn typed_programs_load() {
     program.load64(R3, R1, 0);
     program.load_member((R1, R3), 4, Member::Id, &mut wanted);
     program.show(end);
-    let program = Program { wanted, ..program.finish().into() };
-    attach_typed_program("kymo_trial", (c"sched_waking", number), &program, &types).expect("it is taken");
+    let program = Program { wanted, kernel_type: number, ..program.finish().into() };
+    let kind = ProgramKind::TypedTracepoint;
+    attach_typed_program(kind, "kymo_trial", c"sched_waking", &program, Some(&types)).expect("it is taken");
 }
 
 /// Checks that a record is read as it is written, and that other kinds and cut bytes are none.
