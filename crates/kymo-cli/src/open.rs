@@ -76,6 +76,14 @@ fn spool(from: &mut dyn Read, name: &str) -> anyhow::Result<File> {
     Ok(file)
 }
 
+/// An unnamed file for a recording that is read once; it is gone when it is closed.
+///
+/// # Errors
+/// The folder for temporary files takes none.
+pub fn temporary() -> anyhow::Result<File> {
+    tempfile::tempfile().context("failed to make a temporary file for the recording; -o FILE names one")
+}
+
 /// Why a file must not be replaced by a result.
 pub fn keep_recording(old: &File) -> Option<&'static str> {
     let mut start = [0; 8];

@@ -33,6 +33,7 @@
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
+//!   [`locks`]: contended locks, their waiters and holders.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
@@ -79,6 +80,7 @@ mod generated_code;
 pub mod hist;
 pub mod inject;
 pub mod load;
+pub mod locks;
 pub mod loss;
 mod order;
 pub mod profile;

@@ -1,7 +1,7 @@
 //! From a selected event to the attr that records it: sample contents, targets, tracking.
 use crate::options::{CallGraph, CpuMode, Options, Rate};
 use crate::ring_size;
-use crate::waits;
+use crate::{locks, waits};
 use kymo_data::abi;
 use kymo_perf::evlist::{Request, SIDE_RING_PAGES};
 use kymo_perf::selector::{CallGraph as EventCallGraph, Overrides, Sampling, Selected};
@@ -189,12 +189,23 @@ const WAIT_STACK_BYTES: u32 = 16 << 10;
 /// An event that takes what is told of waits, with the stack of the thread that waited or of the
 /// one that wakes it.
 pub(crate) fn waits(options: &Options, common: &Common) -> Request {
+    with_stacks(waits::OFF_CPU, options, common)
+}
+
+/// An event that takes what is told of futexes, with the stack of the thread that waited or of the
+/// one that wakes it.
+pub(crate) fn locks(options: &Options, common: &Common) -> Request {
+    with_stacks(locks::WAIT, options, common)
+}
+
+/// An event of which a program in the kernel writes each sample, with the thread's stack.
+fn with_stacks(name: &str, options: &Options, common: &Common) -> Request {
     let mut attr = written_by_programs(options, common);
     attr.sample_type |= Perf::SAMPLE_CPU | Perf::SAMPLE_PERIOD;
     set_call_graph(&mut attr, &Overrides::default(), options);
     attr.sample_stack_user = attr.sample_stack_user.min(WAIT_STACK_BYTES);
     set_cgroup(&mut attr, options);
-    Request::new(waits::OFF_CPU, attr)
+    Request::new(name, attr)
 }
 
 /// An event of which a program in the kernel writes each sample.

@@ -77,6 +77,9 @@ pub enum PlanError {
     /// Waits are traced where tasks are followed in the kernel, which is not possible with the rest.
     #[error("--wall is not possible with what else is asked for: {0}")]
     Waits(String),
+    /// Waits for locks are added up by programs in the kernel, which are not possible here.
+    #[error("locks cannot be observed: {0}")]
+    Locks(String),
     /// A scope that was asked for and cannot be had.
     #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
     Scope {

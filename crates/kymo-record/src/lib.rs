@@ -86,6 +86,7 @@ mod finish;
 mod flight;
 mod formats;
 mod id_aliases;
+mod locks;
 mod machine;
 mod observe;
 mod opening;
@@ -128,7 +129,7 @@ pub use coverage::{Coverage, RingCoverage};
 pub use disk::{Silence, WriteError, watch_for_silence};
 pub use error::{PlanError, RecordError};
 pub use finish::Summary;
-pub use kymo_perf::bpf::WaitOptions;
+pub use kymo_perf::bpf::{FutexOptions, WaitOptions};
 pub use options::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,
     Synthesis, TargetSpec, Tracking,

@@ -1,6 +1,7 @@
 //! What a scope needs beside its events: a cgroup for the command, or BPF programs that follow
 //! tasks. Set up before events are opened; removed on drop.
 use crate::attr::takes_program;
+use crate::locks::Locks;
 use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::python::Interpreters;
@@ -23,6 +24,7 @@ pub(crate) struct Observer {
     follower: Option<Follower>,
     pub(crate) python: Option<Python>,
     pub(crate) waits: Option<Waits>,
+    pub(crate) locks: Option<Locks>,
 }
 
 /// What walks the frames of Python, and the interpreters whose frames are walked.
@@ -94,6 +96,14 @@ impl Observer {
                 }
             }
         }
+        if let Some((event, options)) = plan.lock_event.zip(plan.options.locks.as_ref()) {
+            let locks = Locks::start(event, observer.follower.as_ref(), options).map_err(|error| {
+                let reason = error.to_string();
+                plan.lock_refusal = Some(reason.clone());
+                reason
+            });
+            observer.locks = Some(locks?);
+        }
         if plan.options.overload == Overload::Pause && plan.observe_command && observer.cgroup.is_none() {
             observer.pen = pen(&plan.observed.tasks)
                 .inspect_err(|error| {
@@ -128,6 +138,11 @@ impl Observer {
                 waits.tracer.write_to(cpu.try_into().unwrap_or(0), fd)?;
             }
         }
+        if let Some(locks) = &self.locks {
+            for (cpu, fd) in events.event_fds(locks.event) {
+                locks.tracer.write_to(cpu.try_into().unwrap_or(0), fd)?;
+            }
+        }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         if let Some(program) = follower.program() {
             events.set_bpf(program, |event| takes_program(&event.request.attr))?;
@@ -153,6 +168,11 @@ impl Observer {
             && let Some(fd) = of_cpu(waits.event)
         {
             waits.tracer.write_to(number, fd)?;
+        }
+        if let Some(locks) = &self.locks
+            && let Some(fd) = of_cpu(locks.event)
+        {
+            locks.tracer.write_to(number, fd)?;
         }
         Ok(())
     }

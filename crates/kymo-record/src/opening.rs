@@ -1,12 +1,12 @@
 //! Opens what the plan says (scope, events, rings), and describes it for the file's header.
 use crate::budget::Budget;
 use crate::drain::RingSource;
-use crate::error::{RecordError, system};
+use crate::error::{PlanError, RecordError, system};
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::user_rings::{DrainedUserRings, UserEvent};
-use crate::waits;
+use crate::{locks, waits};
 use kymo_data::{Attr, Event, EventSet, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
@@ -32,6 +32,10 @@ pub(crate) struct Opened {
 impl Opened {
     /// What records of waits have not told, when the events are off.
     pub(crate) fn untold_waits(&self) -> Vec<u8> {
+        let locks = self.observer.locks.as_ref().zip(self.plan.lock_event);
+        if let Some((locks, event)) = locks {
+            return locks.end(&self.specs, event, self.plan.options.clock);
+        }
         let waits = self.observer.waits.as_ref().zip(self.plan.wait_event);
         let spec = waits.and_then(|(waits, event)| Some((waits, self.specs.get(event)?)));
         spec.map(|(waits, spec)| waits.end(spec, self.plan.options.clock)).unwrap_or_default()
@@ -57,7 +61,10 @@ pub(crate) fn open(
                 }
                 Err(error) => return Err(error),
             },
-            Err(reason) => reason,
+            Err(reason) => match plan.lock_refusal.take() {
+                Some(reason) => return Err(PlanError::Locks(reason).into()),
+                None => reason,
+            },
         };
         plan.give_up_scope(reason)?;
     }
@@ -139,7 +146,9 @@ pub(crate) fn tracing_data(
     user_rings: &[UserEvent],
 ) -> Result<Option<Vec<u8>>, RecordError> {
     let waits = plan.wait_event.map(|_| waits::events());
-    let described: Vec<UserEvent> = user_rings.iter().cloned().chain(waits.into_iter().flatten()).collect();
+    let locks = plan.lock_event.map(|_| locks::events());
+    let own = waits.into_iter().flatten().chain(locks.into_iter().flatten());
+    let described: Vec<UserEvent> = user_rings.iter().cloned().chain(own).collect();
     if plan.tracepoints.is_empty() && described.is_empty() {
         return Ok(None);
     }

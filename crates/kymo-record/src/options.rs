@@ -1,7 +1,7 @@
 //! What to record, as the user asked for it.
 use crate::output::Output;
 use crate::scope::Scope;
-use kymo_perf::bpf::WaitOptions;
+use kymo_perf::bpf::{FutexOptions, WaitOptions};
 use kymo_perf::selector::Selected;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -222,6 +222,10 @@ pub struct Options {
     /// Where threads wait: what they wait for, for how long, and who wakes them. It needs programs
     /// in the kernel, and [`Scope::Filtered`] or whole CPUs.
     pub waits: Option<WaitOptions>,
+    /// How long threads wait for each futex, with stacks of those that waited and of those that woke
+    /// them. It needs programs in the kernel, and [`Scope::Filtered`] or whole CPUs; not with
+    /// `waits`.
+    pub locks: Option<FutexOptions>,
     /// Further fields of samples.
     pub fields: SampleFields,
     /// Further records of processes.
@@ -313,6 +317,7 @@ impl Options {
             data: false,
             switch_events: false,
             waits: None,
+            locks: None,
             fields: SampleFields::default(),
             tracking: Tracking::default(),
             synthesis: Synthesis::default(),

@@ -15,6 +15,7 @@ use crate::error::{RecordError, system};
 use crate::existing::{Existing, KernelThread, Listed};
 use crate::flight::{FlightContext, FlightThread, SnapshotReader};
 use crate::id_aliases::IdAliases;
+use crate::locks;
 use crate::opening::{Opened, add_user_rings, sources};
 use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{self, SharedNaming};
@@ -30,7 +31,7 @@ use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
 use crate::throttle::{Pauses, Throttle};
 use crate::user_rings::DrainedUserRings;
-use crate::waits::WaitSamples;
+use crate::waits::{self, WaitSamples};
 use crate::writer::{WriterState, WriterThread};
 use crate::{account::Unwound, synth};
 use kymo_data::{Compressor, Features};
@@ -160,7 +161,8 @@ impl<'a> Pipeline<'a> {
         let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len());
         let (mut senders, messages) =
             channel(places.chain([1, NOTES, NOTES, NOTES, 1])).map_err(notifier_error)?;
-        let waits = senders.pop().filter(|_| opened.observer.waits.is_some());
+        let waits =
+            senders.pop().filter(|_| opened.observer.waits.is_some() || opened.observer.locks.is_some());
         let cpus = senders.pop().and_then(|sender| CpuRecorder::new(opened, sender));
         // Snapshots have no place for names.
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
@@ -259,6 +261,9 @@ impl<'a> Pipeline<'a> {
                 let by_thread = !plan.options.targets.tids.is_empty();
                 waits.enter_existing(&plan.observed, plan.system(), by_thread);
             }
+            if let Some(locks) = &base.opened.observer.locks {
+                locks.enter_existing(&plan.observed, plan.system());
+            }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
             let user_lost = run_loop.end_user_events();
@@ -355,7 +360,10 @@ fn reducer<'a>(
             reducer.with_python(event, PythonStacks::new(interpreters, events), Arc::clone(&python.walker));
     }
     if let Some(event) = plan.wait_event {
-        reducer = reducer.with_waits(WaitSamples::new(Arc::clone(events), event));
+        reducer = reducer.with_waits(WaitSamples::new(Arc::clone(events), event, waits::complete));
+    }
+    if let Some(event) = plan.lock_event {
+        reducer = reducer.with_waits(WaitSamples::new(Arc::clone(events), event, locks::complete));
     }
     if plan.observe_command {
         reducer = reducer.without_existing();

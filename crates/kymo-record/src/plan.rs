@@ -57,6 +57,10 @@ pub struct RecordingPlan {
     pub(crate) python_event: Option<usize>,
     /// The event that takes records of waits, if they are traced.
     pub(crate) wait_event: Option<usize>,
+    /// The event that takes records of futexes, if they are traced.
+    pub(crate) lock_event: Option<usize>,
+    /// Why they cannot be traced after all.
+    pub(crate) lock_refusal: Option<String>,
     /// Why the kernel does not let them be walked after all.
     pub(crate) python_refusal: Option<String>,
     /// Whom to observe, whatever the scope.
@@ -75,7 +79,8 @@ const ATTEMPTS: u32 = 3;
 pub fn tracking_event(options: &Options, system: bool) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let partly = options.events.first().is_some_and(|event| event.cpus.is_some());
-    system || options.delay.is_some() || partly || keeps_newest || options.user_rings
+    let samples = !options.events.is_empty();
+    system || options.delay.is_some() || partly || keeps_newest || options.user_rings || !samples
 }
 
 impl RecordingPlan {
@@ -106,6 +111,12 @@ impl RecordingPlan {
             let hint = reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
             notes.push(only_switches(&format!("{reason}{hint}")));
         }
+        if options.locks.is_some()
+            && let Err(reason) = Follower::available()
+        {
+            let hint = reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            return Err(PlanError::Locks(format!("{reason}{hint}")));
+        }
         if options.scope == Some(Scope::ThreadCpu) {
             // That is what it means.
             options.inherit.get_or_insert(false);
@@ -131,6 +142,11 @@ impl RecordingPlan {
             && let Some(Err(reason)) = refused.map(|choice| &choice.verdict)
         {
             return Err(PlanError::Waits(reason.clone()));
+        }
+        if options.locks.is_some()
+            && let Some(Err(reason)) = refused.map(|choice| &choice.verdict)
+        {
+            return Err(PlanError::Locks(reason.clone()));
         }
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope_choice::only(scope)));
@@ -165,6 +181,8 @@ impl RecordingPlan {
             late_notes: Vec::new(),
             python_event: None,
             wait_event: None,
+            lock_event: None,
+            lock_refusal: None,
             python_refusal: None,
             observed,
             attempts: 0,
@@ -180,9 +198,9 @@ impl RecordingPlan {
         let with_tracker = tracking_event(options, self.system());
         let starts_on_exec = self.starts_on_exec();
         let python = self.walks_python();
-        let waits = options.waits.is_some();
+        let (waits, locks) = (options.waits.is_some(), options.locks.is_some());
         let common = Common {
-            several: options.events.len() > 1 || with_tracker || python || waits,
+            several: options.events.len() > 1 || with_tracker || python || waits || locks,
             on_exec: starts_on_exec && options.delay.is_none(),
             system: self.system(),
             inherit: self.follow && scope == Scope::Inherit,
@@ -203,6 +221,10 @@ impl RecordingPlan {
         self.wait_event = waits.then_some(events.len());
         if waits {
             events.push(attr::waits(options, &common));
+        }
+        self.lock_event = locks.then_some(events.len());
+        if locks {
+            events.push(attr::locks(options, &common));
         }
         let tasks = || observed.tasks.clone();
         let mut targets = match scope {
@@ -338,8 +360,8 @@ impl RecordingPlan {
             && self.options.fields.user_registers == 0
             && !self.keeps_newest()
             && Arch::NATIVE.is_some();
-        // Records of waits are completed there.
-        unwinds && self.copies_stacks() || self.wait_event.is_some()
+        // Records of waits and futexes are completed there.
+        unwinds && self.copies_stacks() || self.wait_event.is_some() || self.lock_event.is_some()
     }
 
     /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second at once.

@@ -253,7 +253,9 @@ fn unsupported_reason(scope: Scope, options: &Options, whom: Whom, facts: &Facts
     let own_inherit =
         |wanted: bool| options.events.iter().any(|event| event.overrides.inherit == Some(wanted));
     match scope {
-        Scope::Cgroup | Scope::Inherit | Scope::ThreadCpu if options.waits.is_some() => {
+        Scope::Cgroup | Scope::Inherit | Scope::ThreadCpu
+            if options.waits.is_some() || options.locks.is_some() =>
+        {
             Some("waits are traced by programs in the kernel, which follow tasks as the filter does".into())
         }
         Scope::Cgroup if !whom.command => {

@@ -7,6 +7,7 @@ use crate::coverage::Coverage;
 use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
+use crate::locks::{self, Locks};
 use crate::machine;
 use crate::opening::{Opened, event_set, features, open, sources, spec, tracing_data};
 use crate::options::LastSnapshot;
@@ -143,6 +144,11 @@ impl Session {
             *spec = off_cpu;
             specs.extend(others);
         }
+        if let Some(spec) = plan.lock_event.and_then(|event| specs.get_mut(event)) {
+            let [wait, others @ ..] = locks::specs(spec);
+            *spec = wait;
+            specs.extend(others);
+        }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
@@ -265,6 +271,7 @@ impl Session {
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         remarks.extend(of_python);
         remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
+        remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

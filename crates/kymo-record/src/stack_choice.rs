@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | samples by time (`-F`) | by unwind data, from copies of the stack | their number is bounded, so is what the copies cost |
 //! | samples every so many events | along frame pointers | there may be a million a second |
+//! | waits for locks | by unwind data, from copies of the stack | the kernel's programs limit their number |
 //! | any event of a flight recorder, or on other machines than x86-64 and aarch64 | along frame pointers | nothing unwinds while recording |
 //! | any event whose samples keep registers of the user, or whose chains are the kernel's | along frame pointers | registers would be replaced, a user's part is not wanted |
 //!
@@ -32,7 +33,11 @@ pub(crate) fn unwinds(options: &Options) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let by_time = options.events.iter().any(|event| frequency(event, options.rate).is_some());
     let unwindable = options.fields.user_registers == 0 && options.chain_mode != Some(CpuMode::Kernel);
-    Arch::NATIVE.is_some() && unwindable && !keeps_newest && !options.no_samples && by_time
+    Arch::NATIVE.is_some()
+        && unwindable
+        && !keeps_newest
+        && !options.no_samples
+        && (by_time || options.locks.is_some())
 }
 
 /// Decides for each event, if `auto` is to decide. `ring_pages`: the size of each ring.
@@ -49,6 +54,8 @@ pub(crate) fn resolve(options: &mut Options, ring_pages: usize) {
         some => some,
     };
     let rate: u64 = options.events.iter().filter_map(|event| frequency(event, options.rate)).sum();
+    // Of very long waits there may be as many again.
+    let rate = rate + options.locks.map_or(0, |locks| 2 * u64::from(locks.records_per_second));
     let ring_bytes = (ring_pages * sys::page_size()) as u64;
     let Some(stack_bytes) = copy_bytes(rate, cpus as u64, ring_bytes) else { return };
     options.call_graph = CallGraph::Dwarf { stack_bytes };

@@ -48,17 +48,16 @@ pub(crate) fn events() -> [UserEvent; 3] {
 
 /// The events of the file, of the one that the kernel has.
 pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 3] {
-    let [off_cpu, wakeup, stack] = events();
-    let attr = |event: &UserEvent| Attr {
-        kind: abi::PERF_TYPE_TRACEPOINT,
-        config: event.kind,
-        ..kernel.attr.clone()
-    };
-    [
-        EventSpec { attr: attr(&off_cpu), ids: kernel.ids.clone(), name: off_cpu.name },
-        EventSpec { attr: attr(&wakeup), ids: vec![wakeup.id], name: wakeup.name },
-        EventSpec { attr: attr(&stack), ids: vec![stack.id], name: stack.name },
-    ]
+    specs_of(kernel, events())
+}
+
+/// Events of the file like the one that the kernel has, the first of which takes its ids.
+pub(crate) fn specs_of(kernel: &EventSpec, events: [UserEvent; 3]) -> [EventSpec; 3] {
+    events.map(|event| EventSpec {
+        attr: Attr { kind: abi::PERF_TYPE_TRACEPOINT, config: event.kind, ..kernel.attr.clone() },
+        ids: if event.id == 0 { kernel.ids.clone() } else { vec![event.id] },
+        name: event.name,
+    })
 }
 
 /// The tracer of a recording, and whose samples it writes.
@@ -108,17 +107,22 @@ impl Waits {
     /// Ends the tracing: the records of what was not told yet, as samples without stacks.
     pub(crate) fn end(&self, spec: &EventSpec, clock: Option<RecordingClock>) -> Vec<u8> {
         let (left, monotonic_ns) = self.tracer.end();
-        let mut clock = EventClock::new(clock.map(RecordingClock::id), THREAD_NAME);
-        let pair = clock.as_mut().and_then(EventClock::now);
-        let time_ns = pair
-            .map_or(0, |pair| pair.recording_ns.wrapping_sub(pair.monotonic_ns).wrapping_add(monotonic_ns));
+        let time_ns = recording_time(monotonic_ns, clock);
         let end = |mut record: WaitRecord| {
             let call = Some(record).filter(|record| record.task_state != 0 && record.blocked_ns > 0);
             let call = call.and_then(|record| proc::waiting_call(record.pid, record.tid));
             if let Some(call) = call {
                 (record.syscall, record.arguments) = (call.number, call.arguments);
             }
-            sample(&record, time_ns, call.map(|call| call.pc), spec)
+            let sample = OwnSample {
+                kind: KINDS[0],
+                pid: record.pid,
+                tid: record.tid,
+                time_ns,
+                period: record.off_cpu_ns(),
+                pc: call.map(|call| call.pc),
+            };
+            sample.with(record.to_raw(), spec)
         };
         left.into_iter().flat_map(end).collect()
     }
@@ -145,40 +149,60 @@ impl Waits {
     }
 }
 
-/// A sample of the event with this record, and of its stack the innermost frame, if it is known.
-/// The fields are those of [`crate::attr::waits`].
-fn sample(record: &WaitRecord, time_ns: u64, pc: Option<u64>, spec: &EventSpec) -> Vec<u8> {
-    let bits = spec.attr.sample_type;
-    let mut raw = record.to_raw();
-    label(&mut raw, KINDS[0], record.tid);
-    let id = spec.ids.first().copied().unwrap_or(0);
-    let task = u64::from(record.pid.cast_unsigned()) | u64::from(record.tid.cast_unsigned()) << 32;
-    let fields = [
-        (abi::PERF_SAMPLE_IDENTIFIER, id),
-        (abi::PERF_SAMPLE_IP, pc.unwrap_or(0)),
-        (abi::PERF_SAMPLE_TID, task),
-        (abi::PERF_SAMPLE_TIME, time_ns),
-        (abi::PERF_SAMPLE_CPU, 0),
-        (abi::PERF_SAMPLE_PERIOD, record.off_cpu_ns()),
-        (abi::PERF_SAMPLE_CALLCHAIN, if pc.is_some() { 2 } else { 0 }),
-    ];
-    let mut body: Vec<u8> = Vec::new();
-    for (_, word) in fields.iter().filter(|(bit, _)| bits & bit != 0) {
-        body.extend(word.to_le_bytes());
+/// What a sample that the recorder writes itself tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnSample {
+    /// The number of the description.
+    pub(crate) kind: u16,
+    pub(crate) pid: i32,
+    pub(crate) tid: i32,
+    pub(crate) time_ns: u64,
+    pub(crate) period: u64,
+    /// Of the stack the innermost frame, if it is known.
+    pub(crate) pc: Option<u64>,
+}
+
+impl OwnSample {
+    /// The sample of an event with this record. The fields are those of [`crate::attr::waits`].
+    pub(crate) fn with(&self, mut raw: Vec<u8>, spec: &EventSpec) -> Vec<u8> {
+        let bits = spec.attr.sample_type;
+        label(&mut raw, self.kind, self.tid);
+        let id = spec.ids.first().copied().unwrap_or(0);
+        let task = u64::from(self.pid.cast_unsigned()) | u64::from(self.tid.cast_unsigned()) << 32;
+        let fields = [
+            (abi::PERF_SAMPLE_IDENTIFIER, id),
+            (abi::PERF_SAMPLE_IP, self.pc.unwrap_or(0)),
+            (abi::PERF_SAMPLE_TID, task),
+            (abi::PERF_SAMPLE_TIME, self.time_ns),
+            (abi::PERF_SAMPLE_CPU, 0),
+            (abi::PERF_SAMPLE_PERIOD, self.period),
+            (abi::PERF_SAMPLE_CALLCHAIN, if self.pc.is_some() { 2 } else { 0 }),
+        ];
+        let mut body: Vec<u8> = Vec::new();
+        for (_, word) in fields.iter().filter(|(bit, _)| bits & bit != 0) {
+            body.extend(word.to_le_bytes());
+        }
+        if let Some(pc) = self.pc.filter(|_| bits & abi::PERF_SAMPLE_CALLCHAIN != 0) {
+            body.extend([abi::PERF_CONTEXT_USER, pc].iter().flat_map(|word| word.to_le_bytes()));
+        }
+        body.extend((raw.len() as u32).to_le_bytes());
+        body.extend(raw);
+        // No registers; no cgroup.
+        for field in [abi::PERF_SAMPLE_REGS_USER, abi::PERF_SAMPLE_CGROUP] {
+            body.extend(0_u64.to_le_bytes().iter().filter(|_| bits & field != 0));
+        }
+        let header = u64::from(abi::PERF_RECORD_SAMPLE)
+            | u64::from(abi::PERF_RECORD_MISC_USER) << 32
+            | (8 + body.len() as u64) << 48;
+        [header.to_le_bytes().to_vec(), body].concat()
     }
-    if let Some(pc) = pc.filter(|_| bits & abi::PERF_SAMPLE_CALLCHAIN != 0) {
-        body.extend([abi::PERF_CONTEXT_USER, pc].iter().flat_map(|word| word.to_le_bytes()));
-    }
-    body.extend((raw.len() as u32).to_le_bytes());
-    body.extend(raw);
-    // No registers; no cgroup.
-    for field in [abi::PERF_SAMPLE_REGS_USER, abi::PERF_SAMPLE_CGROUP] {
-        body.extend(0_u64.to_le_bytes().iter().filter(|_| bits & field != 0));
-    }
-    let header = u64::from(abi::PERF_RECORD_SAMPLE)
-        | u64::from(abi::PERF_RECORD_MISC_USER) << 32
-        | (8 + body.len() as u64) << 48;
-    [header.to_le_bytes().to_vec(), body].concat()
+}
+
+/// The moment of CLOCK_MONOTONIC by the recording's clock; 0 if that cannot be told.
+pub(crate) fn recording_time(monotonic_ns: u64, clock: Option<RecordingClock>) -> u64 {
+    let mut clock = EventClock::new(clock.map(RecordingClock::id), THREAD_NAME);
+    let pair = clock.as_mut().and_then(EventClock::now);
+    pair.map_or(0, |pair| pair.recording_ns.wrapping_sub(pair.monotonic_ns).wrapping_add(monotonic_ns))
 }
 
 /// The bytes that all tracepoints begin with.
@@ -201,6 +225,40 @@ pub(crate) enum WaitSample {
     Renamed(u64),
 }
 
+/// How a sample is completed, by its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) period: u64,
+    /// The number of the description.
+    pub(crate) kind: u16,
+    /// The id of the file's event, if it is not that of the kernel's.
+    pub(crate) id: Option<u64>,
+    /// Process and thread that the sample is about, if the kernel's may be of another.
+    pub(crate) of: Option<(i32, i32)>,
+    /// The thread that the record tells of.
+    pub(crate) tid: i32,
+    /// The stack is to be that thread's.
+    pub(crate) has_own_stack: bool,
+}
+
+/// How a sample of a wait is completed; `None`: the bytes are no record of one.
+pub(crate) fn complete(raw: &[u8]) -> Option<Completion> {
+    let wait = WaitRecord::parse(raw)?;
+    let (period, number, id) = match wait.kind {
+        WaitKind::Wait | WaitKind::End => (wait.off_cpu_ns(), 0, None),
+        WaitKind::Wakeup => (1, 1, Some(WAKEUP_ID)),
+        WaitKind::Stack => (1, 2, Some(STACK_ID)),
+    };
+    Some(Completion {
+        period,
+        kind: KINDS[number],
+        id,
+        of: id.is_none().then_some((wait.pid, wait.tid)),
+        tid: wait.tid,
+        has_own_stack: wait.kind == WaitKind::Wait,
+    })
+}
+
 /// Turns the kernel's records into samples of the file's events, in place.
 #[derive(Debug)]
 pub(crate) struct WaitSamples {
@@ -209,15 +267,21 @@ pub(crate) struct WaitSamples {
     ip_at: usize,
     tid_at: usize,
     period_at: usize,
+    complete: fn(&[u8]) -> Option<Completion>,
 }
 
 impl WaitSamples {
-    /// `events`: as the kernel writes them; `event`: which of them takes the records.
-    pub(crate) fn new(events: Arc<EventSet>, event: usize) -> WaitSamples {
+    /// `events`: as the kernel writes them; `event`: which of them takes the records; `complete`:
+    /// reads a record's bytes.
+    pub(crate) fn new(
+        events: Arc<EventSet>,
+        event: usize,
+        complete: fn(&[u8]) -> Option<Completion>,
+    ) -> WaitSamples {
         let layout = events.list.get(event).map(|event| event.layout);
         let at = |field| layout.and_then(|layout| layout.field_offset(field)).unwrap_or(usize::MAX);
         let (tid_at, period_at) = (at(abi::PERF_SAMPLE_TID), at(abi::PERF_SAMPLE_PERIOD));
-        WaitSamples { events, event, ip_at: at(abi::PERF_SAMPLE_IP), tid_at, period_at }
+        WaitSamples { events, event, ip_at: at(abi::PERF_SAMPLE_IP), tid_at, period_at, complete }
     }
 
     /// Puts a sample of a wait where the program waits, not where the kernel does. `frame`: the
@@ -252,23 +316,18 @@ impl WaitSamples {
         let mut sample = Sample::default();
         self.events.list[self.event].layout.parse_into(header.misc, body, &mut sample).ok()?;
         let (raw, tid) = (sample.raw?, sample.tid);
-        let wait = WaitRecord::parse(raw)?;
+        let Completion { period, kind, id, of, tid: told, has_own_stack } = (self.complete)(raw)?;
         let raw_at = raw.as_ptr().addr() - body.as_ptr().addr();
-        let (period, number, id) = match wait.kind {
-            WaitKind::Wait | WaitKind::End => (wait.off_cpu_ns(), 0, None),
-            WaitKind::Wakeup => (1, 1, Some(WAKEUP_ID)),
-            WaitKind::Stack => (1, 2, Some(STACK_ID)),
-        };
-        let is_of_other = tid != Some(wait.tid);
-        if id.is_none() && is_of_other {
+        let is_of_other = tid != Some(told);
+        if let Some((pid, tid)) = of.filter(|_| is_of_other) {
             // The kernel's sample is of the thread that left the CPU, or has no number for one that
             // ends.
-            put(body, self.tid_at, &wait.pid.to_le_bytes());
-            put(body, self.tid_at + 4, &wait.tid.to_le_bytes());
+            put(body, self.tid_at, &pid.to_le_bytes());
+            put(body, self.tid_at + 4, &tid.to_le_bytes());
         }
         put(body, self.period_at, &period.to_le_bytes());
-        label(&mut body[raw_at..], KINDS[number], tid.unwrap_or(wait.tid));
-        if wait.kind == WaitKind::Wait && is_of_other {
+        label(&mut body[raw_at..], kind, tid.unwrap_or(told));
+        if has_own_stack && is_of_other {
             return Some(WaitSample::OfOther);
         }
         Some(id.map_or(WaitSample::Wait, WaitSample::Renamed))

@@ -38,6 +38,8 @@ pub(crate) const SHT_DYNSYM: u32 = 11;
 pub(crate) const SHF_ALLOC: u64 = 2;
 pub(crate) const SHF_COMPRESSED: u64 = 0x800;
 pub(crate) const SHF_EXECINSTR: u64 = 4;
+/// In the flags of a segment.
+const PF_X: u32 = 1;
 const PT_LOAD: u32 = 1;
 pub(crate) const EM_386: u16 = 3;
 pub(crate) const EM_ARM: u16 = 40;
@@ -87,6 +89,7 @@ pub(crate) struct Segment {
     pub(crate) offset: u64,
     pub(crate) size_in_file: u64,
     pub(crate) size: u64,
+    pub(crate) executable: bool,
 }
 
 #[derive(Debug)]
@@ -226,6 +229,7 @@ impl ElfFile {
                     offset: header.word(is_64, 8, 4),
                     size_in_file: header.word(is_64, 32, 16),
                     size: header.word(is_64, 40, 20),
+                    executable: header.u32(if is_64 { 4 } else { 24 }) & PF_X != 0,
                 });
             }
         }

@@ -50,6 +50,7 @@ enum Verb {
     Script(Box<cmd::script::ScriptArgs>),
     Sched(cmd::sched::SchedCommand),
     Watch(Box<cmd::watch::WatchArgs>),
+    Locks(Box<cmd::locks::LocksArgs>),
     Bench(kymo_bench::BenchArgs),
     Evlist(cmd::evlist::EvlistArgs),
     #[command(name = "buildid-list")]
@@ -111,6 +112,7 @@ fn main() -> ExitCode {
         Verb::Script(args) => cmd::script::run(*args),
         Verb::Sched(args) => cmd::sched::run(args),
         Verb::Watch(args) => cmd::watch::run(*args),
+        Verb::Locks(args) => cmd::locks::run(*args),
         Verb::Bench(args) => kymo_bench::run(args),
         Verb::Evlist(args) => cmd::evlist::run(args),
         Verb::BuildIdList(args) => cmd::build_ids::list(args),

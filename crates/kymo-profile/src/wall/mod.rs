@@ -47,6 +47,7 @@ pub use path::{PathPart, PathStep};
 pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
 pub use sites::SiteId;
 pub use state::State;
+pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};
 
 use crate::chains::ChainId;
@@ -58,6 +59,8 @@ use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 use rows::{Rows, Runs};
 use sites::Sites;
+pub(crate) use sites::{own_site, plain_name, site_text};
+pub(crate) use state::{has_own_lock, of_futex};
 
 /// The time of all threads of a recording.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 use super::Wall;
 use crate::chains::ChainId;
 use crate::first_look::own_function;
-use crate::functions::{FunctionId, Level};
+use crate::functions::{FunctionId, Functions, Level};
+use crate::timeline::Modules;
 use rustc_hash::FxHashMap;
 
 /// So many functions tell a site: a program waits in few functions, and for many reasons.
@@ -44,11 +45,19 @@ impl Sites {
 /// all.
 fn site(wall: &Wall, chain: ChainId) -> Vec<FunctionId> {
     let frames = wall.stacks.frames(chain);
-    let (functions, modules) = (&wall.functions, &wall.timeline.modules);
-    let Some(own) = own_function(functions, modules, frames) else {
+    own_site(&wall.functions, &wall.timeline.modules, frames).unwrap_or_else(|| {
         let innermost = wall.frames(chain, false).next().or_else(|| wall.frames(chain, true).next());
-        return innermost.into_iter().collect();
-    };
+        innermost.into_iter().collect()
+    })
+}
+
+/// The program's own functions of these frames from the innermost one on; `None`: there are none.
+pub(crate) fn own_site(
+    functions: &Functions,
+    modules: &Modules,
+    frames: &[FunctionId],
+) -> Option<Vec<FunctionId>> {
+    let own = own_function(functions, modules, frames)?;
     let module = functions.get(own).module;
     let is_own = |id: &FunctionId| {
         let function = functions.get(*id);
@@ -65,7 +74,22 @@ fn site(wall: &Wall, chain: ChainId) -> Vec<FunctionId> {
             break;
         }
     }
-    site
+    Some(site)
+}
+
+/// A function's name, or its address.
+pub(crate) fn plain_name(functions: &Functions, id: FunctionId) -> String {
+    let function = functions.get(id);
+    function.name.as_deref().map_or_else(|| format!("{:#x}", function.start), str::to_owned)
+}
+
+/// As tables show a site: `inner < its caller < ..  (module)`.
+pub(crate) fn site_text(functions: &Functions, modules: &Modules, site: &[FunctionId]) -> String {
+    let Some(&first) = site.first() else { return "[unknown]".into() };
+    let module = functions.get(first).module;
+    let module = module.map_or("[unknown]", |id| &modules.get(id).short_name);
+    let names: Vec<String> = site.iter().map(|id| plain_name(functions, *id)).collect();
+    format!("{}  ({module})", names.join(" < "))
 }
 
 impl Wall {
@@ -76,17 +100,11 @@ impl Wall {
 
     /// A function's name, or its address.
     pub(super) fn plain_name(&self, id: FunctionId) -> String {
-        let function = self.functions.get(id);
-        function.name.as_deref().map_or_else(|| format!("{:#x}", function.start), str::to_owned)
+        plain_name(&self.functions, id)
     }
 
     /// As tables show a site: `inner < its caller < ..  (module)`.
     pub fn site_name(&self, site: SiteId) -> String {
-        let functions = self.site(site);
-        let Some(&first) = functions.first() else { return "[unknown]".into() };
-        let module = self.functions.get(first).module;
-        let module = module.map_or("[unknown]", |id| &self.timeline.modules.get(id).short_name);
-        let names: Vec<String> = functions.iter().map(|id| self.plain_name(*id)).collect();
-        format!("{}  ({module})", names.join(" < "))
+        site_text(&self.functions, &self.timeline.modules, self.site(site))
     }
 }

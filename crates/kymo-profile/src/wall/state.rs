@@ -284,6 +284,17 @@ pub(super) fn of_wait<'a>(
     }
 }
 
+/// What a wait for a futex is for, by the functions of the program, innermost first.
+pub(crate) fn of_futex<'a>(user: impl Iterator<Item = &'a str> + Clone) -> State {
+    of_wait(1, std::iter::once("futex_wait"), user)
+}
+
+/// Whether one of these functions is that of a lock that a program or runtime has made itself: its
+/// futex may be one of each thread.
+pub(crate) fn has_own_lock<'a>(mut user: impl Iterator<Item = &'a str>) -> bool {
+    user.any(|name| LOCKS.iter().any(|begin| name.starts_with(begin)))
+}
+
 /// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited
 /// for.
 const SWITCHES: [&str; 14] = [

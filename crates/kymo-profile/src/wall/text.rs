@@ -55,7 +55,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 /// A time with three or four digits.
-fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     match ns {
         0 => "-".into(),

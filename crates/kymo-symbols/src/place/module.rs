@@ -109,6 +109,21 @@ impl ModuleFile {
         Some(start.wrapping_add(segment.offset.wrapping_sub(offset)).wrapping_sub(segment.vaddr))
     }
 
+    /// The same for a mapping of code, by the segment of code that it shows.
+    pub fn bias_of_code(&self, start: u64, offset: u64) -> Option<u64> {
+        let page = |address: u64| address & !0xfff;
+        let segment = self.own.segments.iter().filter(|segment| segment.executable).find(|segment| {
+            let end = segment.offset.saturating_add(segment.size_in_file);
+            offset >= page(segment.offset) && offset < end
+        })?;
+        Some(start.wrapping_add(segment.offset.wrapping_sub(offset)).wrapping_sub(segment.vaddr))
+    }
+
+    /// Whether an address (as linked) is in one of its segments.
+    pub fn has_address(&self, svma: u64) -> bool {
+        self.own.segment_of(svma).is_some()
+    }
+
     /// Whether there is debug information, here or in a file beside.
     pub fn has_debug_info(&self) -> bool {
         self.debug_file().is_some()

@@ -12,6 +12,7 @@ pub(crate) mod inject;
 pub(crate) mod instead;
 pub(crate) mod kallsyms;
 pub(crate) mod list;
+pub(crate) mod locks;
 pub(crate) mod loss;
 pub(crate) mod probe;
 pub(crate) mod record;

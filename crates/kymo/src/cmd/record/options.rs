@@ -79,6 +79,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
             not_behind: args.wall_at_switch,
             ..WaitOptions::default()
         }),
+        locks: None,
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,

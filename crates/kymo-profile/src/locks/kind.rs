@@ -1,0 +1,128 @@
+//! What a futex is that threads wait for, by their stacks.
+use crate::wall::{State, has_own_lock, of_futex};
+use serde::Serialize;
+
+/// What threads wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LockKind {
+    /// A lock, which the futex is part of.
+    Lock,
+    /// A lock of a runtime or library whose threads wait at futexes of their own: it is known by the
+    /// place where it is taken.
+    Place,
+    /// A condition, a semaphore, a barrier, or until another thread lets this one go on: that is no
+    /// contention.
+    Condition,
+    /// The end of another thread.
+    Join,
+    /// No stack says what for.
+    Unknown,
+}
+
+impl LockKind {
+    /// Whether threads wait since another one has what they want.
+    pub fn is_contention(self) -> bool {
+        matches!(self, LockKind::Lock | LockKind::Place)
+    }
+}
+
+/// Waits on conditions beside those that [`of_futex`] knows: barriers, and libraries with conditions
+/// of their own.
+const CONDITIONS: [&str; 6] = [
+    "pthread_barrier_wait",
+    "__pthread_barrier_wait",
+    "g_cond_wait",
+    "QWaitCondition",
+    "absl::CondVar",
+    "absl::Mutex::Await",
+];
+
+/// Locks whose threads wait at futexes of their own, beside those that [`has_own_lock`] knows.
+const PLACES: [&str; 6] = [
+    "parking_lot::raw_mutex",
+    "parking_lot::raw_rwlock",
+    "<parking_lot::raw_mutex",
+    "<parking_lot::raw_rwlock",
+    "absl::Mutex::",
+    "absl::lts_",
+];
+
+/// The same in Java; waits for their conditions are none.
+const JAVA_LOCKS: [&str; 3] = ["ReentrantLock", "ReentrantReadWriteLock", "StampedLock"];
+const JAVA_CONDITION: &str = "ConditionObject";
+
+/// In the operation of a call: the kernel hands the lock over to the waiter with the highest
+/// priority.
+const LOCK_PI: [u32; 2] = [6, 13];
+const OPERATIONS: u32 = 0x7f;
+
+/// What a wait is for. `user`: the functions of its stack, innermost first; of a wait that has not
+/// ended only the innermost one is known.
+pub(super) fn of_wait<'a>(
+    operation: u32,
+    unfinished: bool,
+    user: impl Iterator<Item = &'a str> + Clone,
+) -> LockKind {
+    if LOCK_PI.contains(&(operation & OPERATIONS)) {
+        return LockKind::Lock;
+    }
+    if unfinished {
+        let is_lock = user.clone().any(|name| name.starts_with("__lll_lock_wait"));
+        return if is_lock { LockKind::Lock } else { LockKind::Unknown };
+    }
+    if user.clone().next().is_none() {
+        return LockKind::Unknown;
+    }
+    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
+    let has = |word: &str| user.clone().any(|name| name.contains(word));
+    match () {
+        () if is_in(&CONDITIONS) => LockKind::Condition,
+        () if has_own_lock(user.clone()) || is_in(&PLACES) => LockKind::Place,
+        () if JAVA_LOCKS.iter().any(|lock| has(lock)) && !has(JAVA_CONDITION) => LockKind::Place,
+        () => match of_futex(user.clone()) {
+            State::Condition => LockKind::Condition,
+            State::Child => LockKind::Join,
+            _ => LockKind::Lock,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(user: &[&str]) -> LockKind {
+        of_wait(128, false, user.iter().copied())
+    }
+
+    /// Checks stacks as they were recorded: locks of C, Rust, Java and PostgreSQL, and waits that
+    /// are none.
+    #[test]
+    fn stacks() {
+        assert_eq!(of(&["__lll_lock_wait", "pthread_mutex_lock", "work"]), LockKind::Lock);
+        assert_eq!(of(&["syscall", "std::sys::sync::mutex::futex::Mutex::lock_contended"]), LockKind::Lock);
+        assert_eq!(of(&["__futex_abstimed_wait_common", "pthread_rwlock_wrlock"]), LockKind::Lock);
+        assert_eq!(of(&["__futex_abstimed_wait_common", "pthread_cond_wait", "take"]), LockKind::Condition);
+        assert_eq!(of(&["__futex_abstimed_wait_common", "sem_wait", "take"]), LockKind::Condition);
+        assert_eq!(of(&["pthread_barrier_wait", "phase"]), LockKind::Condition);
+        assert_eq!(of(&["__futex_abstimed_wait_common", "__pthread_clockjoin_ex"]), LockKind::Join);
+        let semaphore = ["__new_sem_wait_slow", "PGSemaphoreLock", "LWLockAcquire", "XLogInsertRecord"];
+        assert_eq!(of(&semaphore), LockKind::Place);
+        assert_eq!(of(&["syscall", "parking_lot::raw_mutex::RawMutex::lock_slow", "run"]), LockKind::Place);
+        let monitor = ["pthread_cond_wait", "PlatformEvent::park", "ObjectMonitor::enter", "Worker.run"];
+        assert_eq!(of(&monitor), LockKind::Place);
+        assert_eq!(of(&["pthread_cond_wait", "ObjectMonitor::wait"]), LockKind::Condition);
+        assert_eq!(
+            of(&["Parker::park", "Unsafe_Park", "java.util.concurrent.locks.ReentrantLock.lock"]),
+            LockKind::Place
+        );
+        let waits = ["Parker::park", "AbstractQueuedSynchronizer$ConditionObject.await", "ReentrantLock.x"];
+        assert_eq!(of(&waits), LockKind::Condition);
+        assert_eq!(of(&["runtime.futex", "runtime.notesleep", "runtime.stopm"]), LockKind::Condition);
+        assert_eq!(of(&[]), LockKind::Unknown);
+        assert_eq!(of_wait(128, true, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
+        assert_eq!(of_wait(128, true, ["__futex_abstimed_wait_common64"].into_iter()), LockKind::Unknown);
+        assert_eq!(of_wait(134, true, std::iter::empty()), LockKind::Lock);
+    }
+}

@@ -1,0 +1,320 @@
+//! From waits, wake-ups and sums to a row for each lock.
+use super::kind::{LockKind, of_wait};
+use super::rows::{FutexKey, Rows, SumRow, WaitRow};
+use crate::chains::ChainId;
+use crate::functions::{FunctionId, Functions, Level};
+use crate::resolve::Stacks;
+use crate::timeline::Timeline;
+use crate::wall::own_site;
+use kymo_core::latency::Latencies;
+use kymo_symbols::place::DataAt;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
+
+/// A lock that threads waited for, or another reason to wait.
+#[derive(Clone, Debug)]
+pub struct LockRow {
+    /// What it is.
+    pub kind: LockKind,
+    /// The process; 0 if several share it.
+    pub pid: i32,
+    /// Where it is, if it is known by its address.
+    pub address: Option<u64>,
+    /// The variable that it is in, and the file that has that.
+    pub variable: Option<(DataAt, String)>,
+    /// How many waits, how long together, the longest, and how many of which length.
+    pub waits: Latencies,
+    /// Whether that is exact, or from samples.
+    pub exact: bool,
+    /// Waits that ended because their time was over.
+    pub timeouts: u64,
+    /// Threads that were seen to wait.
+    pub threads: usize,
+    /// Threads that waited at the same time, at most; 0: not known.
+    pub most_waiting: u64,
+    /// Threads that waited still at the end.
+    pub waiting: u64,
+    /// Where threads waited, the most time first.
+    pub waiters: Vec<LockPlace>,
+    /// Where those were that ended the waits, the most time first: a lock's holders.
+    pub holders: Vec<LockPlace>,
+}
+
+/// Waits for a lock by a place: where threads waited, or where their waits were ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockPlace {
+    /// Functions of the program, innermost first.
+    pub place: Vec<FunctionId>,
+    /// How long threads waited, ns.
+    pub time_ns: u64,
+    /// How many waits.
+    pub waits: u64,
+    /// How many threads were there.
+    pub threads: usize,
+    /// The name of the thread that was there longest.
+    pub thread: String,
+}
+
+/// What rows are made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum RowKey {
+    Futex(FutexKey),
+    Place(i32, Vec<FunctionId>),
+}
+
+#[derive(Debug, Default)]
+struct PlaceSums {
+    time_ns: u64,
+    waits: u64,
+    /// By thread.
+    threads: FxHashMap<(i32, i32), u64>,
+}
+
+#[derive(Debug)]
+struct RowSums {
+    kind: LockKind,
+    waits: Latencies,
+    exact: bool,
+    timeouts: u64,
+    most_waiting: u64,
+    waiting: u64,
+    maps: Option<u32>,
+    threads: FxHashSet<(i32, i32)>,
+    waiters: FxHashMap<Vec<FunctionId>, PlaceSums>,
+    holders: FxHashMap<Vec<FunctionId>, PlaceSums>,
+}
+
+impl RowSums {
+    fn new(kind: LockKind) -> RowSums {
+        RowSums {
+            kind,
+            waits: Latencies::default(),
+            exact: true,
+            timeouts: 0,
+            most_waiting: 0,
+            waiting: 0,
+            maps: None,
+            threads: FxHashSet::default(),
+            waiters: FxHashMap::default(),
+            holders: FxHashMap::default(),
+        }
+    }
+}
+
+/// Names of addresses, in a version of an address space.
+pub(super) type NameOf<'a> = &'a mut dyn FnMut(u32, u64) -> Option<(DataAt, String)>;
+
+/// The rows, the most time first.
+pub(super) fn rows(
+    rows: &Rows,
+    stacks: &Stacks,
+    functions: &Functions,
+    timeline: &Timeline,
+    name: NameOf<'_>,
+) -> Vec<LockRow> {
+    let table = Table { rows, stacks, functions, timeline };
+    let kinds = table.kinds();
+    let of_futexes = futexes(&rows.waits, &kinds);
+    let mut found: FxHashMap<RowKey, RowSums> = FxHashMap::default();
+    for (row, kind) in rows.waits.iter().zip(&kinds) {
+        let kind = of_futexes[&row.futex].kind_of(*kind);
+        let key = table.key(row, kind);
+        let sums = found.entry(key).or_insert_with(|| RowSums::new(kind));
+        table.add_wait(sums, row);
+    }
+    for sums in &rows.sums {
+        let of_futex = of_futexes.get(&sums.futex).copied().unwrap_or_default();
+        match of_futex.only() {
+            Some(kind) if kind != LockKind::Place => {
+                let key = RowKey::Futex(sums.futex);
+                take_sums(found.entry(key).or_insert_with(|| RowSums::new(kind)), sums);
+            }
+            // They are divided among several places, by their samples.
+            _ => {}
+        }
+    }
+    let has_sums: FxHashSet<FutexKey> = rows.sums.iter().map(|sums| sums.futex).collect();
+    let mut list: Vec<LockRow> = (found.into_iter())
+        .map(|(key, mut sums)| {
+            let is_summed = |futex: &FutexKey| {
+                has_sums.contains(futex) && of_futexes.get(futex).is_none_or(|kinds| kinds.only().is_some())
+            };
+            sums.exact = matches!(&key, RowKey::Futex(futex) if is_summed(futex));
+            table.row(key, sums, name)
+        })
+        .filter(|row| row.waits.count > 0)
+        .collect();
+    list.sort_by(|a, b| {
+        let order = |row: &LockRow| (Reverse(row.waits.total_ns), row.pid, row.address, row.kind);
+        order(a).cmp(&order(b)).then_with(|| {
+            let place = |row: &LockRow| row.waiters.first().map(|place| place.place.clone());
+            place(a).cmp(&place(b))
+        })
+    });
+    list
+}
+
+/// What waits for one futex were for, each kind with its time.
+#[derive(Clone, Copy, Debug, Default)]
+struct FutexKinds([Option<u64>; 4]);
+
+const KINDS: [LockKind; 4] = [LockKind::Lock, LockKind::Place, LockKind::Condition, LockKind::Join];
+
+impl FutexKinds {
+    /// The only kind, unknown if there is none.
+    fn only(&self) -> Option<LockKind> {
+        let mut kinds = KINDS.iter().zip(&self.0).filter(|(_, time)| time.is_some()).map(|(kind, _)| *kind);
+        match (kinds.next(), kinds.next()) {
+            (None, _) => Some(LockKind::Unknown),
+            (only, None) => only,
+            _ => None,
+        }
+    }
+
+    /// A wait of which no stack tells what for is of the kind that took most time.
+    fn kind_of(&self, kind: LockKind) -> LockKind {
+        if kind != LockKind::Unknown {
+            return kind;
+        }
+        let most = KINDS.iter().zip(&self.0).filter_map(|(kind, time)| Some((time.as_ref()?, *kind)));
+        most.max_by_key(|(time, kind)| (**time, Reverse(*kind))).map_or(LockKind::Unknown, |(_, kind)| kind)
+    }
+}
+
+fn futexes(waits: &[WaitRow], kinds: &[LockKind]) -> FxHashMap<FutexKey, FutexKinds> {
+    let mut futexes: FxHashMap<FutexKey, FutexKinds> = FxHashMap::default();
+    for (row, kind) in waits.iter().zip(kinds) {
+        let of = futexes.entry(row.futex).or_default();
+        if let Some(at) = KINDS.iter().position(|one| one == kind) {
+            let time = of.0[at].get_or_insert(0);
+            *time = time.saturating_add(row.told_ns);
+        }
+    }
+    futexes
+}
+
+/// The kernel's sums take the place of those of the samples.
+fn take_sums(row: &mut RowSums, sums: &SumRow) {
+    row.waits = sums.waits.clone();
+    row.timeouts = sums.timeouts;
+    (row.waiting, row.most_waiting) = (sums.waiting, sums.most_waiting);
+}
+
+struct Table<'a> {
+    rows: &'a Rows,
+    stacks: &'a Stacks,
+    functions: &'a Functions,
+    timeline: &'a Timeline,
+}
+
+impl Table<'_> {
+    fn user_frames(&self, chain: ChainId) -> impl Iterator<Item = FunctionId> + Clone + '_ {
+        let is_user = |id: &FunctionId| self.functions.get(*id).level == Level::User;
+        self.stacks.frames(chain).iter().copied().filter(is_user)
+    }
+
+    /// What each wait was for.
+    fn kinds(&self) -> Vec<LockKind> {
+        let mut known: FxHashMap<(ChainId, u32, bool), LockKind> = FxHashMap::default();
+        let kind = |row: &WaitRow| {
+            *known.entry((row.chain, row.operation, row.unfinished)).or_insert_with(|| {
+                let names =
+                    self.user_frames(row.chain).filter_map(|id| self.functions.get(id).name.as_deref());
+                of_wait(row.operation, row.unfinished, names)
+            })
+        };
+        self.rows.waits.iter().map(kind).collect()
+    }
+
+    /// The functions of the program in a stack; else the innermost of all.
+    fn place(&self, chain: ChainId) -> Vec<FunctionId> {
+        own_site(self.functions, &self.timeline.modules, self.stacks.frames(chain))
+            .unwrap_or_else(|| self.user_frames(chain).take(1).collect())
+    }
+
+    fn key(&self, row: &WaitRow, kind: LockKind) -> RowKey {
+        match kind {
+            LockKind::Place => RowKey::Place(row.thread.0, self.place(row.chain)),
+            _ => RowKey::Futex(row.futex),
+        }
+    }
+
+    fn add_wait(&self, sums: &mut RowSums, row: &WaitRow) {
+        sums.waits.add(row.wait_ns);
+        // Those without a row are as long as they are together.
+        sums.waits.count = sums.waits.count.saturating_add(row.count.saturating_sub(1));
+        let untold = row.told_ns.saturating_sub(row.wait_ns);
+        sums.waits.total_ns = sums.waits.total_ns.saturating_add(untold);
+        sums.waiting += u64::from(row.unfinished);
+        sums.maps = Some(row.maps);
+        sums.threads.insert(row.thread);
+        let add = |places: &mut FxHashMap<_, PlaceSums>, place, thread| {
+            let of = places.entry(place).or_default();
+            of.time_ns = of.time_ns.saturating_add(row.told_ns);
+            of.waits = of.waits.saturating_add(row.count);
+            let time = of.threads.entry(thread).or_default();
+            *time = time.saturating_add(row.told_ns);
+        };
+        if !row.unfinished || !self.stacks.frames(row.chain).is_empty() {
+            add(&mut sums.waiters, self.place(row.chain), row.thread);
+        }
+        if let Some(wake) = self.wake_of(row) {
+            let wake = &self.rows.wakes[wake];
+            add(&mut sums.holders, self.place(wake.chain), wake.thread);
+        }
+    }
+
+    /// The last wake-up at the wait's futex before its end, during it, by the thread that the kernel
+    /// saw; by its index.
+    fn wake_of(&self, row: &WaitRow) -> Option<usize> {
+        if row.unfinished {
+            return None;
+        }
+        let wakes = &self.rows.wakes;
+        let after = wakes.partition_point(|wake| (wake.futex, wake.time_ns) <= (row.futex, row.time_ns));
+        let of_wait = wakes[..after].iter().enumerate().rev();
+        let began = row.time_ns.saturating_sub(row.wait_ns);
+        let mut of_wait =
+            of_wait.take_while(|(_, wake)| wake.futex == row.futex && wake.time_ns >= began).take(64);
+        of_wait.find(|(_, wake)| row.waker == 0 || wake.thread.1 == row.waker).map(|(at, _)| at)
+    }
+
+    fn row(&self, key: RowKey, sums: RowSums, name: NameOf<'_>) -> LockRow {
+        let (pid, address) = match key {
+            RowKey::Futex((pid, address)) => (pid, Some(address)),
+            RowKey::Place(pid, _) => (pid, None),
+        };
+        let variable = address.zip(sums.maps).and_then(|(address, maps)| name(maps, address));
+        LockRow {
+            kind: sums.kind,
+            pid,
+            address,
+            variable,
+            waits: sums.waits,
+            exact: sums.exact,
+            timeouts: sums.timeouts,
+            threads: sums.threads.len(),
+            most_waiting: sums.most_waiting,
+            waiting: sums.waiting,
+            waiters: self.places(sums.waiters),
+            holders: self.places(sums.holders),
+        }
+    }
+
+    fn places(&self, places: FxHashMap<Vec<FunctionId>, PlaceSums>) -> Vec<LockPlace> {
+        let place = |(place, sums): (Vec<FunctionId>, PlaceSums)| {
+            let longest = sums.threads.iter().max_by_key(|(thread, time)| (**time, Reverse(**thread)));
+            let name = longest.map(|((_, tid), _)| self.timeline.comm(self.timeline.last_comm(*tid)));
+            LockPlace {
+                place,
+                time_ns: sums.time_ns,
+                waits: sums.waits,
+                threads: sums.threads.len(),
+                thread: name.unwrap_or_default().into_owned(),
+            }
+        };
+        let mut list: Vec<LockPlace> = places.into_iter().map(place).collect();
+        list.sort_by(|a, b| (Reverse(a.time_ns), &a.place).cmp(&(Reverse(b.time_ns), &b.place)));
+        list
+    }
+}

@@ -1,0 +1,133 @@
+//! Makes the recording that `kymo locks` reads: a temporary one, unless it is to be kept.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use kymo_cli::signals::{self, Signals};
+use kymo_cli::{exit, open};
+use kymo_data::Recording;
+use kymo_perf::explain;
+use kymo_perf::workload::Exit;
+use kymo_record::{FutexOptions, Options, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
+
+use super::{LocksArgs, name_of};
+
+/// A recording that was made.
+pub(super) struct MadeRecording {
+    pub(super) recording: Recording,
+    pub(super) name: String,
+    /// How the command ended.
+    pub(super) exit: Option<Exit>,
+}
+
+/// What became of it.
+pub(super) enum Made {
+    Recording(MadeRecording),
+    /// There is none, and this is the status.
+    Nothing(ExitCode),
+}
+
+/// Records until the command or the processes end, a signal comes, or the time is over.
+pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Made> {
+    let name = name_of(args.output.as_deref());
+    let temporary = open::temporary()?;
+    let output = match &args.output {
+        Some(path) => match Output::parse(path) {
+            file @ Output::File(_) => file,
+            _ => {
+                let words =
+                    "-o wants a file: the locks are printed on standard output, and would be mixed with it";
+                return Ok(Made::Nothing(exit::misused("locks", words)));
+            }
+        },
+        None => Output::Descriptor(temporary.as_raw_fd()),
+    };
+    output.check()?;
+    let plan = RecordingPlan::resolve(options(args, output)).map_err(|error| anyhow!("{error}"))?;
+    plan.notes.iter().for_each(|note| say(args, note));
+    let signals = Signals::catch_once()?;
+    signals::survive_file_limits()?;
+    signals.end_when_silent("locks", &name)?;
+    let requests = plan.open.events.clone();
+    let descriptors = plan.descriptors();
+    let until = signals.as_fd();
+    let done = Session::start_with(plan, None, Some(until)).and_then(|session| {
+        let notes = session.notes().iter().filter(|note| note.is_notable());
+        notes.for_each(|note| say(args, &note.to_string()));
+        session.plan().late_notes.iter().for_each(|note| say(args, note));
+        session.run(Some(until))
+    });
+    let summary = match done {
+        Ok(summary) => summary,
+        Err(RecordError::Command { command, source }) => {
+            eprintln!("kymo locks: failed to execute {command}: {source}{}", explain::exec_advice(&source));
+            return Ok(Made::Nothing(ExitCode::from(exit::NOT_STARTED)));
+        }
+        Err(RecordError::Open(error)) => {
+            bail!("{}", explain::explain_list(&error, &requests, Some(descriptors)))
+        }
+        Err(error) if signals.last().is_some() => {
+            say(args, &error.to_string());
+            return Ok(Made::Nothing(exit::by_signal(signals.last().unwrap_or(0))));
+        }
+        Err(error) => bail!("{error}"),
+    };
+    if let Some(error) = &summary.write_error {
+        bail!("failed to write {name} {error}; {}", error.advice());
+    }
+    report(args, &summary);
+    let recording = match &args.output {
+        Some(path) => open::recording(path)?,
+        None => Recording::open(Arc::new(temporary), Vec::new()).context("failed to read the recording")?,
+    };
+    Ok(Made::Recording(MadeRecording { recording, name, exit: summary.exit }))
+}
+
+fn say(args: &LocksArgs, text: &str) {
+    if !args.quiet {
+        eprintln!("kymo locks: {text}");
+    }
+}
+
+/// What was lost, and what else the user should know.
+fn report(args: &LocksArgs, summary: &Summary) {
+    summary.remarks.iter().for_each(|remark| say(args, remark));
+    if !summary.account.is_clean() {
+        say(args, &format!("{}: the sums are complete, stacks are missing", summary.account));
+    }
+    if summary.unfollowed > 0 {
+        let count = summary.unfollowed;
+        say(args, &format!("{count} threads or processes were not followed, their waits are missing"));
+    }
+}
+
+/// What is to be recorded: no samples, but what the kernel's programs write.
+fn options(args: &LocksArgs, output: Output) -> Options {
+    let targets = TargetSpec {
+        command: command(args),
+        children: !args.no_children,
+        pids: args.pids.clone(),
+        all: args.all,
+        ..TargetSpec::default()
+    };
+    Options {
+        locks: Some(FutexOptions { records_per_second: args.stacks, at_all_calls: args.at_all_calls }),
+        ring_pages: args.ring_pages,
+        python: false,
+        cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        version: format!("kymo {}", env!("CARGO_PKG_VERSION")),
+        ..Options::new(Vec::new(), targets, output)
+    }
+}
+
+/// The command; a time alone is one that sleeps, as with perf.
+fn command(args: &LocksArgs) -> Vec<std::ffi::OsString> {
+    match args.duration {
+        Some(duration) if args.command.is_empty() => {
+            vec!["sleep".into(), duration.as_secs_f64().to_string().into()]
+        }
+        _ => args.command.clone(),
+    }
+}
