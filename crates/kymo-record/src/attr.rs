@@ -195,7 +195,10 @@ pub(crate) fn waits(options: &Options, common: &Common) -> Request {
 /// An event that takes what is told of futexes, with the stack of the thread that waited or of the
 /// one that wakes it.
 pub(crate) fn locks(options: &Options, common: &Common) -> Request {
-    with_stacks(locks::WAIT, options, common)
+    let mut request = with_stacks(locks::WAIT, options, common);
+    // How the kernel got there is always the same.
+    request.attr.set_exclude_callchain_kernel(1);
+    request
 }
 
 /// An event of which a program in the kernel writes each sample, with the thread's stack.

@@ -209,8 +209,9 @@ impl<'a> Drain<'a> {
     }
 
     fn scan(&mut self, at: usize) -> ScanResult {
-        let spare = self.spare.take().or_else(|| self.shared.pool.take());
-        let Some(mut buffer) = spare.filter(|_| self.out.has_room()) else {
+        self.spare = self.spare.take().or_else(|| self.shared.pool.take());
+        // Without room the buffer stays here: one that is dropped is missing in the pool for ever.
+        let Some(mut buffer) = self.spare.take_if(|_| self.out.has_room()) else {
             self.states[at].starved = true;
             if let Some(request) = &self.shared.throttle_request {
                 request.set();

@@ -52,6 +52,46 @@ const PLACES: [&str; 6] = [
 const JAVA_LOCKS: [&str; 3] = ["ReentrantLock", "ReentrantReadWriteLock", "StampedLock"];
 const JAVA_CONDITION: &str = "ConditionObject";
 
+/// Functions of locks, also those that a compiler puts into programs: what calls them is the
+/// program's.
+const OF_LOCKS: [&str; 30] = [
+    "std::sys::",
+    "<std::sys::",
+    "std::sync::",
+    "<std::sync::",
+    "core::ptr::drop_in_place",
+    "parking_lot::",
+    "<parking_lot::",
+    "parking_lot_core::",
+    "lock_api::",
+    "<lock_api::",
+    "absl::",
+    "std::mutex::",
+    "std::timed_mutex::",
+    "std::recursive_mutex::",
+    "std::shared_mutex::",
+    "std::__shared_mutex_pthread::",
+    "std::__glibcxx_rwlock_",
+    "std::lock_guard",
+    "std::unique_lock",
+    "std::scoped_lock",
+    "std::shared_lock",
+    "__gthread_",
+    "runtime.futex",
+    "runtime.sema",
+    "runtime.lock",
+    "runtime.unlock",
+    "monitorenter",
+    "monitorexit",
+    "PGSemaphore",
+    "LWLock",
+];
+
+/// Whether a function is that of a lock.
+pub(super) fn is_of_lock(name: &str) -> bool {
+    OF_LOCKS.iter().any(|begin| name.starts_with(begin))
+}
+
 /// In the operation of a call: the kernel hands the lock over to the waiter with the highest
 /// priority.
 const LOCK_PI: [u32; 2] = [6, 13];

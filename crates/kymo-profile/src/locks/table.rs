@@ -1,5 +1,5 @@
 //! From waits, wake-ups and sums to a row for each lock.
-use super::kind::{LockKind, of_wait};
+use super::kind::{LockKind, is_of_lock, of_wait};
 use super::rows::{FutexKey, Rows, SumRow, WaitRow};
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
@@ -116,11 +116,16 @@ pub(super) fn rows(
     let kinds = table.kinds();
     let of_futexes = futexes(&rows.waits, &kinds);
     let mut found: FxHashMap<RowKey, RowSums> = FxHashMap::default();
-    for (row, kind) in rows.waits.iter().zip(&kinds) {
-        let kind = of_futexes[&row.futex].kind_of(*kind);
-        let key = table.key(row, kind);
-        let sums = found.entry(key).or_insert_with(|| RowSums::new(kind));
-        table.add_wait(sums, row);
+    let main_places = table.main_places(&kinds);
+    for (row, of_row) in rows.waits.iter().zip(&kinds) {
+        let kind = of_futexes[&row.futex].kind_of(*of_row);
+        let mut row = *row;
+        if kind != *of_row {
+            // Its own stack does not tell where.
+            row.chain = main_places.get(&row.futex).copied().unwrap_or(row.chain);
+        }
+        let sums = found.entry(table.key(&row, kind)).or_insert_with(|| RowSums::new(kind));
+        table.add_wait(sums, &row);
     }
     for sums in &rows.sums {
         let of_futex = of_futexes.get(&sums.futex).copied().unwrap_or_default();
@@ -226,10 +231,28 @@ impl Table<'_> {
         self.rows.waits.iter().map(kind).collect()
     }
 
-    /// The functions of the program in a stack; else the innermost of all.
+    /// The functions of the program in a stack, from the one on that uses the lock; else the
+    /// innermost of all.
     fn place(&self, chain: ChainId) -> Vec<FunctionId> {
-        own_site(self.functions, &self.timeline.modules, self.stacks.frames(chain))
+        let frames = self.stacks.frames(chain);
+        let is_of_lock = |id: &FunctionId| self.functions.get(*id).name.as_deref().is_some_and(is_of_lock);
+        let behind = frames.iter().rposition(is_of_lock).map_or(0, |last| last + 1);
+        let modules = &self.timeline.modules;
+        own_site(self.functions, modules, &frames[behind..])
+            .or_else(|| own_site(self.functions, modules, frames))
             .unwrap_or_else(|| self.user_frames(chain).take(1).collect())
+    }
+
+    /// Where threads waited most at each futex of which a stack tells that.
+    fn main_places(&self, kinds: &[LockKind]) -> FxHashMap<FutexKey, ChainId> {
+        let mut times: FxHashMap<(FutexKey, ChainId), u64> = FxHashMap::default();
+        for (row, _) in self.rows.waits.iter().zip(kinds).filter(|(_, kind)| **kind == LockKind::Place) {
+            let time = times.entry((row.futex, row.chain)).or_default();
+            *time = time.saturating_add(row.told_ns);
+        }
+        let mut ordered: Vec<((FutexKey, ChainId), u64)> = times.into_iter().collect();
+        ordered.sort_unstable_by_key(|(key, time)| (*time, Reverse(*key)));
+        ordered.into_iter().map(|((futex, chain), _)| (futex, chain)).collect()
     }
 
     fn key(&self, row: &WaitRow, kind: LockKind) -> RowKey {

@@ -105,6 +105,8 @@ pub(crate) struct Reducer<'a> {
     requests: Vec<&'a DrainRequest>,
     pool: &'a BufferPool,
     order: Order<Message>,
+    /// How many large buffers are in it.
+    large_held: usize,
     /// What the positions of records are counted on from.
     position: u64,
     worker: Worker,
@@ -127,7 +129,20 @@ impl<'a> Reducer<'a> {
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());
-        Reducer { events, requests, pool, order, position: 1, worker, pid_filter, preferred: true, told, out }
+        let (large_held, position, preferred) = (0, 1, true);
+        Reducer {
+            events,
+            requests,
+            pool,
+            order,
+            large_held,
+            position,
+            worker,
+            pid_filter,
+            preferred,
+            told,
+            out,
+        }
     }
 
     /// Puts Python's functions into the chains, and has pages of cut stacks told. `event`: whose
@@ -212,30 +227,33 @@ impl<'a> Reducer<'a> {
                 Next::Empty => {}
                 Next::Closed => break,
             }
-            while let Some((_, message)) = self.order.take() {
-                self.finish(message);
-            }
+            self.finish_due();
             // Enough waits, or long enough.
-            if self.order.held() > self.pool.made() / 8
+            if self.large_held > self.pool.made() / 8
                 || self.order.held() > 0 && asked.elapsed() >= IDLE_RING_TIMEOUT
             {
                 asked = Instant::now();
                 self.order.lagging().for_each(|ring| self.requests[ring].ask());
             }
-            while self.order.held() > most * 3 / 4
+            while self.large_held > most * 3 / 4
                 && let Some((_, message)) = self.order.take_early()
             {
                 self.finish(message);
+                self.finish_due();
             }
         }
         self.order.end();
-        while let Some((_, message)) = self.order.take() {
-            self.finish(message);
-        }
+        self.finish_due();
         let counts = self.counts();
         let account = self.account(&counts.counts());
         self.out.send_blocking(Message::Note(account.to_vec()));
         counts
+    }
+
+    fn finish_due(&mut self) {
+        while let Some((_, message)) = self.order.take() {
+            self.finish(message);
+        }
     }
 
     fn counts(&self) -> Unwound {
@@ -283,6 +301,12 @@ impl<'a> Reducer<'a> {
                 let (ring, scan, emptied) = (*ring, *scan, *emptied);
                 *len = self.pid_filter.remove(&mut buffer[..*len]);
                 let times = self.scan(&buffer[..*len]);
+                if times.is_none() {
+                    // Nothing in it grows. It may stand behind samples that wait for other rings,
+                    // whose drains need buffers.
+                    *buffer = self.pool.compact(std::mem::take(buffer), *len);
+                }
+                self.large_held += usize::from(buffer.len() == self.pool.buffer_bytes());
                 self.order.hold(ring, scan, times, message);
                 if emptied {
                     self.order.emptied(ring, scan);
@@ -335,6 +359,7 @@ impl<'a> Reducer<'a> {
             self.worker.side(moment, &side);
         }
         if let Message::Full { ring, buffer, len, .. } = &mut message {
+            self.large_held -= usize::from(buffer.len() == self.pool.buffer_bytes());
             *len = self.worker.records(*ring, &mut buffer[..*len]);
             let notes = self.worker.python.as_mut().map(|(_, stacks)| stacks.take_records());
             if let Some(notes) = notes.filter(|notes| !notes.is_empty()) {

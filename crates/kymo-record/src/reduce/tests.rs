@@ -15,7 +15,7 @@ use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
 use crate::session::Session;
 use crate::shared::Message;
 use crate::{CallGraph, Options, Rate, TargetSpec};
-use kymo_data::{EventSpec, Features, FileWriter, Mark, Recording, UnwindCounts, abi, build};
+use kymo_data::{Attr, EventSpec, Features, FileWriter, Mark, Recording, SampleId, UnwindCounts, abi, build};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::load::{LoadOptions, load};
@@ -351,4 +351,60 @@ fn interpreter() {
 #[test]
 fn crowd() {
     agrees("reduce::crowd", &["sh", source("crowd.sh").to_str().unwrap()]);
+}
+
+/// Regression: buffers without samples that stood behind one with samples, which waited for a look
+/// at another ring, were not counted. They were all that there are, so the look never came, and the
+/// recording never ended.
+#[test]
+fn buffers_without_samples_are_not_all_held_back() {
+    let attr = Attr {
+        sample_type: abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_TIME,
+        flags: abi::ATTR_FLAG_SAMPLE_ID_ALL,
+        ..Attr::default()
+    };
+    let spec = EventSpec { attr: attr.clone(), ids: vec![7], name: "clock".into() };
+    // Small ones do not hold the names, so the buffers stay large.
+    const BUFFERS: usize = 8;
+    let pool = BufferPool::new(BUFFERS, 512, BUFFERS, 0).unwrap();
+    let id = SampleId { time: Some(5), id: Some(7), ..SampleId::default() };
+    let names = build::comm(&attr, &id, 1, 1, &[b'n'; 100], false);
+    let sample = build::record(
+        abi::PERF_RECORD_SAMPLE,
+        0,
+        &[[7, 0, 0, 0, 0, 0, 0, 0], [5, 0, 0, 0, 0, 0, 0, 0]].concat(),
+    );
+    let ticks = LogicalClock::default();
+    let full = |records: &[u8]| {
+        let mut buffer = pool.take().unwrap();
+        buffer[..records.len()].copy_from_slice(records);
+        let scan = ScanInterval { before: ticks.tick(), after: ticks.tick() };
+        let len = records.len();
+        Message::Full { ring: 0, buffer, len, round: 0, scan, emptied: false, starved: false }
+    };
+    let requests: Vec<DrainRequest> = (0..2).map(|_| DrainRequest::new().unwrap()).collect();
+    let (mut senders, receive) = channel([2 * BUFFERS]).unwrap();
+    let (mut reduced, mut written) = channel([2 * BUFFERS]).unwrap();
+    let reducer =
+        Reducer::new(Arc::new(event_set(&[spec])), requests.iter().collect(), &pool, reduced.remove(0));
+    senders[0].send(Message::Synthesized(Vec::new())).unwrap();
+    senders[0].send(full(&sample)).unwrap();
+    (1..BUFFERS).for_each(|_| senders[0].send(full(&names)).unwrap());
+    std::thread::scope(|scope| {
+        let reducer = scope.spawn(|| reducer.run(receive));
+        // The sample goes on before the other ring was looked at, and what stands behind it.
+        let mut came = 0;
+        for _ in 0..1000 {
+            while let Next::Item(message) = written.take() {
+                came += usize::from(matches!(message, Message::Full { .. }));
+            }
+            if came == BUFFERS {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(senders);
+        assert_eq!(came, BUFFERS, "they are handed on");
+        assert_eq!(reducer.join().unwrap().early_buffers, 1);
+    });
 }
