@@ -210,7 +210,7 @@ impl<'a> Drain<'a> {
 
     fn scan(&mut self, at: usize) -> ScanResult {
         self.spare = self.spare.take().or_else(|| self.shared.pool.take());
-        // Without room the buffer stays here: one that is dropped is missing in the pool for ever.
+        // Without room the buffer stays: one that is dropped is missing in the pool for ever.
         let Some(mut buffer) = self.spare.take_if(|_| self.out.has_room()) else {
             self.states[at].starved = true;
             if let Some(request) = &self.shared.throttle_request {
@@ -222,8 +222,7 @@ impl<'a> Drain<'a> {
         let state = &mut self.states[at];
         // Of the processor: what is not in the ring yet has not been written before.
         let counted = state.user_ring.as_ref().map_or(0, |_| counter::ticks());
-        // The round first, then the ring's head: see `round`. The ticks stand around it: see
-        // `scan`.
+        // The round first, then the ring's head (`round`), between the ticks (`scan`).
         let before = self.shared.clock.tick();
         let round = self.shared.round.now();
         let span = state.reader.begin();

@@ -11,7 +11,6 @@
 use kymo_data::EventSpec;
 use kymo_perf::bpf::{BpfError, Follower, FutexKind, FutexOptions, FutexRecord, FutexSums, FutexTracer};
 use kymo_perf::proc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::options::RecordingClock;
 use crate::targets::{Observed, TargetKind};
@@ -78,8 +77,6 @@ pub(crate) fn complete(raw: &[u8]) -> Option<Completion> {
 pub(crate) struct Locks {
     pub(crate) tracer: FutexTracer,
     pub(crate) event: usize,
-    /// Records that were lost before the events took any.
-    lost_before: AtomicU64,
 }
 
 impl Locks {
@@ -88,13 +85,12 @@ impl Locks {
         followed: Option<&Follower>,
         options: &FutexOptions,
     ) -> Result<Locks, BpfError> {
-        Ok(Locks { tracer: FutexTracer::start(followed, options)?, event, lost_before: AtomicU64::new(0) })
+        Ok(Locks { tracer: FutexTracer::start(followed, options)?, event })
     }
 
     /// Enters the threads that wait already. To be called when the events take records. `all`: of
     /// the whole machine.
     pub(crate) fn enter_existing(&self, observed: &Observed, all: bool) {
-        self.lost_before.store(self.tracer.lost(), Ordering::Relaxed);
         if observed.kind == TargetKind::Command {
             return;
         }
@@ -142,7 +138,7 @@ impl Locks {
                 "this kernel attaches no programs to one system call: while locks were observed, each system call of the machine took a little longer".into(),
             );
         }
-        match self.tracer.lost().saturating_sub(self.lost_before.load(Ordering::Relaxed)) {
+        match self.tracer.lost() {
             0 => {}
             lost => remarks.push(format!(
                 "{lost} records of waits found no room: the sums are complete, their stacks are missing; a larger -m helps"

@@ -222,8 +222,8 @@ pub struct Options {
     /// Where threads wait: what they wait for, for how long, and who wakes them. It needs programs
     /// in the kernel, and [`Scope::Filtered`] or whole CPUs.
     pub waits: Option<WaitOptions>,
-    /// How long threads wait for each futex, with stacks of those that waited and of those that woke
-    /// them. It needs programs in the kernel, and [`Scope::Filtered`] or whole CPUs; not with
+    /// How long threads wait for each futex, with stacks of those that waited and of those that
+    /// woke them. It needs programs in the kernel, and [`Scope::Filtered`] or whole CPUs; not with
     /// `waits`.
     pub locks: Option<FutexOptions>,
     /// Further fields of samples.

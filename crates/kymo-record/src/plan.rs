@@ -138,15 +138,12 @@ impl RecordingPlan {
             }
         };
         let refused = scopes.iter().find(|choice| choice.scope == Scope::Filtered);
-        if options.waits.is_some()
-            && let Some(Err(reason)) = refused.map(|choice| &choice.verdict)
-        {
-            return Err(PlanError::Waits(reason.clone()));
-        }
-        if options.locks.is_some()
-            && let Some(Err(reason)) = refused.map(|choice| &choice.verdict)
-        {
-            return Err(PlanError::Locks(reason.clone()));
+        if let Some(Err(reason)) = refused.map(|choice| &choice.verdict) {
+            if options.waits.is_some() {
+                return Err(PlanError::Waits(reason.clone()));
+            } else if options.locks.is_some() {
+                return Err(PlanError::Locks(reason.clone()));
+            }
         }
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope_choice::only(scope)));
@@ -364,7 +361,8 @@ impl RecordingPlan {
         unwinds && self.copies_stacks() || self.wait_event.is_some() || self.lock_event.is_some()
     }
 
-    /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second at once.
+    /// Whether stacks are copied as often as an event happens, which can be a gigabyte per second
+    /// at once.
     pub(crate) fn copies_stacks_by_count(&self) -> bool {
         let by_count = |event: &evlist::Request| {
             event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0 && event.attr.freq() == 0

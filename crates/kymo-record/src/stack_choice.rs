@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | samples by time (`-F`) | by unwind data, from copies of the stack | their number is bounded, so is what the copies cost |
 //! | samples every so many events | along frame pointers | there may be a million a second |
-//! | waits for locks | by unwind data, from copies of the stack | the kernel's programs limit their number |
+//! | waits for locks | by unwind data, from copies of the stack | programs limit their number |
 //! | any event of a flight recorder, or on other machines than x86-64 and aarch64 | along frame pointers | nothing unwinds while recording |
 //! | any event whose samples keep registers of the user, or whose chains are the kernel's | along frame pointers | registers would be replaced, a user's part is not wanted |
 //!

@@ -74,8 +74,8 @@
 //! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
 //! hit of a watchpoint; `python`: [`PythonWalker`], which walks the frames of Python at samples,
 //! and tells what the kernel's copies of stacks leave out; [`uprobe`]: probes of user functions;
-//! `waits`: [`WaitTracer`], which divides each thread's time; `futex`: [`FutexTracer`], which adds up
-//! waits for futexes; `latency` and `budget`: what programs share that count and write them;
+//! `waits`: [`WaitTracer`], which divides each thread's time; `futex`: [`FutexTracer`], which adds
+//! up waits for futexes; `latency` and `budget`: what programs share that count and write them;
 //! `kernel_functions`: the kernel's functions by name;
 //! `map` and `followed_bitmap`: the maps; `memlock`: their room on old kernels; `attach`: where
 //! programs are attached; `follow`: [`Follower`]; `available`: whether this works here.

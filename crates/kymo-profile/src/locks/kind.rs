@@ -8,8 +8,8 @@ use serde::Serialize;
 pub enum LockKind {
     /// A lock, which the futex is part of.
     Lock,
-    /// A lock of a runtime or library whose threads wait at futexes of their own: it is known by the
-    /// place where it is taken.
+    /// A lock of a runtime or library whose threads wait at futexes of their own: it is known by
+    /// the place where it is taken.
     Place,
     /// A condition, a semaphore, a barrier, or until another thread lets this one go on: that is no
     /// contention.
@@ -27,8 +27,8 @@ impl LockKind {
     }
 }
 
-/// Waits on conditions beside those that [`of_futex`] knows: barriers, and libraries with conditions
-/// of their own.
+/// Waits on conditions beside those that [`of_futex`] knows: barriers, and libraries with
+/// conditions of their own.
 const CONDITIONS: [&str; 6] = [
     "pthread_barrier_wait",
     "__pthread_barrier_wait",
@@ -92,6 +92,9 @@ pub(super) fn is_of_lock(name: &str) -> bool {
     OF_LOCKS.iter().any(|begin| name.starts_with(begin))
 }
 
+/// Functions of the C library in which all waits for futexes are alike.
+const WAITING_CALLS: [&str; 4] = ["__futex_abstimed_wait", "futex_wait", "syscall", "__internal_syscall"];
+
 /// In the operation of a call: the kernel hands the lock over to the waiter with the highest
 /// priority.
 const LOCK_PI: [u32; 2] = [6, 13];
@@ -111,7 +114,9 @@ pub(super) fn of_wait<'a>(
         let is_lock = user.clone().any(|name| name.starts_with("__lll_lock_wait"));
         return if is_lock { LockKind::Lock } else { LockKind::Unknown };
     }
-    if user.clone().next().is_none() {
+    // Without a caller any wait looks so.
+    let is_call = |name: &str| WAITING_CALLS.iter().any(|begin| name.starts_with(begin));
+    if user.clone().all(is_call) {
         return LockKind::Unknown;
     }
     let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
@@ -161,6 +166,10 @@ mod tests {
         assert_eq!(of(&waits), LockKind::Condition);
         assert_eq!(of(&["runtime.futex", "runtime.notesleep", "runtime.stopm"]), LockKind::Condition);
         assert_eq!(of(&[]), LockKind::Unknown);
+        assert_eq!(
+            of(&["__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"]),
+            LockKind::Unknown
+        );
         assert_eq!(of_wait(128, true, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
         assert_eq!(of_wait(128, true, ["__futex_abstimed_wait_common64"].into_iter()), LockKind::Unknown);
         assert_eq!(of_wait(134, true, std::iter::empty()), LockKind::Lock);

@@ -1,8 +1,8 @@
 //! Contended locks: which, how long threads wait for them, where, and where those are that have
 //! them.
 //!
-//! *You give it* a recording of `kymo locks`; *it gives you* [`Locks`]: a [`LockRow`] for each lock,
-//! those that cost most first.
+//! *You give it* a recording of `kymo locks`; *it gives you* [`Locks`]: a [`LockRow`] for each
+//! lock, those that cost most first.
 //!
 //! ```text
 //!  lock-wait -> rows: waits --+-> what each is for, by its stack (kind)

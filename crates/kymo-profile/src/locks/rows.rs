@@ -65,7 +65,7 @@ pub(super) struct SumRow {
 
 /// All rows of a recording.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct LockRows {
     pub(super) chains: Chains,
     /// In order of time.
     pub(super) waits: Vec<WaitRow>,
@@ -80,13 +80,13 @@ const RECORD: [&str; 7] = ["kind", "operation", "pid", "address", "wait_ns", "to
 const SUM: [&str; 9] =
     ["pid", "address", "waits", "total_ns", "max_ns", "timeouts", "wakes", "waiting", "most_waiting"];
 
-/// Fields of an event, by the recording's own description.
-struct Fields<const N: usize>([Field; N]);
+/// NamedFields of an event, by the recording's own description.
+struct NamedFields<const N: usize>([Field; N]);
 
-impl<const N: usize> Fields<N> {
-    fn of(format: &Format, names: [&str; N]) -> Option<Fields<N>> {
+impl<const N: usize> NamedFields<N> {
+    fn of(format: &Format, names: [&str; N]) -> Option<NamedFields<N>> {
         let found: Option<Vec<Field>> = names.iter().map(|name| format.field(name).cloned()).collect();
-        Some(Fields(found?.try_into().ok()?))
+        Some(NamedFields(found?.try_into().ok()?))
     }
 
     /// The numbers, in the order of the names.
@@ -104,30 +104,34 @@ impl<const N: usize> Fields<N> {
 }
 
 /// Which event of a recording is which.
-struct Events {
-    wait: (usize, Fields<7>, Field),
+struct LockEvents {
+    wait: (usize, NamedFields<7>, Field),
     wake: Option<usize>,
-    sums: Option<(usize, Fields<9>, Field)>,
+    sums: Option<(usize, NamedFields<9>, Field)>,
 }
 
-impl Events {
-    fn of(recording: &Recording) -> Option<Events> {
+impl LockEvents {
+    fn of(recording: &Recording) -> Option<LockEvents> {
         let data = tracing_data::parse(recording.features.tracing_data.as_deref()?).ok()?;
         let at = |name: &str| recording.events.list.iter().position(|event| event.name == name);
         let format = |at: usize| data.format(recording.events.list[at].attr.config);
         let wait = at(WAIT)?;
         let sums = at(SUMS).and_then(|at| {
             let format = format(at)?;
-            Some((at, Fields::of(format, SUM)?, format.field("buckets")?.clone()))
+            Some((at, NamedFields::of(format, SUM)?, format.field("buckets")?.clone()))
         });
         let waker = format(wait)?.field("waker")?.clone();
-        Some(Events { wait: (wait, Fields::of(format(wait)?, RECORD)?, waker), wake: at(WAKE), sums })
+        Some(LockEvents {
+            wait: (wait, NamedFields::of(format(wait)?, RECORD)?, waker),
+            wake: at(WAKE),
+            sums,
+        })
     }
 }
 
 /// Whether a recording tells of locks.
 pub(super) fn has_locks(recording: &Recording) -> bool {
-    Events::of(recording).is_some()
+    LockEvents::of(recording).is_some()
 }
 
 /// Reads the rows.
@@ -136,15 +140,15 @@ pub(super) fn read(
     timeline: &Timeline,
     options: &LoadOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
-) -> Result<(Rows, ReadSummary), ReadError> {
-    let Some(events) = Events::of(recording) else { return Ok(Default::default()) };
-    let each = |rows: &mut Rows, chunk: &kymo_data::Chunk| {
+) -> Result<(LockRows, ReadSummary), ReadError> {
+    let Some(events) = LockEvents::of(recording) else { return Ok(Default::default()) };
+    let each = |rows: &mut LockRows, chunk: &kymo_data::Chunk| {
         let samples =
             chunk.records().flatten().filter(|record| record.header.kind == abi::PERF_RECORD_SAMPLE);
         samples.for_each(|record| rows.sample(recording, timeline, &events, &record));
     };
-    let (parts, summary) = recording.read_parallel(options.workers, Rows::default, each, progress)?;
-    let mut rows = Rows::default();
+    let (parts, summary) = recording.read_parallel(options.workers, LockRows::default, each, progress)?;
+    let mut rows = LockRows::default();
     parts.into_iter().for_each(|part| rows.absorb(part));
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.futex, row.thread, row.told_ns));
     rows.wakes.sort_unstable_by_key(|row| (row.futex, row.time_ns, row.thread));
@@ -152,12 +156,12 @@ pub(super) fn read(
     Ok((rows, summary))
 }
 
-impl Rows {
+impl LockRows {
     fn sample(
         &mut self,
         recording: &Recording,
         timeline: &Timeline,
-        events: &Events,
+        events: &LockEvents,
         record: &RawRecord<'_>,
     ) {
         let Some(event) = recording.events.event_of(record) else { return };
@@ -212,7 +216,7 @@ impl Rows {
         });
     }
 
-    fn absorb(&mut self, other: Rows) {
+    fn absorb(&mut self, other: LockRows) {
         let ids = self.chains.absorb(&other.chains);
         let ours = |chain: ChainId| ids[chain as usize];
         self.waits.extend(other.waits.into_iter().map(|row| WaitRow { chain: ours(row.chain), ..row }));
@@ -222,7 +226,7 @@ impl Rows {
     }
 }
 
-fn sums(fields: &Fields<9>, buckets: &Field, raw: &[u8]) -> Option<SumRow> {
+fn sums(fields: &NamedFields<9>, buckets: &Field, raw: &[u8]) -> Option<SumRow> {
     let [pid, address, count, total_ns, max_ns, timeouts, wakes, waiting, most_waiting] = fields.read(raw)?;
     let Value::Bytes(bytes) = buckets.value(raw)? else { return None };
     let mut counts = vec![0; SLOTS as usize];

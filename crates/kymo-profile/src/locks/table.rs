@@ -1,6 +1,6 @@
 //! From waits, wake-ups and sums to a row for each lock.
 use super::kind::{LockKind, is_of_lock, of_wait};
-use super::rows::{FutexKey, Rows, SumRow, WaitRow};
+use super::rows::{FutexKey, LockRows, SumRow, WaitRow};
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
 use crate::resolve::Stacks;
@@ -106,13 +106,13 @@ pub(super) type NameOf<'a> = &'a mut dyn FnMut(u32, u64) -> Option<(DataAt, Stri
 
 /// The rows, the most time first.
 pub(super) fn rows(
-    rows: &Rows,
+    rows: &LockRows,
     stacks: &Stacks,
     functions: &Functions,
     timeline: &Timeline,
     name: NameOf<'_>,
 ) -> Vec<LockRow> {
-    let table = Table { rows, stacks, functions, timeline };
+    let table = LockTable { rows, stacks, functions, timeline };
     let kinds = table.kinds();
     let of_futexes = futexes(&rows.waits, &kinds);
     let mut found: FxHashMap<RowKey, RowSums> = FxHashMap::default();
@@ -205,14 +205,14 @@ fn take_sums(row: &mut RowSums, sums: &SumRow) {
     (row.waiting, row.most_waiting) = (sums.waiting, sums.most_waiting);
 }
 
-struct Table<'a> {
-    rows: &'a Rows,
+struct LockTable<'a> {
+    rows: &'a LockRows,
     stacks: &'a Stacks,
     functions: &'a Functions,
     timeline: &'a Timeline,
 }
 
-impl Table<'_> {
+impl LockTable<'_> {
     fn user_frames(&self, chain: ChainId) -> impl Iterator<Item = FunctionId> + Clone + '_ {
         let is_user = |id: &FunctionId| self.functions.get(*id).level == Level::User;
         self.stacks.frames(chain).iter().copied().filter(is_user)
@@ -234,10 +234,11 @@ impl Table<'_> {
     /// The functions of the program in a stack, from the one on that uses the lock; else the
     /// innermost of all.
     fn place(&self, chain: ChainId) -> Vec<FunctionId> {
-        let frames = self.stacks.frames(chain);
+        let (frames, modules) = (self.stacks.frames(chain), &self.timeline.modules);
+        let is_of_program =
+            |id: &FunctionId| own_site(self.functions, modules, std::slice::from_ref(id)).is_some();
         let is_of_lock = |id: &FunctionId| self.functions.get(*id).name.as_deref().is_some_and(is_of_lock);
-        let behind = frames.iter().rposition(is_of_lock).map_or(0, |last| last + 1);
-        let modules = &self.timeline.modules;
+        let behind = frames.iter().position(|id| is_of_program(id) && !is_of_lock(id)).unwrap_or(0);
         own_site(self.functions, modules, &frames[behind..])
             .or_else(|| own_site(self.functions, modules, frames))
             .unwrap_or_else(|| self.user_frames(chain).take(1).collect())
@@ -257,7 +258,7 @@ impl Table<'_> {
 
     fn key(&self, row: &WaitRow, kind: LockKind) -> RowKey {
         match kind {
-            LockKind::Place => RowKey::Place(row.thread.0, self.place(row.chain)),
+            LockKind::Place => RowKey::Place(row.futex.0, self.place(row.chain)),
             _ => RowKey::Futex(row.futex),
         }
     }
@@ -287,8 +288,8 @@ impl Table<'_> {
         }
     }
 
-    /// The last wake-up at the wait's futex before its end, during it, by the thread that the kernel
-    /// saw; by its index.
+    /// The last wake-up at the wait's futex before its end, during it, by the thread that the
+    /// kernel saw; by its index.
     fn wake_of(&self, row: &WaitRow) -> Option<usize> {
         if row.unfinished {
             return None;

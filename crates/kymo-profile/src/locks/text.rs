@@ -7,8 +7,8 @@ use std::io::{self, Write};
 /// Places that are shown of the waiters of a lock, and of its holders.
 const PLACES: usize = 3;
 
-/// Writes the contended locks, each with its waiters and holders, and a line about what else threads
-/// waited for. `most`: so many locks.
+/// Writes the contended locks, each with its waiters and holders, and a line about what else
+/// threads waited for. `most`: so many locks.
 ///
 /// # Errors
 /// Those of `out`.
@@ -89,7 +89,8 @@ fn write_places(out: &mut dyn Write, locks: &Locks, what: &str, places: &[LockPl
 impl Locks {
     /// What a lock is called: its variable, else its address, else the place where it is taken.
     pub fn lock_name(&self, row: &LockRow) -> String {
-        let process = if row.pid == 0 { "shared".to_owned() } else { format!("process {}", row.pid) };
+        let process =
+            if row.pid == 0 { "several processes".to_owned() } else { format!("process {}", row.pid) };
         match (&row.variable, row.address) {
             (Some((variable, file)), _) => format!("{variable}  ({file}, {process})"),
             (None, Some(address)) => format!("{address:#x}  ({process})"),

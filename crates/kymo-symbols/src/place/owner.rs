@@ -83,14 +83,14 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|letter| letter.is_ascii_digit())
 }
 
-struct Member {
+struct CoveringField {
     name: Option<String>,
     offset: u64,
     kind: Type,
 }
 
 /// The first member of a record that covers an offset; base classes have no names.
-fn member_at(reader: &Reader<'_>, record: Die, offset: u64) -> Option<Member> {
+fn member_at(reader: &Reader<'_>, record: Die, offset: u64) -> Option<CoveringField> {
     let (mut found, mut left) = (None, MOST_MEMBERS);
     let is_member = |tag: DwTag| tag == gimli::DW_TAG_member || tag == gimli::DW_TAG_inheritance;
     let _ = reader.children(record, |child, entry| {
@@ -105,7 +105,7 @@ fn member_at(reader: &Reader<'_>, record: Die, offset: u64) -> Option<Member> {
             let size = kind.size(reader).unwrap_or(0);
             if let Some(start) = start.filter(|start| offset >= *start && offset - start < size) {
                 let name = reader.text(child.unit, entry, gimli::DW_AT_name).map(shown);
-                found = Some(Member { name, offset: start, kind });
+                found = Some(CoveringField { name, offset: start, kind });
             }
         }
         found.is_none() && left > 0

@@ -22,7 +22,7 @@ use crate::tools::{Need, Running, kymo, ready, run, skip};
 use crate::watch;
 
 /// What kymo does when it is killed; PID and FILE stand for the program and a recording.
-const LIVES: [&[&str]; 12] = [
+const LIVES: [&[&str]; 13] = [
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "many_*"],
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "--ret", "many_*", "libc.so.6:f*"],
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "libc.so.6:s*", "libc.so.6:_IO_*"],
@@ -32,6 +32,7 @@ const LIVES: [&[&str]; 12] = [
     &["record", "-p", "PID", "-o", "FILE", "-F", "1999", "-g"],
     &["record", "-a", "-o", "FILE", "-F", "499"],
     &["record", "--wall", "-p", "PID", "-o", "FILE", "-F", "499"],
+    &["locks", "-p", "PID"],
     &["stat", "-p", "PID", "-e", "task-clock,context-switches,probe:many_2*"],
     &["stat", "-e", "task-clock", "--", "sleep", "0.2"],
     &["watch", "-p", "WATCHED", "counter"],

@@ -1,13 +1,13 @@
 //! [`FutexTracer`]: adds up how long threads wait for each futex, and says who waited and who woke
 //! them.
 //!
-//! *You give it* whom to follow and a `bpf-output` event on every CPU; *it gives you* exact sums for
-//! each futex ([`FutexSums`]), and samples of that event: some waits with the stack of the thread
-//! that waited, and some wake-ups with the stack of the thread that ended them. At a lock that is
-//! the thread that has just unlocked it. Their raw bytes are [`FutexRecord`]s.
+//! *You give it* whom to follow and a `bpf-output` event on every CPU; *it gives you* exact sums
+//! for each futex ([`FutexSums`]), and samples of that event: some waits with the stack of the
+//! thread that waited, and some wake-ups with the stack of the thread that ended them. At a lock
+//! that is the thread that has just unlocked it. Their raw bytes are [`FutexRecord`]s.
 //!
 //! ```text
-//!  futex() is called:  waits? ----> WAITERS[tid] = futex, since now     FUTEXES[futex].waiting += 1
+//!  futex() is called:  waits? ----> WAITERS[tid] = futex, since now    FUTEXES[futex].waiting += 1
 //!  futex() returns: a wait -------> FUTEXES[futex]: waits, time, longest, buckets
 //!                                     '--> within the budget: sample with the waiter's stack
 //!                   woke others --> FUTEXES[futex]: wakes, the waker
@@ -18,9 +18,9 @@
 //! cost nothing, either. Else they run at all system calls, and pass over the others.
 //!
 //! # Invariants
-//! - **X1** The sums are exact, whatever becomes of the records: each ended wait is added once, also
-//!   if its record finds no place. What no record has told comes with the next one, and at the end
-//!   with the sums ([`FutexSums::untold`]).
+//! - **X1** The sums are exact, whatever becomes of the records: each ended wait is added once,
+//!   also if its record finds no place. What no record has told comes with the next one, and at the
+//!   end with the sums ([`FutexSums::untold`]).
 //! - **X2** A futex or thread that has no place in the maps is counted ([`FutexTracer::missed`]).
 //! - **X3** The programs read the observed thread only at its registers in the kernel, and its
 //!   memory never.
@@ -184,7 +184,8 @@ impl FutexTracer {
     }
 
     /// Enters a thread that waits for a futex already, by the operation and the address of its
-    /// call; its wait counts from now on. `false`: it is known already, or there is no place for it.
+    /// call; its wait counts from now on. `false`: it is known already, or there is no place for
+    /// it.
     pub fn enter(&self, pid: i32, tid: i32, operation: u32, address: u64) -> bool {
         let (Ok(tid), Ok(pid)) = (u64::try_from(tid), u64::try_from(pid)) else { return false };
         let pid = if operation & PRIVATE as u32 != 0 { pid } else { 0 };

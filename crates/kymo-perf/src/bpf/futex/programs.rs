@@ -64,6 +64,8 @@ const NO_EXISTING: i32 = 1;
 /// The call found that there was nothing to wait for.
 const EAGAIN: i32 = -11;
 const ETIMEDOUT: i32 = -110;
+/// The ring is full.
+const ENOSPC: i32 = -28;
 
 /// The system call, where the program is asked at all of them.
 #[cfg(target_arch = "x86_64")]
@@ -420,7 +422,7 @@ impl Assembler {
     /// Writes the record at R7 as a sample of the running thread; what it has told is told again by
     /// the next one if there is no room.
     fn write_futex_record(&mut self, maps: FutexMaps, end: Label) {
-        let wake = self.label();
+        let (wake, counted) = (self.label(), self.label());
         self.mov(R1, R6);
         self.load_map(R2, maps.events);
         self.mov_imm64(R3, THIS_CPU);
@@ -428,16 +430,19 @@ impl Assembler {
         self.mov_imm(R5, RECORD_BYTES as i32);
         self.call(BpfHelper::EventOutput);
         self.jump_if(R0, 0, end);
+        self.mov(R8, R0);
         self.load32(R2, R7, at::KIND);
         self.load64(R1, R7, at::COUNT);
         self.jump_unless(R2, FutexKind::Wait as i32, wake);
         self.atomic_add64(R9, entry::UNTOLD_WAITS, R1);
         self.load64(R1, R7, at::TOLD);
         self.atomic_add64(R9, entry::UNTOLD_NS, R1);
-        self.add_one(maps.counts, LOST, INDEX);
-        self.jump(end);
+        self.jump(counted);
         self.place(wake);
         self.atomic_add64(R9, entry::UNTOLD_WAKES, R1);
+        self.place(counted);
+        // Else the event is not on: the recording begins or ends.
+        self.jump_unless(R8, ENOSPC, end);
         self.add_one(maps.counts, LOST, INDEX);
     }
 }

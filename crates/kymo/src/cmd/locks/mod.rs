@@ -86,8 +86,8 @@ pub(crate) fn run(args: LocksArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     let made = match record::run(&args)? {
-        record::Made::Recording(made) => made,
-        record::Made::Nothing(code) => return Ok(code),
+        Ok(made) => made,
+        Err(code) => return Ok(code),
     };
     let shown = show(&args, &made.recording, &made.name)?;
     Ok(made.exit.filter(|exit| *exit != Exit::Code(0)).map_or(shown, exit::as_command))

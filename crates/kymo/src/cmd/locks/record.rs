@@ -22,15 +22,9 @@ pub(super) struct MadeRecording {
     pub(super) exit: Option<Exit>,
 }
 
-/// What became of it.
-pub(super) enum Made {
-    Recording(MadeRecording),
-    /// There is none, and this is the status.
-    Nothing(ExitCode),
-}
-
-/// Records until the command or the processes end, a signal comes, or the time is over.
-pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Made> {
+/// Records until the command or the processes end, a signal comes, or the time is over. An inner
+/// error is the status where there is no recording.
+pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, ExitCode>> {
     let name = name_of(args.output.as_deref());
     let temporary = open::temporary()?;
     let output = match &args.output {
@@ -39,7 +33,7 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Made> {
             _ => {
                 let words =
                     "-o wants a file: the locks are printed on standard output, and would be mixed with it";
-                return Ok(Made::Nothing(exit::misused("locks", words)));
+                return Ok(Err(exit::misused("locks", words)));
             }
         },
         None => Output::Descriptor(temporary.as_raw_fd()),
@@ -63,14 +57,14 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Made> {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
             eprintln!("kymo locks: failed to execute {command}: {source}{}", explain::exec_advice(&source));
-            return Ok(Made::Nothing(ExitCode::from(exit::NOT_STARTED)));
+            return Ok(Err(ExitCode::from(exit::NOT_STARTED)));
         }
         Err(RecordError::Open(error)) => {
             bail!("{}", explain::explain_list(&error, &requests, Some(descriptors)))
         }
         Err(error) if signals.last().is_some() => {
             say(args, &error.to_string());
-            return Ok(Made::Nothing(exit::by_signal(signals.last().unwrap_or(0))));
+            return Ok(Err(exit::by_signal(signals.last().unwrap_or(0))));
         }
         Err(error) => bail!("{error}"),
     };
@@ -82,7 +76,7 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Made> {
         Some(path) => open::recording(path)?,
         None => Recording::open(Arc::new(temporary), Vec::new()).context("failed to read the recording")?,
     };
-    Ok(Made::Recording(MadeRecording { recording, name, exit: summary.exit }))
+    Ok(Ok(MadeRecording { recording, name, exit: summary.exit }))
 }
 
 fn say(args: &LocksArgs, text: &str) {
