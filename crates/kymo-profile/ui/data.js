@@ -102,12 +102,34 @@ class Event_ {
     this.entryPeriod = t.period
       ? unpack(t.period, new Float64Array(m))
       : this.entrySamples.map((s) => s * this.perSample);
+    this.readLinks(packed.links);
+    // Of wall time each stack ends with what the thread did: its function, else -1.
+    this.stateOf = this.func.map((fn) => (profile.kinds[fn] === "s" ? fn : -1));
+    this.isWallTime = this.stateOf.some((fn) => fn >= 0);
+    this.hasStates = m > 0 && this.isWallTime;
     this.lastBucket = m ? this.bucket[m - 1] : 0;
     // The axis ends where the recording does, or where the last sample is.
     this.spanNs = Math.max(profile.durationNs, (this.lastBucket + 1) * this.bucketNs, 1);
     // A long recording's timeline holds a part of the samples, each standing for several.
     this.estimated = m > 0 && this.entrySamples.reduce((a, b) => a + b, 0) !== this.samples;
     this.hasCpus = this.cpu.some((cpu) => cpu >= 0);
+  }
+
+  /** Waits and what ended them, the longest first. */
+  readLinks(packed) {
+    const k = packed.count;
+    const list = (column) => unpack(column, new Float64Array(k));
+    this.links = {
+      count: k, thread: list(packed.thread), begin: list(packed.begin), length: list(packed.length),
+      waker: list(packed.waker).map((thread) => thread - 1), state: list(packed.state), by: list(packed.by), words: packed.words,
+    };
+  }
+
+  /** The longest wait of a thread at a moment: its number, or -1. */
+  linkAt(thread, ns) {
+    const { count, thread: of, begin, length } = this.links;
+    for (let i = 0; i < count; i++) if (of[i] === thread && begin[i] <= ns && ns <= begin[i] + length[i]) return i;
+    return -1;
   }
 
   /** Shares by period and by sample count differ only if samples stand for different periods. */

@@ -79,7 +79,7 @@ class Page {
       choose: (node) => this.choose(node === NO_NODE ? -1 : this.tree.func[node], node),
       hover: (frame, x, y) => this.tip(frame, x, y),
     });
-    this.timeline = new Timeline($("timeline"), profile, {
+    this.timeline = new Timeline($("timeline"), profile, this.palette, {
       range: (range) => this.rangeSoon(range),
       thread: (thread) => this.set({ thread: this.state.thread === `t${thread}` ? "" : `t${thread}` }),
     });
@@ -113,7 +113,8 @@ class Page {
     fact("Duration", p.durationNs ? formatNs(p.durationNs) : "");
     for (const e of p.events.slice(0, 6)) {
       const what = e.unit === "ns" && e.period ? `, ${formatNs(e.period)}` : "";
-      fact(e.name, `${formatCount(e.samples)} sample${e.samples === 1 ? "" : "s"}${what}`);
+      // Wall time is counted, not sampled.
+      fact(e.name, e.isWallTime ? formatNs(e.period) : `${formatCount(e.samples)} sample${e.samples === 1 ? "" : "s"}${what}`);
     }
     fact("Host", [p.host, p.kernel, p.arch].filter(Boolean).join(", "));
     fact("CPUs", [p.cpusOnline || "", p.cpu].filter(Boolean).join(" × "));
@@ -137,12 +138,13 @@ class Page {
       .filter(Boolean).join(", ") + ".";
 
     const event = $("event");
-    p.events.forEach((e, i) => event.add(new Option(`${e.name} (${formatCount(e.samples)})`, i)));
+    p.events.forEach((e, i) => event.add(new Option(e.isWallTime ? e.name : `${e.name} (${formatCount(e.samples)})`, i)));
     $("event-field").hidden = p.events.length < 2;
 
     const thread = $("thread");
     thread.add(new Option(`All (${formatCount(p.threadCount)})`, ""));
     const t = p.threads;
+    const amount = p.events.some((e) => e.isWallTime) ? formatNs : formatCount;
     const order = [...t.tid.keys()].sort((a, b) => t.samples[b] - t.samples[a] || a - b);
     const processes = new Map();
     for (const i of order) {
@@ -162,9 +164,9 @@ class Page {
     const several = [...processes].filter(([, process]) => process.threads > 1);
     several.sort((a, b) => b[1].samples - a[1].samples);
     group("Processes", several.slice(0, 100).map(([pid, process]) =>
-      new Option(`${process.comm} ${pid}: ${process.threads} threads (${formatCount(process.samples)})`, `p${pid}`)));
+      new Option(`${process.comm} ${pid}: ${process.threads} threads (${amount(process.samples)})`, `p${pid}`)));
     group(order.length > 300 ? "The 300 busiest threads" : "Threads", order.slice(0, 300).map((i) =>
-      new Option(`${p.threadLabel(i)} (${formatCount(t.samples[i])})`, `t${i}`)));
+      new Option(`${p.threadLabel(i)} (${amount(t.samples[i])})`, `t${i}`)));
     this.options = new Set([...thread.options].map((option) => option.value));
   }
 
@@ -416,7 +418,7 @@ class Page {
     $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lane${timeline.hiddenLanes === 1 ? "" : "s"}`;
     $("range-clear").hidden = !state.range;
     $("range-text").textContent = state.range
-      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated ? "about " : ""}${formatCount(this.weighed.samples)} samples`
+      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated ? "about " : ""}${event.isWallTime ? `${formatNs(this.weighed.samples)} of threads` : `${formatCount(this.weighed.samples)} samples`}`
       : "drag to select a range";
   }
 
@@ -451,9 +453,15 @@ class Page {
     this.keep("legend", [this.kept.weighed.key, this.themed, this.state.q].join("|"), () => {
       const { profile } = this;
       const sums = new Map();
+      const states = [];
       let kernel = { weight: 0, fn: 0, best: 0 };
       weighed.sums.own.forEach((weight, fn) => {
         if (!weight || profile.kinds[fn] === "c") return;
+        // Of wall time it tells the states apart, not the modules.
+        if (profile.kinds[fn] === "s") {
+          states.push([profile.names[fn], { weight, fn, q: "=" + profile.names[fn] }]);
+          return;
+        }
         if (profile.isKernel(fn)) {
           kernel.weight += weight;
           if (weight > kernel.best) Object.assign(kernel, { fn, best: weight });
@@ -467,11 +475,12 @@ class Page {
       const items = [...sums].sort((a, b) => b[1].weight - a[1].weight).slice(0, 8)
         .map(([module, found]) => [profile.modules[module] || "[unknown]", found]);
       if (kernel.weight) items.push([profile.moduleName(kernel.fn) || "[kernel]", kernel]);
+      items.push(...states);
       items.sort((a, b) => b[1].weight - a[1].weight);
       $("legend").replaceChildren(...items.map(([name, found]) => {
         const button = element("button");
         button.type = "button";
-        button.dataset.q = "module:" + name;
+        button.dataset.q = found.q ?? "module:" + name;
         button.title = `Search ${name}`;
         button.setAttribute("aria-pressed", this.state.q === button.dataset.q);
         const swatch = element("i");
@@ -555,6 +564,9 @@ class Page {
       matched,
       rows: this.table.rows.length,
       lanes: event.entryCount ? this.timeline.lanes.length : 0,
+      states: event.entryCount ? this.timeline.states.map(({ fn }) => this.profile.names[fn]) : [],
+      links: event.links.count,
+      arrows: this.timeline.arrows,
       frames: this.flame.frames.length,
       lost: this.profile.lost,
       top,

@@ -6,10 +6,15 @@ const OVERVIEW = 46;
 const LANE = 17;
 const FEW_LANES = 8;
 const MANY_LANES = 400;
+/** Arrows at once: more would hide what they are about. */
+const ARROWS = 30;
 
 class Timeline {
   /** on: {range([fromNs, toNs] or null), thread(index)} */
-  constructor(box, profile, on) {
+  constructor(box, profile, palette, on) {
+    this.palette = palette;
+    this.pointed = -1;
+    this.arrows = 0;
     this.box = box;
     this.canvas = box.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
@@ -36,7 +41,11 @@ class Timeline {
     this.expanded = expanded;
     const keys = this.byCpu ? event.cpu : event.thread;
     const sums = new Map();
-    for (let i = 0; i < event.entryCount; i++) sums.set(keys[i], (sums.get(keys[i]) || 0) + event.entrySamples[i]);
+    for (let i = 0; i < event.entryCount; i++) {
+      // Threads that have nothing to do come last.
+      const idle = event.hasStates && this.profile.names[event.stateOf[event.node[i]]]?.startsWith("idle");
+      sums.set(keys[i], (sums.get(keys[i]) || 0) + (idle ? 0 : event.entrySamples[i]));
+    }
     const all = [...sums.keys()];
     if (this.byCpu) all.sort((a, b) => a - b);
     else all.sort((a, b) => sums.get(b) - sums.get(a) || a - b);
@@ -99,6 +108,34 @@ class Timeline {
     }
     this.peak = this.sums.reduce((a, b) => Math.max(a, b), 0);
     this.lanePeak = this.cells.reduce((a, b) => Math.max(a, b), 0);
+    this.countStates(each, columns, lane);
+  }
+
+  /** The same by what threads did: for each state its sums and cells, running first, idle last. */
+  countStates(each, columns, lane) {
+    const event = this.event;
+    this.states = [];
+    if (!event.hasStates) return;
+    // A lane is as high as a thread that was there all the time.
+    this.lanePeak = Math.min(this.lanePeak, this.columnNs);
+    const found = new Map();
+    for (let i = 0; i < event.entryCount; i++) {
+      const fn = event.stateOf[event.node[i]];
+      if (!found.has(fn)) {
+        found.set(fn, { fn, sums: new Float64Array(columns), cells: new Float64Array(columns * this.lanes.length) });
+      }
+      const { sums, cells } = found.get(fn);
+      const column = Math.floor(event.bucket[i] / each);
+      const at = lane.get(event.thread[i]);
+      if (at !== undefined) cells[at * columns + column] += event.entrySamples[i];
+      if (!this.threads || this.threads[event.thread[i]]) sums[column] += event.entrySamples[i];
+    }
+    const order = Object.keys(STATE_HUES);
+    const rank = ({ fn }) => {
+      const at = order.indexOf(this.profile.names[fn]);
+      return at < 0 ? order.length + (this.profile.names[fn]?.startsWith("idle") ? 1 : 0) : at;
+    };
+    this.states = [...found.values()].sort((a, b) => rank(a) - rank(b) || a.fn - b.fn);
   }
 
   /** Marks moments whose stack holds a searched function: one flag per node, or null. */
@@ -129,6 +166,7 @@ class Timeline {
     g.textBaseline = "middle";
     this.paintAxis(g, colour);
     const floor = AXIS + OVERVIEW;
+    this.paintStates(g, "sums", 0, floor, OVERVIEW - 6, this.peak);
     this.paintBars(g, this.sums, this.matches, 0, floor, OVERVIEW - 6, this.peak, colour);
     g.fillStyle = colour("--dim");
     g.fillText(this.threads ? "selected threads" : this.byCpu ? "all CPUs" : "all threads", 12, AXIS + OVERVIEW / 2, this.gutter - 16);
@@ -139,11 +177,13 @@ class Timeline {
       g.globalAlpha = off ? 0.35 : 1;
       g.fillStyle = colour("--line2");
       g.fillRect(this.gutter, base, this.plot, 1);
+      this.paintStates(g, "cells", lane * this.columns, base, LANE - 3, this.lanePeak);
       this.paintBars(g, this.cells, this.matchCells, lane * this.columns, base, LANE - 3, this.lanePeak, colour);
       g.fillStyle = colour("--ink");
       this.fit(g, this.label(key), 12, base - LANE / 2 + 1, this.gutter - 18);
       g.globalAlpha = 1;
     }
+    this.paintArrows(g, colour);
     this.paintMarks(g, colour);
     this.paintRange(g, colour);
   }
@@ -160,6 +200,7 @@ class Timeline {
     const w = (this.columnNs / this.event.spanNs) * this.plot;
     const end = this.gutter + this.plot;
     for (const [list, name] of [[values, "--plot"], [matches, "--hit"]]) {
+      if (list === values && this.states.length) continue;
       g.fillStyle = colour(name);
       for (let i = 0; i < this.columns; i++) {
         const value = list[offset + i];
@@ -171,6 +212,78 @@ class Timeline {
         g.fillRect(left, base - h, Math.max(1, right - left), h);
       }
     }
+  }
+
+  /** Bars of what threads did, on top of each other. */
+  paintStates(g, what, offset, base, height, peak) {
+    if (!peak) return;
+    const w = (this.columnNs / this.event.spanNs) * this.plot;
+    const end = this.gutter + this.plot;
+    const below = new Float64Array(this.columns);
+    for (const state of this.states) {
+      g.fillStyle = this.palette.of(state.fn);
+      for (let i = 0; i < this.columns; i++) {
+        const value = state[what][offset + i];
+        if (!value) continue;
+        const left = Math.round(this.gutter + i * w);
+        const right = Math.min(end, Math.round(this.gutter + (i + 1) * w));
+        const from = Math.min(1, below[i] / peak) * height;
+        below[i] += value;
+        const to = Math.min(1, below[i] / peak) * height;
+        g.fillRect(left, base - to, Math.max(1, right - left), to - from);
+      }
+    }
+  }
+
+  /** Arrows from the ends of waits to the threads that ended them: of the longest, and of the one that is pointed at. */
+  paintArrows(g, colour) {
+    const { links, spanNs } = this.event;
+    this.arrows = 0;
+    if (this.byCpu || !links.count) return;
+    const lane = new Map(this.lanes.map((key, index) => [key, index]));
+    const middle = (at) => AXIS + OVERVIEW + (at + 0.5) * LANE + 1;
+    const [from, to] = this.range || [0, spanNs];
+    const draw = (i, strong) => {
+      const end = links.begin[i] + links.length[i];
+      const [x, y] = [this.x(end), middle(lane.get(links.thread[i]))];
+      const target = lane.get(links.waker[i]);
+      g.strokeStyle = g.fillStyle = colour(strong ? "--accent" : "--ink");
+      g.globalAlpha = strong ? 1 : 0.5;
+      g.lineWidth = strong ? 2 : 1;
+      if (strong) g.fillRect(this.x(links.begin[i]), y - 1, x - this.x(links.begin[i]), 2);
+      if (target !== undefined && target !== lane.get(links.thread[i])) {
+        const tip = middle(target);
+        const back = tip > y ? -5 : 5;
+        g.beginPath();
+        g.moveTo(x, y);
+        g.lineTo(x, tip + back);
+        g.stroke();
+        g.beginPath();
+        g.moveTo(x, tip);
+        g.lineTo(x - 3, tip + back);
+        g.lineTo(x + 3, tip + back);
+        g.fill();
+        this.arrows++;
+      }
+      g.globalAlpha = 1;
+    };
+    for (let i = 0; i < links.count && this.arrows < ARROWS; i++) {
+      const end = links.begin[i] + links.length[i];
+      if (lane.has(links.thread[i]) && lane.has(links.waker[i]) && end >= from && end <= to) draw(i, false);
+    }
+    if (this.pointed >= 0 && lane.has(links.thread[this.pointed])) draw(this.pointed, true);
+  }
+
+  /** The wait under the pointer says what ended it. */
+  pointAt(x, y) {
+    const lane = Math.floor((y - AXIS - OVERVIEW) / LANE);
+    const inside = !this.byCpu && x >= this.gutter && lane >= 0 && lane < this.lanes.length;
+    const found = inside ? this.event.linkAt(this.lanes[lane], this.ns(x)) : -1;
+    if (found === this.pointed) return;
+    this.pointed = found;
+    const { words, state, by, length } = this.event.links;
+    this.canvas.title = found < 0 ? "" : clean(`${words[state[found]]} for ${formatNs(length[found])}, ended by ${words[by[found]]}`);
+    this.paint();
   }
 
   paintAxis(g, colour) {
@@ -244,8 +357,9 @@ class Timeline {
   }
 
   move(event) {
-    const [x] = this.point(event);
+    const [x, y] = this.point(event);
     if (!this.drag) {
+      if (this.event.links.count) this.pointAt(x, y);
       this.canvas.style.cursor = this.cursorAt(x);
       return;
     }

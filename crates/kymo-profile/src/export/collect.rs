@@ -52,6 +52,7 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
             total_period: total.period,
             stacks,
             timeline,
+            ..ExportEvent::default()
         });
     }
     export

@@ -9,7 +9,8 @@
 //! numbers, base64. Periods that are the same multiple of the sample count everywhere are not stored (`period` null).
 //! `ui/data.js` is the reader and says what each column means.
 use super::model::{
-    ExportEvent, ExportProfile, FunctionKind, Interval, Loss, NO_CPU, NO_PARENT, SCHEMA_VERSION, Timeline,
+    ExportEvent, ExportProfile, FunctionKind, Interval, Link, Loss, NO_CPU, NO_PARENT, SCHEMA_VERSION,
+    Timeline,
 };
 use hashbrown::HashMap;
 use serde::Serialize;
@@ -138,6 +139,23 @@ struct Event<'a> {
     per_sample: Option<u64>,
     nodes: Nodes,
     timeline: Entries,
+    links: Links<'a>,
+}
+
+/// Waits and what ended them.
+#[derive(Serialize)]
+struct Links<'a> {
+    count: usize,
+    thread: String,
+    begin: String,
+    /// From the beginning on.
+    length: String,
+    /// Thread plus one, 0 for none.
+    waker: String,
+    /// Indices of words.
+    state: String,
+    by: String,
+    words: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -249,6 +267,26 @@ impl<'a> Event<'a> {
                 period: per_sample.is_none().then(|| column(nodes.iter().map(|n| n.self_period))),
             },
             timeline: Entries::new(&timeline, per_sample.is_none()),
+            links: Links::new(profile, event),
+        }
+    }
+}
+
+impl<'a> Links<'a> {
+    fn new(profile: &ExportProfile, event: &'a ExportEvent) -> Links<'a> {
+        let is_thread = |thread: u32| (thread as usize) < profile.threads.len();
+        let links: Vec<&Link> = event.links.iter().filter(|link| is_thread(link.thread)).collect();
+        let waker = |link: &&Link| link.waker.filter(|thread| is_thread(*thread));
+        let mut words = Interned::default();
+        Links {
+            count: links.len(),
+            thread: column(links.iter().map(|link| link.thread.into())),
+            begin: column(links.iter().map(|link| link.begin_ns)),
+            length: column(links.iter().map(|link| link.end_ns.saturating_sub(link.begin_ns))),
+            waker: column(links.iter().map(|link| waker(link).map_or(0, |thread| u64::from(thread) + 1))),
+            state: column(links.iter().map(|link| words.index(link.state))),
+            by: column(links.iter().map(|link| words.index(&link.by))),
+            words: words.list,
         }
     }
 }

@@ -28,8 +28,8 @@ pub use html::html;
 pub use json::json;
 
 pub use model::{
-    ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Loss, NO_CPU, NO_PARENT,
-    Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
+    ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Link, Loss, NO_CPU,
+    NO_PARENT, Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
 };
 pub use text::{flamegraph, folded};
 pub use totals::Totals;

@@ -69,6 +69,25 @@ pub struct ExportEvent {
     pub stacks: StackTree,
     /// Samples over time; empty where there are no time stamps.
     pub timeline: Timeline,
+    /// Waits of threads and what ended them, the longest first; of wall time only.
+    pub links: Vec<Link>,
+}
+
+/// A wait of a thread, and what ended it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Link {
+    /// Index into [`ExportProfile::threads`].
+    pub thread: u32,
+    /// When it began, ns from [`ExportProfile::start_ns`] on.
+    pub begin_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+    /// What it was for.
+    pub state: &'static str,
+    /// The thread that ended it, if it is one of [`ExportProfile::threads`].
+    pub waker: Option<u32>,
+    /// What ended it, in words.
+    pub by: String,
 }
 
 /// A function, a kernel function, a command: anything that can be one frame of a stack.

@@ -57,7 +57,7 @@ use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
-use rows::{Rows, Runs};
+use rows::{Rows, RunSample};
 use sites::Sites;
 pub(crate) use sites::{own_site, plain_name, site_text};
 pub(crate) use state::{has_own_lock, of_futex};
@@ -88,7 +88,7 @@ pub struct Wall {
     ends: Vec<End>,
     /// The parts of each row, if they are of the time that passed.
     latencies: Option<Vec<[u64; 5]>>,
-    runs: Runs,
+    runs: Vec<RunSample>,
     sites: Sites,
 }
 

@@ -6,7 +6,6 @@ use crate::load::{CpuSwitch, LoadOptions, Parallelism, add_untold};
 use crate::timeline::{CommId, Moment, Timeline};
 use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
-use rustc_hash::FxHashMap;
 
 /// What kymo and perf call the event of threads that waited.
 pub const OFF_CPU: &str = "offcpu-time";
@@ -95,8 +94,15 @@ pub struct WakeupRow {
     pub woken: i32,
 }
 
-/// Samples of a thread at one place while it ran.
-pub(super) type Runs = FxHashMap<((i32, i32), CommId, ChainId), u64>;
+/// A sample of a thread while it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunSample {
+    pub(super) thread: (i32, i32),
+    pub(super) time_ns: u64,
+    pub(super) comm: CommId,
+    pub(super) chain: ChainId,
+    pub(super) period: u64,
+}
 
 /// A switch of a thread, of recordings that have nothing else.
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +144,8 @@ pub(super) struct Rows {
     pub(super) waits: Vec<WaitRow>,
     /// In order of time.
     pub(super) wakeups: Vec<WakeupRow>,
-    /// Periods of the first clock or counter that was sampled.
-    pub(super) runs: Runs,
+    /// Of the first clock or counter that was sampled, in the order of threads and time.
+    pub(super) runs: Vec<RunSample>,
     pub(super) switches: Vec<Switch>,
     /// Where threads began to wait: thread, ns, stack.
     pub(super) begun: Vec<(i32, u64, ChainId)>,
@@ -289,6 +295,7 @@ pub(super) fn read(
     rows.replay_switches(filter);
     rows.join_stacks();
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
+    rows.runs.sort_unstable_by_key(|run| (run.thread, run.time_ns, run.chain));
     rows.wakeups.sort_unstable_by_key(|row| (row.time_ns, row.woken, row.waker));
     Ok((rows, summary))
 }
@@ -334,8 +341,7 @@ impl Rows {
         let [off_cpu, wakeup] = fields;
         let Some((_, fields)) = off_cpu.or(wakeup) else {
             let period = sample.period.unwrap_or(list[event].attr.sample_period);
-            let run = self.runs.entry(((pid, tid), view.comm, chain)).or_default();
-            *run = run.saturating_add(period);
+            self.runs.push(RunSample { thread: (pid, tid), time_ns, comm: view.comm, chain, period });
             return;
         };
         let Some(numbers) = sample.raw.and_then(|raw| fields.read(raw)) else {
@@ -447,10 +453,7 @@ impl Rows {
         let ours = |chain: ChainId| ids[chain as usize];
         self.waits.extend(other.waits.into_iter().map(|row| WaitRow { chain: ours(row.chain), ..row }));
         self.wakeups.extend(other.wakeups.into_iter().map(|row| WakeupRow { chain: ours(row.chain), ..row }));
-        for ((thread, comm, chain), period) in other.runs {
-            let run = self.runs.entry((thread, comm, ours(chain))).or_default();
-            *run = run.saturating_add(period);
-        }
+        self.runs.extend(other.runs.into_iter().map(|run| RunSample { chain: ours(run.chain), ..run }));
         self.switches.extend(other.switches);
         self.begun.extend(other.begun.into_iter().map(|(tid, time, chain)| (tid, time, ours(chain))));
         self.hits.extend(other.hits);

@@ -235,6 +235,50 @@ fn events_of_calls() {
     assert_eq!(calls::says_of_calls("probe:a.so:ns::f%return", "a.so:ns::f"), Some(true));
 }
 
+/// Checks the picture of all time: each state has its time in the tree and, spread over the moments
+/// of its waits, in the timeline; running time is where the thread's samples are; and waits know
+/// what ended them, but for idle ones.
+#[test]
+fn tree_timeline_and_arrows() {
+    let mut wall = chain();
+    let sample = |time_ns, chain| rows::RunSample {
+        thread: (1, 3),
+        time_ns,
+        comm: CommId::unnamed(3),
+        chain,
+        period: 1,
+    };
+    // Before its wait it runs, in two places.
+    wall.waits[1].run_ns = 4;
+    wall.runs = vec![sample(3, LOCK), sample(5, SLEEP), sample(90, LOCK)];
+    let mut export = crate::export::ExportProfile::default();
+    wall.fill(&mut export, (0, 200));
+    let event = &export.events[0];
+    let (nodes, entries) = (&event.stacks.nodes, &event.timeline.entries);
+    for (at, node) in nodes.iter().enumerate() {
+        let of_node = entries.iter().filter(|entry| entry.node as usize == at);
+        assert_eq!(of_node.map(|entry| entry.period).sum::<u64>(), node.self_period);
+    }
+    assert_eq!(event.total_period, wall.threads().iter().map(ThreadTime::total_ns).sum::<u64>());
+    let of_state = |state: &str| -> u64 {
+        let is = |node: &&crate::export::Node| export.functions[node.function as usize].name == state;
+        nodes.iter().filter(is).map(|node| node.self_period).sum()
+    };
+    let states = ["running", "runnable", "timer", "condition", "idle: condition"].map(of_state);
+    assert_eq!(states, [4, 2 + 3 + 1, 90, 105 + 119, 199]);
+    let running = nodes.iter().filter(|node| export.functions[node.function as usize].name == "running");
+    assert_eq!(running.map(|node| node.self_period).collect::<Vec<_>>(), [2, 2]);
+    let tid = |at: u32| export.threads[at as usize].tid;
+    let links: Vec<_> =
+        event.links.iter().map(|link| (tid(link.thread), link.waker.map(tid), link.state)).collect();
+    assert_eq!(links, [(1, Some(3), "condition"), (3, Some(4), "condition"), (4, None, "timer")]);
+    assert_eq!((event.links[0].begin_ns, event.links[0].end_ns, &event.links[2].by[..]), (1, 120, "a timer"));
+    wall.weigh_by_latency();
+    let mut export = crate::export::ExportProfile::default();
+    wall.fill(&mut export, (0, 200));
+    assert!(export.events[0].timeline.entries.is_empty() && export.events[0].links.is_empty());
+}
+
 /// What each part of each row has of the time that passed, by looking at every moment.
 fn latency_of_moments(wall: &Wall) -> Vec<[f64; 5]> {
     let mut found = vec![[0.0; 5]; wall.waits.len()];

@@ -1,6 +1,9 @@
 //! The HTML page: what is embedded in it, and what a real browser computes from it.
 use crate::sample_profile::{HOSTILE, large, small};
-use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
+use kymo_profile::export::{
+    self, ExportEvent, ExportProfile, Function, FunctionKind, Link, NO_PARENT, Node, StackTree, Thread,
+    Timeline, TimelineEntry, Totals,
+};
 use kymo_testing::skip;
 use serde_json::Value;
 use std::io::BufWriter;
@@ -215,6 +218,81 @@ fn browser_follows_the_address() {
         (&check["error"], &check["whole"], &check["zoom"]),
         (&Value::Null, &28_000.into(), &Value::Null)
     );
+}
+
+/// Checks a page of wall time: lanes by state, running first and idle last, and arrows from waits
+/// to the threads that ended them, only those of the range that is chosen.
+#[test]
+fn browser_draws_states_and_arrows() {
+    let mut profile = small();
+    let Some(opened) = Opened::new("page::browser_draws_states_and_arrows", &wall_time(&mut profile)) else {
+        return;
+    };
+    let check = opened.check("");
+    assert_eq!(check["error"], Value::Null);
+    assert_eq!(check["states"], serde_json::json!(["running", "lock", "idle: poll"]));
+    assert_eq!((&check["links"], &check["arrows"], &check["lanes"]), (&3.into(), &2.into(), &2.into()));
+    assert_eq!((&check["whole"], &check["samples"]), (&300.into(), &300.into()));
+    let check = opened.check("range=0-60");
+    assert_eq!((&check["arrows"], &check["whole"]), (&1.into(), &120.into()));
+}
+
+/// Two threads, of which one waits for the other twice, and for a timer.
+fn wall_time(profile: &mut ExportProfile) -> ExportProfile {
+    let function = |name: &str, kind| Function { name: name.into(), kind, ..Function::default() };
+    let node =
+        |parent, function, period| Node { parent, function, self_samples: period, self_period: period };
+    let entry = |bucket, thread, node| TimelineEntry {
+        bucket,
+        thread,
+        cpu: export::NO_CPU,
+        node,
+        samples: 30,
+        period: 30,
+    };
+    let link = |begin_ns, end_ns, waker, by: &str| Link {
+        thread: 1,
+        begin_ns,
+        end_ns,
+        state: "lock",
+        waker,
+        by: by.into(),
+    };
+    let thread = |tid| Thread { pid: 1, tid, comm: "app".into(), samples: 150 };
+    let event = ExportEvent {
+        name: "wall-time".into(),
+        unit: "ns".into(),
+        total_samples: 300,
+        total_period: 300,
+        stacks: StackTree {
+            nodes: vec![node(NO_PARENT, 0, 0), node(0, 1, 90), node(0, 2, 150), node(0, 3, 60)],
+        },
+        timeline: Timeline {
+            bucket_ns: 30,
+            entries: (0..5)
+                .flat_map(|at| [entry(at, 0, if at < 3 { 1 } else { 3 }), entry(at, 1, 2)])
+                .collect(),
+        },
+        links: vec![
+            link(0, 50, Some(0), "app 1 in opens"),
+            link(80, 120, Some(0), "app 1"),
+            link(120, 140, None, "a timer"),
+        ],
+    };
+    let state = FunctionKind::State;
+    ExportProfile {
+        functions: vec![
+            function("app", FunctionKind::Comm),
+            function("running", state),
+            function("lock", state),
+            function("idle: poll", state),
+        ],
+        threads: vec![thread(1), thread(2)],
+        events: vec![event],
+        duration_ns: 150,
+        intervals: Vec::new(),
+        ..std::mem::take(profile)
+    }
 }
 
 /// Checks a page of 50,000 nodes and 400,000 timeline entries against the model: totals, a search, a zoom.

@@ -92,6 +92,7 @@ pub(crate) fn small() -> ExportProfile {
                 total_period: 28_000,
                 stacks: StackTree { nodes: clock },
                 timeline: Timeline { bucket_ns: 100_000, entries: clock_timeline },
+                ..ExportEvent::default()
             },
             ExportEvent {
                 name: "page-faults:u".into(),
@@ -100,6 +101,7 @@ pub(crate) fn small() -> ExportProfile {
                 total_period: 41,
                 stacks: StackTree { nodes: faults },
                 timeline: Timeline { bucket_ns: 100_000, entries: fault_timeline },
+                ..ExportEvent::default()
             },
         ],
         loss: vec![

@@ -188,6 +188,15 @@ fn chain_over_two_threads_to_a_timer() {
     let (sleeping, _) = on_path(&report, "timer");
     // The rest of what the program measured is other programs' work.
     assert!((140_000_000..=waits.measured("chain")).contains(&sleeping), "{report:#}");
+    // The page has the same waits in its timeline, and what ended them.
+    let page = waits.file.with_file_name("page.html");
+    kymo().succeed(["report", "--wall", "--html", text(&page), "-i", text(&waits.file)]);
+    let page = std::fs::read_to_string(page).expect("the page");
+    let data = page.split("id=\"profile\">").nth(1).and_then(|rest| rest.split("</script>").next());
+    let data: Value = serde_json::from_str(data.expect("the data")).expect("JSON");
+    let event = &data["events"][0];
+    assert!(event["timeline"]["count"].as_u64() > Some(2), "{event:#}");
+    assert!(event["links"]["words"].as_array().expect("words").contains(&"a timer".into()), "{event:#}");
 }
 
 /// Checks the calls of a server's function: as many as there were, as long as by the program's
