@@ -9,6 +9,9 @@ const RETURN: &str = "%return";
 /// What the names of events of functions begin with.
 const PROBE: &str = "probe:";
 
+/// The paths of calls have so many steps together, or little more.
+const MOST_STEPS: usize = 20_000_000;
+
 /// A call or a return, as it was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallHit {
@@ -79,7 +82,12 @@ impl Calls {
 
     /// The time of all calls, ns.
     pub fn total_ns(&self) -> u64 {
-        self.calls.iter().fold(0, |sum, call| sum.saturating_add(call.time_ns()))
+        self.first_ns(self.calls.len())
+    }
+
+    /// The time of the first of them, ns.
+    pub fn first_ns(&self, count: usize) -> u64 {
+        self.calls.iter().take(count).fold(0, |sum, call| sum.saturating_add(call.time_ns()))
     }
 
     /// For each of these percentages, how long so many of the calls took at most, ns.
@@ -93,7 +101,7 @@ impl Calls {
     }
 }
 
-/// The functions whose calls and returns a recording has, as it calls them: `server:handle_request`.
+/// The functions whose calls and returns a recording has, as it calls them: `server:handle`.
 pub fn recorded_calls(recording: &Recording) -> Vec<&str> {
     let names = || recording.events.list.iter().map(|event| &event.name[..]);
     let returns =
@@ -118,12 +126,12 @@ impl Wall {
         for call in &calls.calls {
             let list = threads.get(&call.thread.1).map_or(&[][..], Vec::as_slice);
             let first = list.partition_point(|at| self.waits[*at].time_ns <= call.begin_ns);
-            let mut left = call.time_ns();
-            for &at in &list[first..] {
-                let row = &self.waits[at];
-                if row.time_ns.saturating_sub(row.total_ns()) >= call.end_ns {
-                    break;
-                }
+            let (mut left, mut now) = (call.time_ns(), call.begin_ns);
+            // Each row begins where the one before it ended.
+            for &at in list[first..].iter().take_while(|at| {
+                let begun = std::mem::replace(&mut now, self.waits[**at].time_ns);
+                begun < call.end_ns
+            }) {
                 for (state, time) in self.parts_within(at, call) {
                     let time = time.min(left);
                     sum.add(state, time);
@@ -154,11 +162,19 @@ impl Wall {
     }
 
     /// What decided how long the calls took, over all threads that they waited for, summed; the
-    /// longest first.
-    pub fn path_of_calls(&self, calls: &Calls) -> Vec<PathPart> {
+    /// longest first. And of how many of the calls, the first ones, if their paths are very long.
+    pub fn path_of_calls(&self, calls: &Calls) -> (Vec<PathPart>, usize) {
         let paths = Paths::of(self);
-        let of_call = |call: &Call| paths.critical_path(call.thread.1, call.begin_ns, call.end_ns);
-        let steps: Vec<_> = calls.calls.iter().flat_map(of_call).collect();
-        self.critical_parts(&steps)
+        let (mut steps, mut done) = (0, 0);
+        let of_calls = calls.calls.iter().map_while(|call| {
+            if steps >= MOST_STEPS {
+                return None;
+            }
+            let path = paths.critical_path(call.thread.1, call.begin_ns, call.end_ns);
+            (steps, done) = (steps + path.len(), done + 1);
+            Some(path)
+        });
+        let parts = self.critical_parts(of_calls.flatten());
+        (parts, done)
     }
 }

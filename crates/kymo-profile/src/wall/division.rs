@@ -56,6 +56,11 @@ pub struct Place {
     pub ended_by: End,
 }
 
+/// The sum; a damaged recording has any numbers.
+fn sum<const N: usize>(parts: [u64; N]) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
 impl Wall {
     /// What a wait's row is divided into: running, blocked, ready, and the same of the short waits
     /// before it.
@@ -81,12 +86,13 @@ impl Wall {
             for (state, time) in parts {
                 thread.add(state, time);
             }
-            let own = u64::from(row.blocked_ns + row.runnable_ns > 0);
+            let own = u64::from(row.blocked_ns > 0 || row.runnable_ns > 0);
             let preempted = row.task_state & !(1 << 31) == 0;
-            thread.waits += row.short_waits + if preempted { 0 } else { own };
-            thread.preemptions += row.short_preemptions + if preempted { own } else { 0 };
+            let (waits, preemptions) = if preempted { (0, own) } else { (own, 0) };
+            thread.waits = sum([thread.waits, row.short_waits, waits]);
+            thread.preemptions = sum([thread.preemptions, row.short_preemptions, preemptions]);
             if self.is_idle(index) {
-                thread.idle_ns += parts[1].1.saturating_add(parts[3].1);
+                thread.idle_ns = sum([thread.idle_ns, parts[1].1, parts[3].1]);
             }
         }
         let mut threads: Vec<ThreadTime> = threads.into_values().collect();
@@ -116,16 +122,17 @@ impl Wall {
                 }
                 let sum = sums.entry((state, site, self.is_idle(index))).or_default();
                 sum.time_ns = sum.time_ns.saturating_add(time);
-                sum.waits += waits;
+                sum.waits = sum.waits.saturating_add(waits);
                 sum.longest_ns = sum.longest_ns.max(longest);
                 sum.threads.insert(row.thread.1);
-                *sum.ended_by.entry(self.end(index)).or_default() += time;
+                let ended = sum.ended_by.entry(self.end(index)).or_default();
+                *ended = ended.saturating_add(time);
             }
             for (state, time) in [ready, short_ready] {
                 if time > 0 {
                     let sum = sums.entry((state, site, false)).or_default();
                     sum.time_ns = sum.time_ns.saturating_add(time);
-                    sum.waits += 1;
+                    sum.waits = sum.waits.saturating_add(1);
                     sum.longest_ns = sum.longest_ns.max(time);
                     sum.threads.insert(row.thread.1);
                 }

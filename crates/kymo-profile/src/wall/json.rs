@@ -73,6 +73,7 @@ struct CallsOf {
     p99_ns: u64,
     max_ns: u64,
     states: BTreeMap<&'static str, u64>,
+    path_count: usize,
     critical_parts: Vec<Part>,
 }
 
@@ -111,6 +112,7 @@ fn parts_of(wall: &Wall, parts: Vec<PathPart>) -> Vec<Part> {
 fn calls_of(wall: &Wall, calls: &Calls) -> CallsOf {
     let [p50_ns, p99_ns, max_ns] = calls.percentiles([50, 99, 100]);
     let times = wall.time_of_calls(calls);
+    let (parts, path_count) = wall.path_of_calls(calls);
     CallsOf {
         function: calls.function.clone(),
         count: calls.calls.len(),
@@ -121,7 +123,8 @@ fn calls_of(wall: &Wall, calls: &Calls) -> CallsOf {
         p99_ns,
         max_ns,
         states: states(&|state| times.in_state(state)),
-        critical_parts: parts_of(wall, wall.path_of_calls(calls)),
+        path_count,
+        critical_parts: parts_of(wall, parts),
     }
 }
 
@@ -139,7 +142,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
         tid,
         name: wall.thread_name(tid),
         total_ns,
-        parts: parts_of(wall, wall.critical_parts(&steps)),
+        parts: parts_of(wall, wall.critical_parts(steps)),
     });
     let report = Report {
         schema: "kymo-wall",

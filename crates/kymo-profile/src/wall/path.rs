@@ -129,19 +129,20 @@ impl Wall {
     }
 
     /// The same, summed by state, site and name of the thread, the longest first.
-    pub fn critical_parts(&self, steps: &[PathStep]) -> Vec<PathPart> {
+    pub fn critical_parts(&self, steps: impl IntoIterator<Item = PathStep>) -> Vec<PathPart> {
         let mut sums: FxHashMap<(String, State, Option<SiteId>), FxHashMap<i32, u64>> = FxHashMap::default();
         for step in steps {
             let site = step.wait.map(|wait| self.sites.of(self.waits[wait].chain));
             let of_threads = sums.entry((self.thread_name(step.tid), step.state, site)).or_default();
-            *of_threads.entry(step.tid).or_default() += step.end_ns - step.begin_ns;
+            let time = of_threads.entry(step.tid).or_default();
+            *time = time.saturating_add(step.end_ns - step.begin_ns);
         }
         let part = |((_, state, site), of_threads): (_, FxHashMap<i32, u64>)| PathPart {
             tid: of_threads.iter().max_by_key(|(tid, time)| (**time, **tid)).map_or(0, |(tid, _)| *tid),
             threads: of_threads.len(),
             state,
             site,
-            time_ns: of_threads.values().sum(),
+            time_ns: of_threads.values().fold(0, |sum, time| sum.saturating_add(*time)),
         };
         let mut parts: Vec<PathPart> = sums.into_iter().map(part).collect();
         parts.sort_unstable_by_key(|part| (std::cmp::Reverse(part.time_ns), part.tid, part.state, part.site));

@@ -84,7 +84,7 @@ fn path_over_two_wakeups() {
     ];
     assert_eq!(found, expected);
     assert_eq!(wall.end(0), End::Interrupt("a timer"));
-    let longest = wall.critical_parts(&steps)[0];
+    let longest = wall.critical_parts(steps)[0];
     assert_eq!((longest.tid, longest.state, longest.time_ns), (4, State::Timer, 90));
 }
 
@@ -214,7 +214,8 @@ fn calls_and_what_they_wait_for() {
     let times = wall.time_of_calls(&calls);
     let states = [State::Running, State::Runnable, State::Condition].map(|state| times.in_state(state));
     assert_eq!((states, times.total_ns()), ([9 + 2, 1 + 3, 99 + 5], 119));
-    let parts = wall.path_of_calls(&calls);
+    let (parts, count) = wall.path_of_calls(&calls);
+    assert_eq!(count, 2);
     assert_eq!(parts.iter().map(|part| part.time_ns).sum::<u64>(), 119);
     // The sleep of the last in the chain, as far as it lies within a call.
     assert_eq!((parts[0].tid, parts[0].state, parts[0].time_ns), (4, State::Timer, 79));
@@ -356,8 +357,66 @@ proptest! {
             now = step.begin_ns;
         }
         prop_assert_eq!(now, 0, "{:?}", steps);
+        // So does the division of calls that cover all of it, and the picture.
+        let hit = |time_ns, returns| calls::CallHit { thread: (1, tid), time_ns, position: 0, returns };
+        let calls = Calls::of("f", vec![hit(10, false), hit(1400, true)]);
+        prop_assert_eq!(wall.time_of_calls(&calls).total_ns(), 1390);
+        prop_assert_eq!(wall.path_of_calls(&calls).0.iter().map(|part| part.time_ns).sum::<u64>(), 1390);
+        let mut export = crate::export::ExportProfile::default();
+        wall.fill(&mut export, (0, 1500));
+        prop_assert_eq!(export.events[0].total_period, all);
+        prop_assert_eq!(export.events[0].timeline.entries.iter().map(|entry| entry.period).sum::<u64>(), all);
         let places: u64 = wall.places().iter().map(|place| place.time_ns).sum();
         let ran: u64 = wall.threads().iter().map(|thread| thread.in_state(State::Running)).sum();
         prop_assert_eq!(places + ran, all);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Checks that rows with any numbers, such as a damaged recording has, do no harm: nothing
+    /// overflows, loops, or is as large as a number says.
+    #[test]
+    fn any_numbers_do_no_harm(
+        rows in proptest::collection::vec((any::<[u64; 8]>(), 1..4i32, 0..5i32, any::<bool>(), 0..65u32), 0..20),
+        hits in proptest::collection::vec((any::<u64>(), 1..4i32, any::<bool>()), 0..10),
+    ) {
+        let row = |(numbers, tid, waker, is_end, shift): ([u64; 8], i32, i32, bool, u32)| {
+            let numbers = numbers.map(|number| number.checked_shr(shift).unwrap_or(0));
+            let [time_ns, blocked_ns, runnable_ns, run_ns, short_blocked_ns, rest @ ..] = numbers;
+            let [short_runnable_ns, short_waits, short_preemptions] = rest;
+            WaitRow {
+                task_state: shift,
+                waker,
+                blocked_ns,
+                runnable_ns,
+                run_ns,
+                short_blocked_ns,
+                short_runnable_ns,
+                short_waits,
+                short_preemptions,
+                is_end,
+                ..WaitRow::nothing(time_ns, (1, tid), CommId::unnamed(tid), tid as ChainId)
+            }
+        };
+        let mut waits: Vec<WaitRow> = rows.into_iter().map(row).collect();
+        waits.sort_by_key(|row| row.time_ns);
+        let (first, last) = (0, waits.last().map_or(0, |row| row.time_ns));
+        let wakeups = waits.iter().map(|row| wakeup(row.time_ns, (1, 2), WAKES, row.thread.1)).collect();
+        let mut wall = wall(waits, wakeups);
+        let hit = |(time_ns, tid, returns)| calls::CallHit { thread: (1, tid), time_ns, position: 0, returns };
+        wall.calls = Some(Calls::of("f", hits.into_iter().map(hit).collect()));
+        let mut export = crate::export::ExportProfile::default();
+        wall.fill(&mut export, (first, last));
+        prop_assert!(export.events[0].timeline.entries.len() < 20 * 3000 * 64);
+        for _ in 0..2 {
+            for calls in [wall.calls.take(), None] {
+                wall.calls = calls;
+                write_wall(&mut std::io::sink(), &wall, &TextOptions::default()).expect("a sink");
+                write_wall_json(&mut std::io::sink(), &wall, &TextOptions::default()).expect("a sink");
+            }
+            wall.weigh_by_latency();
+        }
     }
 }

@@ -112,10 +112,8 @@ fn write_threads(
     )?;
     for thread in threads.iter().take(rows) {
         let [running, runnable] = [State::Running, State::Runnable].map(|state| thread.in_state(state));
-        let waiting = thread.total_ns()
-            - running
-            - runnable
-            - thread.idle_ns.min(thread.total_ns() - running - runnable);
+        let on_its_way = running.saturating_add(runnable).saturating_add(thread.idle_ns);
+        let waiting = thread.total_ns().saturating_sub(on_its_way);
         let most = State::ALL
             .into_iter()
             .skip(2)
@@ -205,7 +203,7 @@ fn write_path(
         shown(&wall.thread_name(tid)),
         time(all)
     )?;
-    write_parts(out, wall, wall.critical_parts(&steps), all, options)
+    write_parts(out, wall, wall.critical_parts(steps), all, options)
 }
 
 /// The report of the calls of a function: how long they took, what their threads did, and what
@@ -227,11 +225,13 @@ fn write_calls(out: &mut dyn Write, wall: &Wall, calls: &Calls, options: &TextOp
     }
     writeln!(out, "#")?;
     write_times(out, &[wall.time_of_calls(calls)], total)?;
+    let (parts, count) = wall.path_of_calls(calls);
+    let which = if count == calls.calls.len() { String::new() } else { format!("first {count} ") };
     writeln!(
         out,
-        "# critical path of the calls; a part that took no time at all would save its share at most"
+        "# critical path of the {which}calls; a part that took no time at all would save its share at most"
     )?;
-    write_parts(out, wall, wall.path_of_calls(calls), total, options)
+    write_parts(out, wall, parts, calls.first_ns(count), options)
 }
 
 fn write_parts(

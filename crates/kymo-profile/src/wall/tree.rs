@@ -14,8 +14,11 @@ use rustc_hash::FxHashMap;
 /// The name of the event.
 const EVENT: &str = "wall-time";
 /// A timeline has about so many entries, and so many steps.
-const MOST_ENTRIES: u64 = 400_000;
-const STEPS: std::ops::RangeInclusive<u64> = 128..=2048;
+const MOST_ENTRIES: u64 = 1_000_000;
+const STEPS: std::ops::RangeInclusive<u64> = 4..=2048;
+/// An entry has so much time at most; of one place in a step there are so many.
+const MOST_TIME: u64 = u32::MAX as u64;
+const MOST_PIECES: u64 = 64;
 /// So many waits have arrows to what ended them: the longest.
 const MOST_LINKS: usize = 20_000;
 
@@ -44,7 +47,7 @@ impl Wall {
             .collect();
         let numbers = threads.iter().zip(0..).map(|(thread, number)| (thread.thread, number)).collect();
         let steps = (MOST_ENTRIES / threads.len().max(1) as u64).clamp(*STEPS.start(), *STEPS.end());
-        let bucket_ns = ((last - first) / steps + 1).min(u64::from(u32::MAX));
+        let bucket_ns = (last - first) / steps + 1;
         let mut tree = CallTree { first, bucket_ns, numbers, ..CallTree::default() };
         for index in 0..self.waits.len() {
             self.add_row(export, &mut tree, index);
@@ -68,7 +71,10 @@ impl Wall {
     fn add_row(&self, export: &mut ExportProfile, tree: &mut CallTree, index: usize) {
         let row = &self.waits[index];
         let (begun, woken) = super::needed::span(row);
-        let before = row.time_ns.saturating_sub(row.total_ns());
+        // Rows of a thread follow each other; those that claim more have no more moments.
+        let last = tree.ends.insert(row.thread, row.time_ns).unwrap_or(0);
+        let (begun, woken) = (begun.max(last), woken.max(last));
+        let before = row.time_ns.saturating_sub(row.total_ns()).max(last);
         let [(_, run), waits @ ..] = self.parts(index);
         self.add_run(export, tree, index, (before, begun), run);
         let frames: Vec<FunctionId> = if self.is_idle(index) {
@@ -187,6 +193,8 @@ struct CallTree {
     node: u32,
     /// The numbers of threads.
     numbers: FxHashMap<(i32, i32), u32>,
+    /// The moment of the last row of each.
+    ends: FxHashMap<(i32, i32), u64>,
     first: u64,
     bucket_ns: u64,
     entries: Vec<TimelineEntry>,
@@ -213,17 +221,19 @@ impl CallTree {
         let last = end.saturating_sub(1).max(begin) / self.bucket_ns;
         let (mut from, mut left) = (begin, time);
         for bucket in begin / self.bucket_ns..=last {
-            let until = if bucket == last { end } else { (bucket + 1) * self.bucket_ns };
+            let until = if bucket == last { end } else { (bucket + 1).saturating_mul(self.bucket_ns) };
             let part = match bucket == last {
                 true => left,
                 false => (u128::from(time) * u128::from(until - from) / u128::from(end - begin)) as u64,
             };
             (from, left) = (until, left - part);
-            // No more than the bucket is long, but for rows that no kernel writes.
-            let samples = part.min(u32::MAX.into()) as u32;
-            if let (1.., Ok(bucket)) = (samples, u32::try_from(bucket)) {
-                let node = self.node;
-                self.entries.push(TimelineEntry { bucket, thread, cpu: NO_CPU, node, samples, period: part });
+            let (bucket, node) = (bucket as u32, self.node);
+            let mut rest = part.min(MOST_PIECES * MOST_TIME);
+            while rest > 0 {
+                let period = rest.min(MOST_TIME);
+                let samples = period as u32;
+                self.entries.push(TimelineEntry { bucket, thread, cpu: NO_CPU, node, samples, period });
+                rest -= period;
             }
         }
     }
