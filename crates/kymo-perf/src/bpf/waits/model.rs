@@ -179,6 +179,21 @@ impl WaitModel {
         Some((life.pid, *life.waits.last()?))
     }
 
+    /// Who has woken a thread that waits, and how long it was blocked until then.
+    pub(super) fn woken(&self, tid: i32) -> Option<(i32, u64)> {
+        let life = self.live.get(&tid)?;
+        match life.doing {
+            Doing::Waits { woken: Some((time, waker)), .. } => Some((waker, time - life.since)),
+            _ => None,
+        }
+    }
+
+    /// Whether a thread is off its CPU because it waits for something.
+    pub(super) fn is_blocked(&self, tid: i32) -> bool {
+        let doing = self.live.get(&tid).map(|life| life.doing);
+        matches!(doing, Some(Doing::Waits { task_state: 1..THROTTLED, .. }))
+    }
+
     /// The times of each thread until now. A wait that is not over has a time, but is not counted.
     pub(super) fn times(&self, now: u64) -> BTreeMap<i32, ModelTimes> {
         let mut all: BTreeMap<i32, ModelTimes> = BTreeMap::new();

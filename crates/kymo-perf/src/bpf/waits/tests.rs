@@ -152,6 +152,14 @@ impl Scheduler {
                 assert_eq!(of, (wait.task_state, wait.waker, wait.blocked_ns, wait.runnable_ns), "{event:?}");
                 assert_eq!(record.pid, pid);
             }
+            match record.kind {
+                WaitKind::Wakeup => {
+                    let told = (record.waker, record.blocked_ns);
+                    assert_eq!(self.model.woken(record.tid), Some(told), "{event:?}");
+                }
+                WaitKind::Stack => assert!(self.model.is_blocked(record.tid), "{event:?}"),
+                WaitKind::Wait | WaitKind::End => {}
+            }
             // The last record of a thread has no next one: what it says is lost with it.
             let is_told = !is_lost || record.kind == WaitKind::End;
             if is_told && matches!(record.kind, WaitKind::Wait | WaitKind::End) {
