@@ -74,8 +74,8 @@ NIGHTLY = [
         kernels=("6.12",),
         all_rows=True,
         # `probe-user` and `probe-arguments` are for programs that are probed from inside, and for arguments with names. The
-        # last two have not been tried there.
-        without=("doctor", "probe-user", "probe-arguments", "record-wall", "sched"),
+        # others have not been tried there.
+        without=("doctor", "probe-user", "probe-arguments", "record-wall", "record-wall-request", "sched"),
         architecture=ARM64,
     ),
     # All instructions take the same time there, and are counted.
