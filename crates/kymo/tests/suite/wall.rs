@@ -209,6 +209,8 @@ fn requests_of_a_server() {
     let Some(waits) = record_with("wall-requests", &["--request", "handle_request"], &["serve"]) else {
         return;
     };
+    let said = kymo().run(["report", "--wall", "--request", "waits:handle_request", "-i", text(&waits.file)]);
+    assert!(said.ends(0).stdout.starts_with("# 20 calls of waits:handle_request in 1 thread: "));
     let report = waits.report(&["--request", "handle_request"]);
     let calls = &report["calls"];
     let number = |key: &str| calls[key].as_u64().unwrap_or_else(|| panic!("no {key}: {report:#}"));

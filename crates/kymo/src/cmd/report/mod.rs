@@ -15,7 +15,7 @@ use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
-use kymo_profile::wall::Wall;
+use kymo_profile::wall::{Wall, recorded_calls};
 use kymo_profile::{dump, export};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 
@@ -115,7 +115,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
 /// The first screen of a recording, a line each: hottest functions, their callers in the program,
 /// what hides names, and of wall time what it is divided into; and the options of the report that
 /// shows more.
-pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Vec<String>, &'static str)> {
+pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Vec<String>, String)> {
     let recording = open::recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
     let load = LoadOptions { callchains: true, ..LoadOptions::default() };
@@ -132,11 +132,15 @@ pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Ve
     }
     lines.extend(nameless.map(|words| shown(&words).into_owned()));
     let Some(wall) = Wall::open(&recording, (&load, None), resolve, &store, &|_, _, _| {})? else {
-        return Ok((lines, ""));
+        return Ok((lines, String::new()));
     };
     lines.push("the time of all threads:".to_owned());
     lines.extend(wall.first_look(count).iter().map(|words| shown(words).into_owned()));
-    Ok((lines, " --wall"))
+    // Names that a shell takes as they are.
+    let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_:.-".contains(c));
+    let calls = recorded_calls(&recording).into_iter().find(is_plain);
+    let request = calls.map_or_else(String::new, |function| format!(" --request {function}"));
+    Ok((lines, format!(" --wall{request}")))
 }
 
 /// Returns whether the filters of rows left nothing of what was counted.
