@@ -587,3 +587,71 @@ fn without_rights_and_without_waits() {
     let said = kymo().run(["report", "--wall", "-i", text(&plain)]);
     said.ends(129).says("record with `kymo record --wall`");
 }
+
+/// What somebody else's program at the same tracepoints adds up: for each thread of these programs,
+/// how long it was off every CPU from its first turn to its last.
+const OFF_CPU: &str = r#"
+BEGIN { printf("begun\n"); }
+tracepoint:sched:sched_switch {
+    if (args->prev_comm == "waits") { @out[args->prev_pid] = nsecs; }
+    if (args->next_comm == "waits" && @out[args->next_pid] != 0) {
+        @off[args->next_pid] += nsecs - @out[args->next_pid];
+        @out[args->next_pid] = 0;
+    }
+}
+END { clear(@out); }
+"#;
+
+/// Checks the time off the CPU of each thread against an independent script in the same seconds:
+/// within 1 % and what both spend at each turn.
+#[test]
+fn sums_are_those_of_bpftrace() {
+    const TEST: &str = "wall::sums_are_those_of_bpftrace";
+    if require(TEST, &[Need::Root, Need::Program("cc"), Need::Program("bpftrace")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("wall-bpftrace");
+    let (file, said) = (folder.join("wall.data"), folder.join("said"));
+    let program = build("waits.c", &[]);
+    let output = std::fs::File::create(&said).expect("a file");
+    let mut script =
+        Command::new("bpftrace").args(["-e", OFF_CPU]).stdout(output).spawn().expect("it starts");
+    let heard = || std::fs::read_to_string(&said).expect("what it said");
+    let begins = std::time::Instant::now();
+    while !heard().contains("begun") {
+        if script.try_wait().expect("a child").is_some() || begins.elapsed().as_secs() > 60 {
+            _ = script.kill();
+            _ = script.wait();
+            return skip(TEST, "bpftrace does not run here");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let wall = ["record", "-q", "--wall", "-e", "cpu-clock", "-F", "99", "-o", text(&file), "--"];
+    let done = kymo().run([&wall[..], &[text(&program), "restless", "20", "2"]].concat());
+    let pid = rustix::process::Pid::from_child(&script);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    script.wait().expect("it ends");
+    done.ends(0);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let number = |line: &str| -> Option<(i64, u64)> {
+        let (tid, ns) = line.strip_prefix("@off[")?.split_once("]: ")?;
+        Some((tid.parse().ok()?, ns.trim().parse().ok()?))
+    };
+    let theirs: BTreeMap<i64, u64> = heard().lines().filter_map(number).collect();
+    let (mut compared, mut differ) = (0, Vec::new());
+    for thread in report["threads"].as_array().expect("a list") {
+        let tid = thread["tid"].as_i64().expect("a number");
+        // The first thread was another program before.
+        let Some(theirs) = theirs.get(&tid).filter(|_| thread["tid"] != thread["pid"]) else { continue };
+        let of = |key: &str| thread[key].as_u64().expect("a number");
+        let ours = of("total_ns") - thread["states"]["running"].as_u64().unwrap_or(0);
+        compared += 1;
+        // Behind its making, before its first turn: only ours.
+        let margin = theirs / 100 + 2_000 * (of("waits") + of("preemptions"));
+        if ours.abs_diff(*theirs) > margin {
+            differ.push((tid, ours, *theirs));
+        }
+    }
+    assert!(compared >= 20, "{compared} threads: {}", heard());
+    assert!(differ.len() <= compared / 10, "of {compared} threads (thread, ours, theirs): {differ:?}");
+}
