@@ -11,6 +11,7 @@
     bench/versus.py spawn             the cost of creating threads while being recorded
     bench/versus.py stat              what counting costs switching tasks and the creation of threads
     bench/versus.py wall              what it costs to know where threads wait
+    bench/versus.py locks             what it costs to know which locks are contended
     bench/versus.py breakpoint        threads that inherit watchpoints, by the benchmarks of both tools
     bench/versus.py watch             who writes this memory, by kymo and by gdb: hits per second, threads seen
     bench/versus.py probe             a probe on a hot function: kymo, bpftrace, frida-gum, uftrace, LTTng-UST

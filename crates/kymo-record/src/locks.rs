@@ -133,9 +133,9 @@ impl Locks {
     /// What the user should know.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        if self.tracer.at_all_calls() {
+        if self.tracer.uses_tracepoints() {
             remarks.push(
-                "this kernel attaches no programs to one system call: while locks were observed, each system call of the machine took a little longer".into(),
+                "this kernel attaches no programs to its functions, but to tracepoints: while locks were observed, each system call of the machine took a little longer".into(),
             );
         }
         match self.tracer.lost() {
@@ -147,7 +147,7 @@ impl Locks {
         match self.tracer.missed() {
             0 => {}
             missed => remarks.push(format!(
-                "{missed} waits are missing: too many locks or waiting threads at once, or programs in the kernel that could not run"
+                "up to {missed} waits are missing: too many locks or waiting threads at once, or the kernel's programs were held up"
             )),
         }
         remarks

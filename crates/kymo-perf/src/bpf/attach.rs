@@ -121,6 +121,16 @@ pub(super) fn attach_typed_program(
     Ok((link, loaded))
 }
 
+/// Attaches a program to a tracepoint by an event: the event, and the program.
+pub(super) fn attach_to_tracepoint(
+    name: &'static str,
+    (system, event): (&str, &str),
+    program: &Program,
+) -> Result<(OwnedFd, OwnedFd), BpfError> {
+    let cpu = crate::sys::online_cpus()[0] as i32;
+    Point::find(&Tracefs::here(), system, event)?.attach(name, program, cpu)
+}
+
 fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
     let types = TaskTypes::load().map_err(BpfError::Types)?;
     let attach =

@@ -100,17 +100,30 @@ const WAITING_CALLS: [&str; 4] = ["__futex_abstimed_wait", "futex_wait", "syscal
 const LOCK_PI: [u32; 2] = [6, 13];
 const OPERATIONS: u32 = 0x7f;
 
-/// What a wait is for. `user`: the functions of its stack, innermost first; of a wait that has not
-/// ended only the innermost one is known.
+/// The same: only threads of one process use the futex.
+const PRIVATE: u32 = 0x80;
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WaitEnd {
+    /// A thread was seen to wake others there.
+    Woken,
+    /// None was.
+    Otherwise,
+    /// It had not ended: of its stack only the innermost function is known.
+    Unfinished,
+}
+
+/// What a wait is for. `user`: the functions of its stack, innermost first.
 pub(super) fn of_wait<'a>(
     operation: u32,
-    unfinished: bool,
+    end: WaitEnd,
     user: impl Iterator<Item = &'a str> + Clone,
 ) -> LockKind {
     if LOCK_PI.contains(&(operation & OPERATIONS)) {
         return LockKind::Lock;
     }
-    if unfinished {
+    if end == WaitEnd::Unfinished {
         let is_lock = user.clone().any(|name| name.starts_with("__lll_lock_wait"));
         return if is_lock { LockKind::Lock } else { LockKind::Unknown };
     }
@@ -128,6 +141,8 @@ pub(super) fn of_wait<'a>(
         () => match of_futex(user.clone()) {
             State::Condition => LockKind::Condition,
             State::Child => LockKind::Join,
+            // The kernel itself says that a thread has ended, where others can hear it, too.
+            _ if end == WaitEnd::Otherwise && operation & PRIVATE == 0 => LockKind::Join,
             _ => LockKind::Lock,
         },
     }
@@ -138,7 +153,7 @@ mod tests {
     use super::*;
 
     fn of(user: &[&str]) -> LockKind {
-        of_wait(128, false, user.iter().copied())
+        of_wait(128, WaitEnd::Woken, user.iter().copied())
     }
 
     /// Checks stacks as they were recorded: locks of C, Rust, Java and PostgreSQL, and waits that
@@ -170,8 +185,16 @@ mod tests {
             of(&["__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"]),
             LockKind::Unknown
         );
-        assert_eq!(of_wait(128, true, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
-        assert_eq!(of_wait(128, true, ["__futex_abstimed_wait_common64"].into_iter()), LockKind::Unknown);
-        assert_eq!(of_wait(134, true, std::iter::empty()), LockKind::Lock);
+        assert_eq!(of_wait(128, WaitEnd::Unfinished, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
+        assert_eq!(
+            of_wait(128, WaitEnd::Unfinished, ["__futex_abstimed_wait_common64"].into_iter()),
+            LockKind::Unknown
+        );
+        // A C library without names of its inner functions: the end of a thread, and a lock.
+        let joins = |operation, end| of_wait(operation, end, ["main"].into_iter());
+        assert_eq!(joins(265, WaitEnd::Otherwise), LockKind::Join);
+        assert_eq!(joins(265, WaitEnd::Woken), LockKind::Lock);
+        assert_eq!(joins(128, WaitEnd::Otherwise), LockKind::Lock);
+        assert_eq!(of_wait(134, WaitEnd::Unfinished, std::iter::empty()), LockKind::Lock);
     }
 }

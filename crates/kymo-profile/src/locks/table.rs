@@ -1,5 +1,5 @@
 //! From waits, wake-ups and sums to a row for each lock.
-use super::kind::{LockKind, is_of_lock, of_wait};
+use super::kind::{LockKind, WaitEnd, is_of_lock, of_wait};
 use super::rows::{FutexKey, LockRows, SumRow, WaitRow};
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
@@ -220,12 +220,17 @@ impl LockTable<'_> {
 
     /// What each wait was for.
     fn kinds(&self) -> Vec<LockKind> {
-        let mut known: FxHashMap<(ChainId, u32, bool), LockKind> = FxHashMap::default();
+        let mut known: FxHashMap<(ChainId, u32, WaitEnd), LockKind> = FxHashMap::default();
         let kind = |row: &WaitRow| {
-            *known.entry((row.chain, row.operation, row.unfinished)).or_insert_with(|| {
+            let end = match row.waker {
+                _ if row.unfinished => WaitEnd::Unfinished,
+                0 => WaitEnd::Otherwise,
+                _ => WaitEnd::Woken,
+            };
+            *known.entry((row.chain, row.operation, end)).or_insert_with(|| {
                 let names =
                     self.user_frames(row.chain).filter_map(|id| self.functions.get(id).name.as_deref());
-                of_wait(row.operation, row.unfinished, names)
+                of_wait(row.operation, end, names)
             })
         };
         self.rows.waits.iter().map(kind).collect()

@@ -74,10 +74,10 @@ fn is_about(found: u64, measured: u64, what: &str) {
 }
 
 /// Checks a convoy at a lock: its name, how long threads waited for it, where, and who held it; the
-/// same where programs run at all system calls.
+/// same where programs run at tracepoints.
 #[test]
 fn convoy() {
-    for options in [&[][..], &["--at-all-calls"]] {
+    for options in [&[][..], &["--tracepoints"]] {
         let Some(found) = observe("locks::convoy", options, "convoy") else { return };
         assert_eq!(found.contended().len(), 1, "{:#}", found.locks);
         let lock = found.named("lock");

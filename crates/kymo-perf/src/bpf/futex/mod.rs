@@ -15,7 +15,8 @@
 //! ```
 //! A lock that is free is taken without a system call, so it costs nothing. The programs run at the
 //! kernel's function of this one call (`fentry`), where the kernel has that: other system calls
-//! cost nothing, either. Else they run at all system calls, and pass over the others.
+//! cost nothing, either. Else they run at its tracepoints, for which the kernel takes a longer way
+//! through every system call.
 //!
 //! # Invariants
 //! - **X1** The sums are exact, whatever becomes of the records: each ended wait is added once,
@@ -31,7 +32,7 @@
 //! which is not looked at. A futex that processes share is one entry by its address, whatever each
 //! process has mapped there. Calls of 32-bit programs are not seen, nor are `futex_waitv` and
 //! `futex_wait`, which C libraries do not use. Where threads can be preempted in the kernel, a
-//! program does not run while another thread of the same CPU is in it
+//! program does not run while another thread of the same CPU is in the same one
 //! ([`FutexTracer::missed`] counts that).
 mod programs;
 mod record;
@@ -40,7 +41,7 @@ mod tests;
 
 pub use record::{FutexKind, FutexRecord, FutexSums};
 
-use super::attach::{attach_raw_program, attach_typed_program};
+use super::attach::{attach_to_tracepoint, attach_typed_program};
 use super::available::{Unavailable, available};
 use super::error::{BpfError, version};
 use super::follow::{Follower, skipped};
@@ -56,7 +57,6 @@ use programs::{
 use record::BUCKETS;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -79,13 +79,13 @@ pub struct FutexOptions {
     /// Each CPU writes so many records a second at most, on average. Twice as many, if they are of
     /// waits of 10 ms and more.
     pub records_per_second: u32,
-    /// Do without the function's entry, as on kernels that do not have it.
-    pub at_all_calls: bool,
+    /// Use the tracepoints, as on kernels that attach no programs to functions.
+    pub tracepoints: bool,
 }
 
 impl Default for FutexOptions {
     fn default() -> FutexOptions {
-        FutexOptions { records_per_second: 1500, at_all_calls: false }
+        FutexOptions { records_per_second: 1500, tracepoints: false }
     }
 }
 
@@ -99,10 +99,10 @@ pub struct FutexTracer {
     futexes: WideMap,
     waiters: WideMap,
     _zeros: SizedMap,
-    _scratch: SizedMap,
+    _scratches: [SizedMap; 2],
     events: MapFd,
     counts: MapFd,
-    at_all_calls: bool,
+    uses_tracepoints: bool,
 }
 
 impl FutexTracer {
@@ -126,23 +126,24 @@ impl FutexTracer {
             WideMap::hash(1, WAITER_WORDS, WAITERS, name).map_err(refused("waiting threads", WAITERS))?;
         let sized = |kind, bytes| SizedMap::new(kind, (4, bytes), 1, name).map_err(refused("records", 1));
         let zeros = sized(SizedMapKind::Array, 8 * entry::WORDS)?;
-        let scratch = sized(SizedMapKind::PerCpuArray, programs::SCRATCH_BYTES)?;
+        let scratch = || sized(SizedMapKind::PerCpuArray, programs::SCRATCH_BYTES);
         let mut tracer = FutexTracer {
             links: Mutex::default(),
             programs: Vec::new(),
             futexes,
             waiters,
             _zeros: zeros,
-            _scratch: scratch,
+            _scratches: [scratch()?, scratch()?],
             events: sys::create_map(MapKind::Events, cpus, name).map_err(refused("events", cpus))?,
             counts: sys::create_map(MapKind::Array, 3, name).map_err(refused("counts", 3))?,
-            at_all_calls: false,
+            uses_tracepoints: false,
         };
         let maps = FutexMaps {
             futexes: tracer.futexes.number(),
             zeros: tracer._zeros.number(),
             waiters: tracer.waiters.number(),
-            scratch: tracer._scratch.number(),
+            scratch: tracer._scratches[0].number(),
+            wake_scratch: tracer._scratches[1].number(),
             events: tracer.events.number(),
             counts: tracer.counts.number(),
             followed: followed.map(|follower| (follower.followed_map(), follower.key())),
@@ -151,17 +152,17 @@ impl FutexTracer {
             interval_ns: (1_000_000_000 / options.records_per_second.max(1)) as i32,
             very_long_ns: VERY_LONG_NS,
         };
-        let function = if options.at_all_calls { None } else { function() };
+        let function = if options.tracepoints { None } else { function() };
         let attached = match function.map(|function| attach(maps, limits, FutexPoint::Function(function))) {
             Some(Ok(attached)) => attached,
             Some(Err(error)) => {
                 tracing::debug!(%error, "no programs at the function of futex calls");
-                tracer.at_all_calls = true;
-                attach(maps, limits, FutexPoint::Calls)?
+                tracer.uses_tracepoints = true;
+                attach(maps, limits, FutexPoint::Tracepoint)?
             }
             None => {
-                tracer.at_all_calls = true;
-                attach(maps, limits, FutexPoint::Calls)?
+                tracer.uses_tracepoints = true;
+                attach(maps, limits, FutexPoint::Tracepoint)?
             }
         };
         let (links, programs) = attached.into_iter().unzip();
@@ -169,10 +170,10 @@ impl FutexTracer {
         Ok(tracer)
     }
 
-    /// Whether the programs run at all system calls, because this kernel has no way to attach them
-    /// to one function: each call of any program takes a little longer.
-    pub fn at_all_calls(&self) -> bool {
-        self.at_all_calls
+    /// Whether the programs run at tracepoints, because this kernel attaches none to functions:
+    /// each system call of any program takes a little longer.
+    pub fn uses_tracepoints(&self) -> bool {
+        self.uses_tracepoints
     }
 
     /// Where a CPU's records go: an open `bpf-output` event of that CPU. It must stay open.
@@ -249,8 +250,8 @@ impl FutexTracer {
         (sums, waits, now)
     }
 
-    /// Waits that are not in the sums: too many futexes, or threads that waited, at the same time,
-    /// or the programs could not run.
+    /// So many waits at most are not in the sums: too many futexes, or threads that waited, at the
+    /// same time, or the programs could not run.
     pub fn missed(&self) -> u64 {
         let counted = [MISSED_FUTEXES, MISSED_WAITS].map(|at| sys::lookup(&self.counts, at).unwrap_or(0));
         let skipped = self.programs.iter().filter_map(|program| skipped(program.as_fd()));
@@ -270,17 +271,25 @@ fn function() -> Option<u32> {
 
 /// The links and the programs.
 fn attach(maps: FutexMaps, limits: Limits, point: FutexPoint) -> Result<Vec<(OwnedFd, OwnedFd)>, BpfError> {
-    // The end first: a wait is entered only if its end will be seen.
-    let exit =
-        ("kymo_futex_exit", programs::exit(maps, point, limits), c"sys_exit", ProgramKind::FunctionExit);
-    let enter = ("kymo_futex_call", programs::enter(maps, point), c"sys_enter", ProgramKind::FunctionEntry);
-    let attach = |(name, program, tracepoint, kind): (&'static str, Program, &CStr, ProgramKind)| {
-        if point == FutexPoint::Calls {
-            return attach_raw_program(name, tracepoint, &program, None);
+    let (entry, exit) = (ProgramKind::FunctionEntry, ProgramKind::FunctionExit);
+    // The ends first: a wait is entered only if its end will be seen.
+    let points = [
+        ("kymo_futex_wait", programs::waited(maps, point, limits), "sys_exit_futex", exit),
+        (
+            "kymo_futex_wake",
+            programs::woke(FutexMaps { scratch: maps.wake_scratch, ..maps }, point, limits),
+            "sys_exit_futex",
+            exit,
+        ),
+        ("kymo_futex_call", programs::enter(maps, point), "sys_enter_futex", entry),
+    ];
+    let attach = |(name, program, tracepoint, kind): (&'static str, Program, &str, ProgramKind)| {
+        if point == FutexPoint::Tracepoint {
+            return attach_to_tracepoint(name, ("syscalls", tracepoint), &program);
         }
         attach_typed_program(kind, name, FUNCTION, &program, None)
     };
-    [exit, enter].into_iter().map(attach).collect()
+    points.into_iter().map(attach).collect()
 }
 
 /// Keys and values of a map; each step is a system call. Keys that come and go meanwhile may or may

@@ -67,23 +67,11 @@ const ETIMEDOUT: i32 = -110;
 /// The ring is full.
 const ENOSPC: i32 = -28;
 
-/// The system call, where the program is asked at all of them.
-#[cfg(target_arch = "x86_64")]
-pub(super) const NUMBER: i32 = 202;
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) const NUMBER: i32 = 98;
-
 /// Where the caller's registers have the second and the first argument.
 #[cfg(target_arch = "x86_64")]
 const ARGUMENT_REGISTERS: [i32; 2] = [104, 112];
 #[cfg(not(target_arch = "x86_64"))]
 const ARGUMENT_REGISTERS: [i32; 2] = [8, 272];
-/// Where they have the number of the call, 32 bits.
-#[cfg(target_arch = "x86_64")]
-const NUMBER_REGISTER: i32 = 120;
-#[cfg(not(target_arch = "x86_64"))]
-const NUMBER_REGISTER: i32 = 280;
-
 /// On the stack of the programs.
 const TID: i16 = -8;
 const WHO: i16 = -12;
@@ -110,7 +98,9 @@ pub(super) struct FutexMaps {
     pub(super) zeros: i32,
     /// Thread id -> what it waits for.
     pub(super) waiters: i32,
+    /// The record that is prepared; each program has its own.
     pub(super) scratch: i32,
+    pub(super) wake_scratch: i32,
     /// The event of each CPU that takes the records.
     pub(super) events: i32,
     pub(super) counts: i32,
@@ -123,8 +113,8 @@ pub(super) struct FutexMaps {
 pub(super) enum FutexPoint {
     /// At the kernel's function of this call.
     Function(u32),
-    /// At all system calls.
-    Calls,
+    /// At the tracepoints of this call.
+    Tracepoint,
 }
 
 /// Which waits and wake-ups get records.
@@ -141,13 +131,6 @@ impl Assembler {
     /// registers of the caller; *TID, *PID, *ADDRESS and *OPERATION are set
     fn futex_call(&mut self, maps: FutexMaps, point: FutexPoint, end: Label) {
         self.mov(R6, R1);
-        self.load64(R7, R6, 0);
-        if point == FutexPoint::Calls {
-            self.store64_imm(FP, OPERATION, 0);
-            self.read_register(NUMBER_REGISTER, 4, OPERATION);
-            self.load64(R1, FP, OPERATION);
-            self.jump_unless(R1, NUMBER, end);
-        }
         self.call(BpfHelper::CurrentPidTgid);
         self.mov(R1, R0);
         self.truncate32(R1);
@@ -160,6 +143,15 @@ impl Assembler {
             self.load64(R0, R0, 0);
             self.jump_unless(R0, NOW as i32, end);
         }
+        match point {
+            FutexPoint::Function(_) => self.load64(R7, R6, 0),
+            FutexPoint::Tracepoint => {
+                self.call(BpfHelper::CurrentTaskTyped);
+                self.mov(R1, R0);
+                self.call(BpfHelper::TaskRegisters);
+                self.mov(R7, R0);
+            }
+        }
         for (register, to) in ARGUMENT_REGISTERS.into_iter().zip([OPERATION, ADDRESS]) {
             self.read_register(register, 8, to);
         }
@@ -167,6 +159,32 @@ impl Assembler {
         self.load64(R1, FP, OPERATION);
         self.truncate32(R1);
         self.store64(FP, OPERATION, R1);
+    }
+
+    /// *RESULT = R1 = what the call returns
+    fn futex_result(&mut self, point: FutexPoint) {
+        self.load64(R1, R6, if point == FutexPoint::Tracepoint { 16 } else { 8 });
+        // An int.
+        self.shift_left_imm(R1, 32);
+        self.shift_right_signed_imm(R1, 32);
+        self.store64(FP, RESULT, R1);
+    }
+
+    /// the end of the program
+    fn end_at(mut self, point: FutexPoint, end: Label) -> Program {
+        match point {
+            // Functions are not to be changed.
+            FutexPoint::Function(function) => {
+                self.place(end);
+                self.mov_imm(R0, 0);
+                self.exit();
+                Program { kernel_type: function, ..self.finish().into() }
+            }
+            FutexPoint::Tracepoint => {
+                self.show(end);
+                self.finish().into()
+            }
+        }
     }
 
     /// *to = the register of the caller at this offset; R7 = its registers
@@ -269,35 +287,20 @@ pub(super) fn enter(maps: FutexMaps, point: FutexPoint) -> Program {
     a.jump(end);
     a.place(missed);
     a.add_one(maps.counts, MISSED_FUTEXES, INDEX);
-    a.show(end);
-    Program { kernel_type: function(point), ..a.finish().into() }
+    a.end_at(point, end)
 }
 
-fn function(point: FutexPoint) -> u32 {
-    match point {
-        FutexPoint::Function(number) => number,
-        FutexPoint::Calls => 0,
-    }
-}
-
-/// Runs when `futex` returns: a wait has ended, or others were woken.
-pub(super) fn exit(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Program {
+/// Runs when `futex` returns from a wait.
+///
+/// Another program looks at wake-ups: a thread that is woken may come on the CPU while the one that
+/// woke it is in the program, which does not run twice at a time on a CPU.
+pub(super) fn waited(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Program {
     let mut a = Assembler::new();
-    let (waited, woke, unlocked, end) = (a.label(), a.label(), a.label(), a.label());
-    let (wake, write) = (a.label(), a.label());
+    let (waited, end) = (a.label(), a.label());
     a.futex_call(maps, point, end);
-    a.load64(R1, R6, 8);
-    // The result is an int.
-    a.shift_left_imm(R1, 32);
-    a.shift_right_signed_imm(R1, 32);
-    a.store64(FP, RESULT, R1);
-    let wakes = [WAKE, WAKE_BITSET, WAKE_OP, REQUEUE, COMPARE_REQUEUE, COMPARE_REQUEUE_PI];
-    let mut cases = waiting(waited).to_vec();
-    cases.extend(wakes.map(|operation| (operation, woke)));
-    cases.push((UNLOCK_PI, unlocked));
-    a.by_operation(&cases, end);
-
+    a.by_operation(&waiting(waited), end);
     a.place(waited);
+    a.futex_result(point);
     a.look_up(maps.waiters, TID, end); // began before the tracer did
     a.mov(R7, R0);
     a.futex_now();
@@ -313,16 +316,28 @@ pub(super) fn exit(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Progra
     a.mov(R9, R0);
     a.mov_imm(R1, -1);
     a.atomic_add64(R9, entry::WAITING, R1);
-    a.wait_ended(maps, limits, write, end);
+    a.wait_ended(maps, limits, end);
+    a.write_futex_record(maps, entry::UNTOLD_WAITS, end);
+    a.end_at(point, end)
+}
 
+/// Runs when `futex` returns and has woken others.
+pub(super) fn woke(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Program {
+    let mut a = Assembler::new();
+    let (woke, unlocked, wake, end) = (a.label(), a.label(), a.label(), a.label());
+    a.futex_call(maps, point, end);
+    let wakes = [WAKE, WAKE_BITSET, WAKE_OP, REQUEUE, COMPARE_REQUEUE, COMPARE_REQUEUE_PI];
+    let mut cases = wakes.map(|operation| (operation, woke)).to_vec();
+    cases.push((UNLOCK_PI, unlocked));
+    a.by_operation(&cases, end);
     a.place(unlocked);
     // Nothing but its success says that somebody was woken.
-    a.load64(R1, FP, RESULT);
+    a.futex_result(point);
     a.jump_unless(R1, 0, end);
     a.store64_imm(FP, COUNT, 1);
     a.jump(wake);
     a.place(woke);
-    a.load64(R1, FP, RESULT);
+    a.futex_result(point);
     a.mov_imm(R2, 0);
     a.jump_on(Compare::SignedLessEqual, R1, R2, end);
     a.store64(FP, COUNT, R1);
@@ -331,17 +346,14 @@ pub(super) fn exit(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Progra
     a.look_up(maps.futexes, KEY, end); // nobody was seen to wait there
     a.mov(R9, R0);
     a.woke_others(maps, limits, end);
-
-    a.place(write);
-    a.write_futex_record(maps, end);
-    a.show(end);
-    Program { kernel_type: function(point), ..a.finish().into() }
+    a.write_futex_record(maps, entry::UNTOLD_WAKES, end);
+    a.end_at(point, end)
 }
 
 impl Assembler {
-    /// Adds the wait of R8 ns that has ended to the entry at R9, and on to `write` with a record at
-    /// R7 and the entry at R9 if it is to be told.
-    fn wait_ended(&mut self, maps: FutexMaps, limits: Limits, write: Label, end: Label) {
+    /// Adds the wait of R8 ns that has ended to the entry at R9; goes on with a record at R7 if it
+    /// is to be told.
+    fn wait_ended(&mut self, maps: FutexMaps, limits: Limits, end: Label) {
         let in_time = self.label();
         self.load64(R1, FP, RESULT);
         self.jump_if(R1, EAGAIN, end);
@@ -367,7 +379,6 @@ impl Assembler {
         self.store64(R7, at::WAIT, R1);
         self.load64(R1, R9, entry::WAKER);
         self.store32(R7, at::WAKER, R1);
-        self.jump(write);
     }
 
     /// Adds *COUNT threads that were woken to the entry at R9; goes on with a record at R7 if that
@@ -419,10 +430,9 @@ impl Assembler {
         }
     }
 
-    /// Writes the record at R7 as a sample of the running thread; what it has told is told again by
-    /// the next one if there is no room.
-    fn write_futex_record(&mut self, maps: FutexMaps, end: Label) {
-        let (wake, counted) = (self.label(), self.label());
+    /// Writes the record at R7 as a sample of the running thread; what it has told is told again
+    /// by the next one if there is no room. `untold`: the word of the entry at R9 that counts it.
+    fn write_futex_record(&mut self, maps: FutexMaps, untold: i16, end: Label) {
         self.mov(R1, R6);
         self.load_map(R2, maps.events);
         self.mov_imm64(R3, THIS_CPU);
@@ -430,19 +440,13 @@ impl Assembler {
         self.mov_imm(R5, RECORD_BYTES as i32);
         self.call(BpfHelper::EventOutput);
         self.jump_if(R0, 0, end);
-        self.mov(R8, R0);
-        self.load32(R2, R7, at::KIND);
         self.load64(R1, R7, at::COUNT);
-        self.jump_unless(R2, FutexKind::Wait as i32, wake);
-        self.atomic_add64(R9, entry::UNTOLD_WAITS, R1);
+        self.atomic_add64(R9, untold, R1);
+        // 0 of wake-ups.
         self.load64(R1, R7, at::TOLD);
         self.atomic_add64(R9, entry::UNTOLD_NS, R1);
-        self.jump(counted);
-        self.place(wake);
-        self.atomic_add64(R9, entry::UNTOLD_WAKES, R1);
-        self.place(counted);
         // Else the event is not on: the recording begins or ends.
-        self.jump_unless(R8, ENOSPC, end);
+        self.jump_unless(R0, ENOSPC, end);
         self.add_one(maps.counts, LOST, INDEX);
     }
 }

@@ -5,8 +5,8 @@ use crate::bpf::follow::{Follow, FollowOptions};
 use kymo_testing::skip;
 use std::time::{Duration, Instant};
 
-fn tracer(test: &str, follower: Option<&Follower>, at_all_calls: bool) -> Option<FutexTracer> {
-    match FutexTracer::start(follower, &FutexOptions { at_all_calls, ..FutexOptions::default() }) {
+fn tracer(test: &str, follower: Option<&Follower>, tracepoints: bool) -> Option<FutexTracer> {
+    match FutexTracer::start(follower, &FutexOptions { tracepoints, ..FutexOptions::default() }) {
         Ok(tracer) => Some(tracer),
         Err(error @ BpfError::Load { .. }) => panic!("{error:?}"),
         Err(error) => {
@@ -16,12 +16,12 @@ fn tracer(test: &str, follower: Option<&Follower>, at_all_calls: bool) -> Option
     }
 }
 
-/// Checks that the kernel accepts the programs, at the function and at all system calls.
+/// Checks that the kernel accepts the programs, at the function and at the tracepoints.
 #[test]
 fn programs_load() {
-    for at_all_calls in [false, true] {
-        let Some(tracer) = tracer("bpf::futex::programs_load", None, at_all_calls) else { return };
-        assert!(!at_all_calls || tracer.at_all_calls());
+    for tracepoints in [false, true] {
+        let Some(tracer) = tracer("bpf::futex::programs_load", None, tracepoints) else { return };
+        assert!(!tracepoints || tracer.uses_tracepoints());
     }
 }
 
@@ -29,14 +29,14 @@ fn programs_load() {
 /// were ended, with both ways to attach.
 #[test]
 fn waits_are_added_up() {
-    for at_all_calls in [false, true] {
+    for tracepoints in [false, true] {
         let own = [std::process::id() as i32];
         let follower = Follower::start_with(Follow::Processes(&own), &FollowOptions::default());
         let follower = match follower {
             Ok(follower) => follower,
             Err(error) => return skip("bpf::futex::waits_are_added_up", error.to_string()),
         };
-        let Some(tracer) = tracer("bpf::futex::waits_are_added_up", Some(&follower), at_all_calls) else {
+        let Some(tracer) = tracer("bpf::futex::waits_are_added_up", Some(&follower), tracepoints) else {
             return;
         };
         // The standard library's lock is a futex at its address.

@@ -60,9 +60,9 @@ pub(crate) struct LocksArgs {
     /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
     ring_pages: Option<usize>,
-    /// Attach to all system calls, as on kernels that cannot attach to one
+    /// Attach to tracepoints, as on kernels that attach nothing to functions
     #[arg(long, hide = true)]
-    at_all_calls: bool,
+    tracepoints: bool,
     #[command(flatten)]
     symbols: SymbolArgs,
     /// Say only what is wrong

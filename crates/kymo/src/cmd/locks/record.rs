@@ -107,7 +107,7 @@ fn options(args: &LocksArgs, output: Output) -> Options {
         ..TargetSpec::default()
     };
     Options {
-        locks: Some(FutexOptions { records_per_second: args.stacks, at_all_calls: args.at_all_calls }),
+        locks: Some(FutexOptions { records_per_second: args.stacks, tracepoints: args.tracepoints }),
         ring_pages: args.ring_pages,
         python: false,
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),

@@ -1,0 +1,49 @@
+"""What it costs to know which locks are contended.
+
+`workloads/locks.c` measures itself, in turns bare, bare again, under `kymo locks`, and under it where the kernel attaches programs to
+tracepoints only (`--tracepoints`):
+
+    pair       a lock that is free is taken and given back
+    call       a system call that has nothing to do with locks
+    contended  two threads on one CPU that wait for each other at a lock
+
+The ratio is that to the bare program, with a 95 % bootstrap interval; that of bare again is the noise.
+"""
+
+import re
+
+from versus.runner import alternate, output, ratio_interval, spread, table
+
+HELP = "what it costs to know which locks are contended"
+
+TURNS = {"pair": 50_000_000, "call": 5_000_000, "contended": 100_000}
+
+
+def add_arguments(parser):
+    parser.add_argument("--only", choices=tuple(TURNS), help="one of them")
+
+
+def run(bench, args):
+    program = bench.compile("bench/workloads/locks.c", "-pthread")
+    locks = [bench.kymo, "locks", "-q", "-o", bench.scratch / "locks.data"]
+    before = {"bare": [], "bare again": [], "kymo locks": [*locks, "--"], "at tracepoints": [*locks, "--tracepoints", "--"]}
+    result = {}
+    for mode, turns in TURNS.items():
+        if args.only in (None, mode):
+            result[mode] = compare(bench, args, before, [program, mode, str(turns)])
+    return result
+
+
+def compare(bench, args, before, program):
+    def measure(words):
+        return float(re.search(r"^([0-9.]+) ns$", output([*words, *program], cwd=bench.scratch), re.MULTILINE)[1])
+
+    competitors = {who: lambda words=words: measure(words) for who, words in before.items()}
+    runs = alternate(competitors, args.rounds or 15, say=bench.say)
+    result, rows = {}, []
+    for who, of in runs.items():
+        ratio = ratio_interval(of, runs["bare"])
+        result[who] = {"ns": spread(of), "to_bare": ratio}
+        rows.append([who, *(f"{spread(of)[key]:.2f}" for key in ("median", "min", "max")), f"{ratio[0]:.3f}", f"{ratio[1]:.3f} .. {ratio[2]:.3f}"])
+    table([f"{program[1]}: ns", "median", "min", "max", "to bare", "95 % interval"], rows)
+    return result
