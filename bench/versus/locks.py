@@ -1,10 +1,10 @@
 """What it costs to know which locks are contended.
 
-`workloads/locks.c` measures itself, in turns bare, bare again, under `kymo locks`, and under it where the kernel attaches programs to
+`workloads/locks.c` measures itself, in turns bare, bare again, under `kymo locks`, without its stacks, and under it where the kernel attaches programs to
 tracepoints only (`--tracepoints`):
 
-    pair       a lock that is free is taken and given back
-    call       a system call that has nothing to do with locks
+    pair       a lock that is free is taken and given back; the fastest of 200 parts of a run
+    call       a system call that has nothing to do with locks; the same
     contended  two threads on one CPU that wait for each other at a lock
 
 The ratio is that to the bare program, with a 95 % bootstrap interval; that of bare again is the noise.
@@ -26,7 +26,7 @@ def add_arguments(parser):
 def run(bench, args):
     program = bench.compile("bench/workloads/locks.c", "-pthread")
     locks = [bench.kymo, "locks", "-q", "-o", bench.scratch / "locks.data"]
-    before = {"bare": [], "bare again": [], "kymo locks": [*locks, "--"], "at tracepoints": [*locks, "--tracepoints", "--"]}
+    before = {"bare": [], "bare again": [], "kymo locks": [*locks, "--"], "without stacks": [*locks, "--stacks", "1", "--"], "at tracepoints": [*locks, "--tracepoints", "--"]}
     result = {}
     for mode, turns in TURNS.items():
         if args.only in (None, mode):
