@@ -27,7 +27,10 @@ const INSTEAD: [(&str, &str); 16] = [
         "kwork",
         "`kymo record -e 'irq:*' -e 'workqueue:*'` and `kymo script` have the events; `perf kwork` reads the recording",
     ),
-    ("lock", "`kymo record -e lock:contention_begin -g` shows who waits; `perf lock` reads the recording"),
+    (
+        "lock",
+        "`kymo locks` shows the contended locks of programs; `kymo record -e lock:contention_begin -g` those of the kernel, and `perf lock` reads the recording",
+    ),
     (
         "mem",
         "`kymo watch` shows who reads and writes a variable; use `perf mem` where the hardware samples memory",
