@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A newcomer's hour on ten programs that nobody here wrote: `make newcomer`.
+"""A newcomer's hour on programs that nobody here wrote: `make newcomer`.
 
-    python3 -m ci.newcomer                # all ten; takes two or three minutes
+    python3 -m ci.newcomer                # all; takes three or four minutes
     python3 -m ci.newcomer nginx crash    # these only
     python3 -m ci.newcomer --list         # their names
 
@@ -17,15 +17,15 @@ import pathlib
 import sys
 import tempfile
 
-from . import commands, servers
+from . import commands, servers, waiting
 from .visit import Failed, Kymo, Missing
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-PROGRAMS = servers.PROGRAMS | commands.PROGRAMS
+PROGRAMS = servers.PROGRAMS | commands.PROGRAMS | waiting.PROGRAMS
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Run a newcomer's commands on ten programs.")
+    parser = argparse.ArgumentParser(description="Run a newcomer's commands on real programs.")
     parser.add_argument("only", nargs="*", choices=[[], *PROGRAMS], help="visit only these")
     parser.add_argument("--list", action="store_true", help="print the programs' names")
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))

@@ -1,8 +1,8 @@
 //! Existing processes, mappings and the kernel, enumerated after the events are enabled.
 use crate::background::BackgroundTask;
+use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::synth::{self, TaskSynthesis};
-use crate::targets::TargetKind;
 use kymo_data::Attr;
 use kymo_perf::proc::{self, KernelModule, KernelText};
 use std::collections::HashSet;
@@ -18,6 +18,7 @@ pub(crate) fn read_kernel() -> KernelThread {
 /// Makes up records for what is there already.
 pub(crate) struct Existing<'a> {
     pub(crate) plan: &'a RecordingPlan,
+    pub(crate) observer: &'a Observer,
     pub(crate) attr: Attr,
     pub(crate) kernel: KernelThread,
     /// The name of the command's process, as it is before its exec.
@@ -38,18 +39,7 @@ pub(crate) struct Listed {
 impl Existing<'_> {
     pub(crate) fn run(self) -> Listed {
         let options = &self.plan.options;
-        let observed = &self.plan.observed;
-        let pids = match observed.kind {
-            TargetKind::Cpus => proc::processes().unwrap_or_default(),
-            TargetKind::Command => Vec::new(),
-            TargetKind::Tasks => {
-                let threads = options.targets.tids.iter().filter_map(|&tid| proc::process_of(tid));
-                let mut pids: Vec<i32> = observed.processes.iter().copied().chain(threads).collect();
-                pids.sort_unstable();
-                pids.dedup();
-                pids
-            }
-        };
+        let pids = self.observer.processes(self.plan);
         // Processes first, because they may end; the kernel stays.
         let wanted = TaskSynthesis {
             mappings: options.synthesis.mappings,

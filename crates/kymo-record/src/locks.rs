@@ -13,7 +13,7 @@ use kymo_perf::bpf::{BpfError, Follower, FutexKind, FutexOptions, FutexRecord, F
 use kymo_perf::proc;
 
 use crate::options::RecordingClock;
-use crate::targets::{Observed, TargetKind};
+
 use crate::user_rings::UserEvent;
 use crate::waits::{Completion, OwnSample, recording_time, specs_of};
 
@@ -88,14 +88,10 @@ impl Locks {
         Ok(Locks { tracer: FutexTracer::start(followed, options)?, event })
     }
 
-    /// Enters the threads that wait already. To be called when the events take records. `all`: of
-    /// the whole machine.
-    pub(crate) fn enter_existing(&self, observed: &Observed, all: bool) {
-        if observed.kind == TargetKind::Command {
-            return;
-        }
-        let processes = if all { proc::processes().unwrap_or_default() } else { observed.processes.clone() };
-        for pid in processes {
+    /// Enters the threads of these processes that wait already. To be called when the events take
+    /// records.
+    pub(crate) fn enter_existing(&self, processes: &[i32]) {
+        for &pid in processes {
             for tid in proc::tasks(pid).unwrap_or_default() {
                 let Some(call) = proc::waiting_call(pid, tid) else { continue };
                 let [address, operation] = call.arguments;

@@ -6,10 +6,12 @@ use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::python::Interpreters;
 use crate::scope::Scope;
+use crate::targets::{self, TargetKind};
 use crate::waits::Waits;
 use kymo_perf::bpf::{BpfError, Follow, FollowOptions, FollowedBitmap, Follower, PythonWalker};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
+use kymo_perf::proc;
 use kymo_perf::sys::Kernel;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -80,8 +82,12 @@ impl Observer {
                 };
                 let python = observer.python.as_ref().map(|python| python.walker.maps());
                 let options = FollowOptions { python, ..FollowOptions::default() };
-                let follower = Follower::start_with(who, &options);
-                observer.follower = Some(follower.map_err(|error| error.to_string())?);
+                let by_process = matches!(who, Follow::Processes(_));
+                let mut follower = Follower::start_with(who, &options).map_err(|error| error.to_string())?;
+                if by_process {
+                    follow_new(&mut follower, plan).map_err(|error| error.to_string())?;
+                }
+                observer.follower = Some(follower);
             }
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
@@ -177,6 +183,26 @@ impl Observer {
         Ok(())
     }
 
+    /// The processes that are observed now and exist already, without the command's. What the
+    /// targets have forked since they were listed is among them: of no such fork is there a record
+    /// until tracking is enabled.
+    pub(crate) fn processes(&self, plan: &RecordingPlan) -> Vec<i32> {
+        let (observed, spec) = (&plan.observed, &plan.options.targets);
+        let mut pids = match observed.kind {
+            TargetKind::Cpus => return proc::processes().unwrap_or_default(),
+            TargetKind::Command => return Vec::new(),
+            TargetKind::Tasks => targets::tasks_again(observed, spec).1,
+        };
+        pids.extend(spec.tids.iter().filter_map(|&tid| proc::process_of(tid)));
+        if let Some(follower) = self.follower.as_ref().filter(|_| spec.tids.is_empty()) {
+            let followed = follower.followed().unwrap_or_default();
+            pids.extend(followed.into_iter().filter_map(|(id, _)| i32::try_from(id).ok()));
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
     /// The processes whose records are wanted; `None` if all are, or the kernel cannot tell.
     pub(crate) fn ever_followed(&self) -> Option<FollowedBitmap> {
         self.follower.as_ref().and_then(Follower::ever)
@@ -192,6 +218,26 @@ impl Observer {
         self.cgroup.or(self.pen).and_then(|cgroup| cgroup.remove().err()).map(|error| error.to_string())
     }
 }
+
+/// Follows what the targets have forked since they were listed: what they fork from now on is
+/// followed by whom they are.
+fn follow_new(follower: &mut Follower, plan: &mut RecordingPlan) -> Result<(), BpfError> {
+    // A new one may fork, too, until it is followed itself.
+    for _ in 0..FORK_ROUNDS {
+        let (tasks, processes) = targets::tasks_again(&plan.observed, &plan.options.targets);
+        let known = |pid: &&i32| plan.observed.processes.contains(pid);
+        let new: Vec<i32> = processes.iter().filter(|pid| !known(pid)).copied().collect();
+        if new.is_empty() {
+            break;
+        }
+        follower.add(Follow::Processes(&new))?;
+        (plan.observed.tasks, plan.observed.processes) = (tasks, processes);
+    }
+    Ok(())
+}
+
+/// How often new processes are looked for before the recording begins without the newest.
+const FORK_ROUNDS: usize = 8;
 
 /// A cgroup for these tasks, only to hold them.
 fn pen(tasks: &[i32]) -> Result<OwnCgroup, CgroupError> {

@@ -193,7 +193,7 @@ impl<'a> Pipeline<'a> {
         let attr = opened.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
         let command = command.filter(|_| plan.observe_command);
         let command = command.map(|pid| synth::name_only(&attr, pid)).unwrap_or_default();
-        let existing = Existing { plan, attr, kernel, command };
+        let existing = Existing { plan, observer: &opened.observer, attr, kernel, command };
         Ok(Pipeline {
             base,
             drains,
@@ -259,10 +259,10 @@ impl<'a> Pipeline<'a> {
             };
             if let Some(waits) = &base.opened.observer.waits {
                 let by_thread = !plan.options.targets.tids.is_empty();
-                waits.enter_existing(&plan.observed, plan.system(), by_thread);
+                waits.enter_existing(&plan.observed, &base.opened.observer.processes(plan), by_thread);
             }
             if let Some(locks) = &base.opened.observer.locks {
-                locks.enter_existing(&plan.observed, plan.system());
+                locks.enter_existing(&base.opened.observer.processes(plan));
             }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));

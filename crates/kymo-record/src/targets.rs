@@ -125,6 +125,8 @@ pub(crate) fn tasks_again(observed: &Observed, spec: &TargetSpec) -> (Vec<i32>, 
     let mut processes = observed.processes.clone();
     if spec.children {
         processes.extend(proc::descendants(&processes));
+        processes.sort_unstable();
+        processes.dedup();
     }
     let threads = processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default());
     let mut tasks: Vec<i32> = threads.chain(spec.tids.iter().copied()).collect();

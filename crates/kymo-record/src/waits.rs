@@ -76,9 +76,9 @@ impl Waits {
         Ok(Waits { tracer: WaitTracer::start(followed, options)?, event })
     }
 
-    /// Enters the threads that are there already. To be called when the events take records.
-    /// `all`: of the whole machine; `by_thread`: only the threads that are named.
-    pub(crate) fn enter_existing(&self, observed: &Observed, all: bool, by_thread: bool) {
+    /// Enters the threads that are there already, those of these processes or the command's. To be
+    /// called when the events take records. `by_thread`: only the threads that are named.
+    pub(crate) fn enter_existing(&self, observed: &Observed, processes: &[i32], by_thread: bool) {
         if observed.kind == TargetKind::Command {
             observed.tasks.iter().for_each(|&pid| _ = self.tracer.enter(pid, pid, ThreadState::Held));
             return;
@@ -89,8 +89,7 @@ impl Waits {
             }
             return;
         }
-        let processes = if all { proc::processes().unwrap_or_default() } else { observed.processes.clone() };
-        for pid in processes {
+        for &pid in processes {
             proc::tasks(pid).unwrap_or_default().into_iter().for_each(|tid| self.enter(pid, tid));
         }
     }

@@ -189,7 +189,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`BpfError::Enter`].
-    pub(crate) fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
+    pub fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
         let entered = match who {
             Follow::Command(pid) => self.enter(&[pid], FROM_EXEC),
             Follow::Threads { ids, .. } | Follow::Processes(ids) => self.enter(ids, NOW),

@@ -115,3 +115,27 @@ fn names() {
         kymo().run([verb, &["-p", "kymo-nosuch"]].concat()).ends(129).says("there is no process kymo-nosuch");
     }
 }
+
+/// Regression: of processes that were forked while a recording began, after the processes were
+/// listed and before forks were recorded, neither names nor mappings were known, or no samples.
+#[test]
+fn forked_while_a_recording_begins() {
+    const TEST: &str = "kin::forked_while_a_recording_begins";
+    let Some(()) = require(TEST, &[Need::Root]) else { return };
+    let file = fresh_folder("kin-forks").join("perf.data");
+    // One after the other, for as long as it lives; each counts for a moment, in the same program.
+    let script = "while :; do (i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done) & sleep 0.004; done";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let parent = Parent(command.process_group(0).spawn().expect("sh starts"));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let pid = parent.0.id().to_string();
+    let options = ["record", "-e", "cpu-clock:u", "-o", text(&file), "-p", &pid, "--", "sleep", "0.7"];
+    kymo().run(options).ends(0);
+    drop(parent);
+    let printed = kymo().succeed(["script", "-F", "comm,pid", "-i", text(&file)]).stdout;
+    let samples: Vec<&str> = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let nameless: Vec<&&str> = samples.iter().filter(|line| line.starts_with(':')).collect();
+    assert!(samples.len() > 10, "few samples: {printed}");
+    assert!(nameless.is_empty(), "of {} samples without a name: {nameless:?}", samples.len());
+}

@@ -57,6 +57,7 @@ use programs::{
 use record::BUCKETS;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
