@@ -43,7 +43,6 @@ http.createServer((request, reply) => {
 
 
 def waits(kymo):
-    import shutil as sh; sh.copy(kymo.folder / "perf.data", "/tmp/visit.data")
     """`kymo report --wall`: what all threads did, without remainder."""
     said = kymo.run("report", "--wall", "--top", "5", lines=30)
     check(said.code == 0, f"kymo report --wall ended with {said.code}")

@@ -259,6 +259,7 @@ impl<'a> Pipeline<'a> {
             };
             if let Some(waits) = &base.opened.observer.waits {
                 let by_thread = !plan.options.targets.tids.is_empty();
+                waits.begin();
                 waits.enter_existing(&plan.observed, &base.opened.observer.processes(plan), by_thread);
             }
             if let Some(locks) = &base.opened.observer.locks {

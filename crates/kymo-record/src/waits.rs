@@ -76,8 +76,14 @@ impl Waits {
         Ok(Waits { tracer: WaitTracer::start(followed, options)?, event })
     }
 
-    /// Enters the threads that are there already, those of these processes or the command's. To be
-    /// called when the events take records. `by_thread`: only the threads that are named.
+    /// Time counts from now on. To be called when the events take records, before the threads that
+    /// exist are listed: whoever is made from now on is entered by its maker.
+    pub(crate) fn begin(&self) {
+        self.tracer.begin();
+    }
+
+    /// Enters the threads that are there already, those of these processes or the command's.
+    /// `by_thread`: only the threads that are named.
     pub(crate) fn enter_existing(&self, observed: &Observed, processes: &[i32], by_thread: bool) {
         if observed.kind == TargetKind::Command {
             observed.tasks.iter().for_each(|&pid| _ = self.tracer.enter(pid, pid, ThreadState::Held));

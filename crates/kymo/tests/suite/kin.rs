@@ -132,7 +132,18 @@ fn forked_while_a_recording_begins() {
     let pid = parent.0.id().to_string();
     let options = ["record", "-e", "cpu-clock:u", "-o", text(&file), "-p", &pid, "--", "sleep", "0.7"];
     kymo().run(options).ends(0);
+    let wall = fresh_folder("kin-forks-wall").join("wall.data");
+    let options =
+        ["record", "--wall", "-e", "cpu-clock", "-o", text(&wall), "-p", &pid, "--", "sleep", "0.7"];
+    kymo().run(options).ends(0);
     drop(parent);
+    // Nobody has waited for longer than the parent, which was there from the beginning to the end.
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&wall)]).json();
+    let total = |thread: &serde_json::Value| thread["total_ns"].as_u64().expect("a number");
+    let threads = report["threads"].as_array().expect("a list");
+    let first = threads.iter().find(|thread| thread["tid"].to_string() == pid).map(total);
+    let most = threads.iter().map(total).max();
+    assert!(most <= first.map(|ns| ns + 20_000_000), "{most:?} ns, of its parent {first:?} ns");
     let printed = kymo().succeed(["script", "-F", "comm,pid", "-i", text(&file)]).stdout;
     let samples: Vec<&str> = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let nameless: Vec<&&str> = samples.iter().filter(|line| line.starts_with(':')).collect();

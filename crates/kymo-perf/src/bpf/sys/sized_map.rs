@@ -4,12 +4,11 @@
 //! As in the parent module: what the kernel reads or writes by address is a slice whose length was
 //! held against the map's sizes.
 use super::{
-    CreateAttr, ElementAttr, MAP_CREATE, MAP_UPDATE_ELEM, NO_PREALLOC, TYPE_ARRAY, TYPE_HASH, bpf, bpf_open,
+    CreateAttr, ElementAttr, MAP_CREATE, MAP_DELETE_ELEM, MAP_UPDATE_ELEM, NO_PREALLOC, TYPE_ARRAY,
+    TYPE_HASH, bpf, bpf_open,
 };
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-
-const MAP_DELETE_ELEM: libc::c_long = 3;
 
 /// What a map does with its keys, by the number of the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

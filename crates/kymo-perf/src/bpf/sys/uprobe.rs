@@ -5,8 +5,8 @@
 //! checks its buffers against them.
 use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
 use super::{
-    MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, MAPPABLE, NO_PREALLOC, TYPE_ARRAY,
-    TYPE_HASH,
+    MAP_CREATE, MAP_DELETE_ELEM, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, MAPPABLE, NO_PREALLOC,
+    TYPE_ARRAY, TYPE_HASH,
 };
 use crate::sys::{attr_zeroed, bindings, in_vfork_child};
 use perf_event_open_sys::ioctls;
@@ -121,6 +121,18 @@ impl WideMap {
         };
         // SAFETY: key and value are as long as the map's: checked above.
         unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+    }
+
+    /// Removes a key of a hash; ENOENT if it is not there.
+    pub(in crate::bpf) fn remove(&self, key: &[u64]) -> io::Result<()> {
+        assert!(self.key_words > 0 && key.len() == self.key_words, "a key of the map's size");
+        let mut attr = ElementAttr {
+            map: self.number() as u32,
+            key: key.as_ptr().expose_provenance() as u64,
+            ..ElementAttr::default()
+        };
+        // SAFETY: the key is as long as the map's: checked above; nothing else is read or written.
+        unsafe { bpf(MAP_DELETE_ELEM, &mut attr) }.map(drop)
     }
 
     /// The key behind `key` in a hash's own order; ENOENT at the end.

@@ -217,6 +217,22 @@ impl WaitTracer {
         sys::update(&self.events, cpu, event.as_raw_fd() as u64)
     }
 
+    /// Time counts from now on: threads that were made since the start are forgotten, and records
+    /// that nobody could take yet were not lost. To be called when the events take records, before
+    /// [`enter`](Self::enter).
+    pub fn begin(&self) {
+        let mut keys: Vec<u64> = Vec::new();
+        for _ in 0..THREADS {
+            let Ok(next) = self.threads.next_key(keys.last().map(std::slice::from_ref)) else { break };
+            keys.extend(next.first());
+        }
+        // One that has ended meanwhile is not there any more.
+        keys.iter().for_each(|key| _ = self.threads.remove(std::slice::from_ref(key)));
+        if let Err(error) = sys::update(&self.counts, LOST, 0) {
+            tracing::debug!(%error, "records before the recording count as lost");
+        }
+    }
+
     /// Enters a thread that exists already; its time counts from now on. `false`: it is known
     /// already, or there is no place for it.
     pub fn enter(&self, pid: i32, tid: i32, state: ThreadState) -> bool {
