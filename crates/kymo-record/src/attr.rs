@@ -182,8 +182,8 @@ pub(crate) fn python(options: &Options, common: &Common) -> Request {
     Request::new("python", written_by_programs(options, common))
 }
 
-/// The most that is copied of a stack for a wait. The ring has room for all of it in each sample, so
-/// more would wake the drains more often, among threads that wake each other.
+/// The most that is copied of a stack for a wait. The ring has room for all of it in each sample,
+/// so more would wake the drains more often, among threads that wake each other.
 const WAIT_STACK_BYTES: u32 = 16 << 10;
 
 /// An event that takes what is told of waits, with the stack of the thread that waited or of the

@@ -1,8 +1,8 @@
-//! Numbers of functions and tracepoints in the kernel's own type information (BTF), which the kernel
-//! wants when it loads a program for one of them.
+//! Numbers of functions and tracepoints in the kernel's own type information (BTF), which the
+//! kernel wants when it loads a program for one of them.
 //!
-//! A program at a *typed* tracepoint reads the members of a task by plain loads, which cannot fault;
-//! one at a raw tracepoint has an address only, and copies each member by a helper.
+//! A program at a *typed* tracepoint reads the members of a task by plain loads, which cannot
+//! fault; one at a raw tracepoint has an address only, and copies each member by a helper.
 //!
 //! The file has about 5 MB, which are searched in some milliseconds. It is the kernel's own, but it
 //! is read as any other: every length is checked, and a damaged one has nothing. The layout:
@@ -29,8 +29,8 @@ impl KernelBtf {
         Some(KernelBtf(bytes))
     }
 
-    /// The number of a tracepoint's type. `None`: there is no such tracepoint, or the bytes are none
-    /// that we know.
+    /// The number of a tracepoint's type. `None`: there is no such tracepoint, or the bytes are
+    /// none that we know.
     pub(super) fn tracepoint(&self, point: &CStr) -> Option<u32> {
         self.find(TYPEDEF, &[b"\0btf_trace_", point.to_bytes_with_nul()].concat())
     }

@@ -173,8 +173,8 @@ impl Assembler {
         self.jump_unless(R0, 0, unread);
     }
 
-    /// dst = a member of the struct at `from`, whose type the kernel knows; `bytes`: as described in
-    /// [`super::types`], which the kernel changes to what the member has there
+    /// dst = a member of the struct at `from`, whose type the kernel knows; `bytes`: as described
+    /// in [`super::types`], which the kernel changes to what the member has there
     pub(super) fn load_member(
         &mut self,
         (dst, from): (Reg, Reg),

@@ -68,8 +68,8 @@ impl Library {
             file.write_all(&self.0)?;
             // Programs of other users open it.
             fchmod(&file, Mode::from_raw_mode(0o555))?;
-            // Nobody has mapped it yet, so no future writes are no writes. F_SEAL_WRITE would fail with
-            // EBUSY while the kernel happens to move one of its pages (memfd_wait_for_pins).
+            // Nobody has mapped it yet, so no future writes are no writes. F_SEAL_WRITE would fail
+            // with EBUSY while the kernel happens to move one of its pages (memfd_wait_for_pins).
             let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             fcntl_add_seals(&file, seals)?;
             Ok(file.into())

@@ -129,7 +129,7 @@ fn forked_while_a_recording_begins() {
     command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let parent = Parent(command.process_group(0).spawn().expect("sh starts"));
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let pid = parent.0.id().to_string();
+    let (parent_tid, pid) = (parent.0.id(), parent.0.id().to_string());
     let options = ["record", "-e", "cpu-clock:u", "-o", text(&file), "-p", &pid, "--", "sleep", "0.7"];
     kymo().run(options).ends(0);
     let wall = fresh_folder("kin-forks-wall").join("wall.data");
@@ -141,7 +141,7 @@ fn forked_while_a_recording_begins() {
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&wall)]).json();
     let total = |thread: &serde_json::Value| thread["total_ns"].as_u64().expect("a number");
     let threads = report["threads"].as_array().expect("a list");
-    let first = threads.iter().find(|thread| thread["tid"].to_string() == pid).map(total);
+    let first = threads.iter().find(|thread| thread["tid"] == parent_tid).map(total);
     let most = threads.iter().map(total).max();
     assert!(most <= first.map(|ns| ns + 20_000_000), "{most:?} ns, of its parent {first:?} ns");
     let printed = kymo().succeed(["script", "-F", "comm,pid", "-i", text(&file)]).stdout;
