@@ -66,8 +66,8 @@ use std::sync::{Mutex, PoisonError};
 const FUTEXES: u32 = 1 << 14;
 /// Threads that wait at the same time.
 const WAITERS: u32 = 1 << 17;
-/// Such waits are written before others.
-const VERY_LONG_NS: u64 = 10_000_000;
+/// Waits without a record that get one together when records become many.
+const TOGETHER_NS: u64 = 1_000_000;
 /// The function of the system call.
 #[cfg(target_arch = "x86_64")]
 const FUNCTION: &CStr = c"__x64_sys_futex";
@@ -86,7 +86,7 @@ pub struct FutexOptions {
 
 impl Default for FutexOptions {
     fn default() -> FutexOptions {
-        FutexOptions { records_per_second: 1500, tracepoints: false }
+        FutexOptions { records_per_second: 250, tracepoints: false }
     }
 }
 
@@ -151,7 +151,7 @@ impl FutexTracer {
         };
         let limits = Limits {
             interval_ns: (1_000_000_000 / options.records_per_second.max(1)) as i32,
-            very_long_ns: VERY_LONG_NS,
+            together_ns: TOGETHER_NS,
         };
         let function = if options.tracepoints { None } else { function() };
         let attached = match function.map(|function| attach(maps, limits, FutexPoint::Function(function))) {

@@ -1,6 +1,6 @@
 //! The BPF programs at calls of `futex`. Each is written here as it runs.
 use super::record::{BUCKETS, FutexKind, RECORD_BYTES, at};
-use crate::bpf::budget::Budget;
+use crate::bpf::budget::{Budget, Threshold};
 use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use crate::bpf::latency::LatencyAt;
 use crate::bpf::program::{FollowKey, NOW, Program, THIS_CPU};
@@ -25,7 +25,9 @@ pub(super) mod entry {
     /// The last thread that woke another.
     pub(in super::super) const WAKER: i16 = 80;
     pub(in super::super) const OPERATION: i16 = 88;
-    pub(in super::super) const FIRST_BUCKET: i16 = 96;
+    /// So much without a record is told by one, ns; 0: there is no such threshold.
+    pub(in super::super) const THRESHOLD: i16 = 96;
+    pub(in super::super) const FIRST_BUCKET: i16 = 104;
     pub(in super::super) const WORDS: usize = FIRST_BUCKET as usize / 8 + BUCKETS;
 }
 
@@ -122,8 +124,8 @@ pub(super) enum FutexPoint {
 pub(super) struct Limits {
     /// Each CPU writes one record in so many ns at most, on average.
     pub(super) interval_ns: i32,
-    /// Waits from so many ns on are written before others.
-    pub(super) very_long_ns: u64,
+    /// When records are many, a lock's waits without one must have come to so many ns, or more.
+    pub(super) together_ns: u64,
 }
 
 impl Assembler {
@@ -405,17 +407,18 @@ impl Assembler {
     fn begin_futex_record(&mut self, maps: FutexMaps, limits: Limits, kind: FutexKind, end: Label) {
         self.store32_imm(FP, INDEX, 0);
         self.look_up(maps.scratch, INDEX, end); // never absent: the verifier wants it asked
+        self.load64(R5, R9, entry::UNTOLD_NS);
         self.mov(R7, R9);
         self.mov(R9, R0);
-        self.load64(R5, FP, WAIT_NS);
         self.load64(R8, FP, NOW_NS);
         let budget = Budget {
             left: BUDGET,
             counted: COUNTED,
             interval_ns: limits.interval_ns,
-            very_long_ns: limits.very_long_ns,
+            together_ns: limits.together_ns,
         };
-        self.spend_budget(budget, end);
+        let threshold = Threshold { of: R7, at: entry::THRESHOLD, sets: kind == FutexKind::Wait };
+        self.spend_budget(budget, threshold, end);
         self.mov(R1, R9);
         self.mov(R9, R7);
         self.mov(R7, R1);

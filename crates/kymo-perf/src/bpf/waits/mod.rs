@@ -71,8 +71,6 @@ use std::time::Duration;
 
 /// Threads at the same time.
 const THREADS: u32 = 1 << 17;
-/// Such waits are written before others.
-const VERY_LONG_NS: u64 = 10_000_000;
 /// The tracepoint behind a switch.
 const BEHIND: &CStr = c"sched_exit_tp";
 
@@ -84,7 +82,8 @@ pub struct WaitOptions {
     /// Shorter ones get one together when they have come to this.
     pub together: Duration,
     /// Each CPU writes so many records a second at most, on average; what finds no place among them
-    /// comes with the thread's next record. Twice as many, if they are of waits of 10 ms and more.
+    /// comes with the thread's next record. When they are many, they are of those waits at which a
+    /// thread's time without a record has come to a threshold.
     pub records_per_second: u32,
     /// Do without the tracepoint behind a switch, as before Linux 6.16.
     pub not_behind: bool,
@@ -174,7 +173,6 @@ impl WaitTracer {
             long_ns: u64::try_from(options.long.as_nanos()).unwrap_or(u64::MAX),
             together_ns: u64::try_from(options.together.as_nanos()).unwrap_or(u64::MAX),
             interval_ns: (1_000_000_000 / options.records_per_second.max(1)) as i32,
-            very_long_ns: VERY_LONG_NS,
             throttle: ThrottleSource::Task,
         };
         let attach = |name, point, program: &dyn Fn(WaitMaps) -> Program| {

@@ -1,6 +1,6 @@
 //! The BPF programs that divide the time of threads. Each is written here as it runs.
 use super::record::{RECORD_BYTES, WaitKind, at};
-use crate::bpf::budget::Budget;
+use crate::bpf::budget::{Budget, Threshold};
 use crate::bpf::insn::{
     Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg,
 };
@@ -28,7 +28,9 @@ pub(super) mod entry {
     /// Whether it was long until the thread had a CPU again when it was blocked last, however short
     /// it was preempted since; 1 before the first wait.
     pub(in super::super) const LONG: i16 = 88;
-    pub(in super::super) const WORDS: usize = 12;
+    /// So much without a record is told by one, ns; 0: there is no such threshold.
+    pub(in super::super) const THRESHOLD: i16 = 96;
+    pub(in super::super) const WORDS: usize = 13;
 }
 
 /// It has a CPU.
@@ -120,8 +122,6 @@ pub(super) struct Thresholds {
     pub(super) together_ns: u64,
     /// Each CPU writes one record in so many ns at most, on average.
     pub(super) interval_ns: i32,
-    /// Waits from so many ns on are written before others when records are many.
-    pub(super) very_long_ns: u64,
     pub(super) throttle: ThrottleSource,
 }
 
@@ -188,6 +188,14 @@ impl Assembler {
         self.mov(R9, R0);
     }
 
+    /// sum += what the entry at R7 has waited without a record; R1 is lost
+    fn add_untold(&mut self, sum: Reg) {
+        for word in [entry::BLOCKED, entry::RUNNABLE] {
+            self.load64(R1, R7, word);
+            self.add(sum, R1);
+        }
+    }
+
     /// The record at R9: kind, thread, and what the entry at R7 has not told yet, which is told
     /// now.
     fn begin_record(&mut self, kind: WaitKind) {
@@ -227,16 +235,17 @@ impl Assembler {
         self.call(BpfHelper::EventOutput);
     }
 
-    /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one of a
-    /// wait of R5 ns, at R8. Very long ones may use as much again.
-    fn spend(&mut self, thresholds: Thresholds, none: Label) {
+    /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one that
+    /// tells R5 ns of waiting, at R8, of the thread of the entry at R7. `sets`: whether it tells all that is untold.
+    fn spend(&mut self, thresholds: Thresholds, sets: bool, none: Label) {
         let budget = Budget {
             left: BUDGET,
             counted: COUNTED,
             interval_ns: thresholds.interval_ns,
-            very_long_ns: thresholds.very_long_ns,
+            together_ns: thresholds.together_ns,
         };
-        self.spend_budget(budget, none);
+        let threshold = Threshold { of: R7, at: entry::THRESHOLD, sets };
+        self.spend_budget(budget, threshold, none);
     }
 
     /// The entry at R7 tells again what the record at R9 has not: sums stay right without it.
@@ -345,8 +354,11 @@ impl Assembler {
         self.load64(R1, R7, entry::LONG);
         self.jump_if(R1, 0, end);
         self.scratch(maps.switch_scratch, end);
+        // How long it will wait is not known: its time without a record will have doubled, say.
         self.mov_imm(R5, 0);
-        self.spend(thresholds, end);
+        self.add_untold(R5);
+        self.add_untold(R5);
+        self.spend(thresholds, false, end);
         self.store32_imm(R9, at::KIND, WaitKind::Stack as i32);
         self.load64(R1, FP, TID);
         self.store32(R9, at::TID, R1);
@@ -448,7 +460,8 @@ impl Assembler {
         self.place(tell);
         self.scratch(maps.switch_scratch, end);
         self.load64(R5, FP, OTHER);
-        self.spend(thresholds, later);
+        self.add_untold(R5);
+        self.spend(thresholds, true, later);
         self.begin_record(WaitKind::Wait);
         for (to, from) in [(at::BLOCKED, BLOCKED_NS), (at::RUNNABLE, RUNNABLE_NS)] {
             self.load64(R1, FP, from);
@@ -532,8 +545,9 @@ pub(super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Program {
     a.store64(FP, BLOCKED_NS, R8);
     a.scratch(maps.waking_scratch, end);
     a.load64(R5, FP, BLOCKED_NS);
+    a.add_untold(R5);
     a.load64(R8, FP, NOW_NS);
-    a.spend(thresholds, end);
+    a.spend(thresholds, false, end);
     a.load64(R8, FP, BLOCKED_NS);
     a.store32_imm(R9, at::KIND, WaitKind::Wakeup as i32);
     for (to, from) in [(at::TASK_STATE, entry::TASK_STATE), (at::PID, entry::PID), (at::WAKER, entry::WAKER)]

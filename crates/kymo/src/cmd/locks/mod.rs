@@ -55,7 +55,7 @@ pub(crate) struct LocksArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
     /// So many waits and wake-ups per second and CPU are recorded with stacks at most
-    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     stacks: u32,
     /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
