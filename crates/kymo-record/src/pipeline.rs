@@ -29,6 +29,7 @@ use crate::run_loop::{Ended, RunLoop};
 use crate::series::{FileListener, Last, Limits, Series, SwitchRequest, SwitchRule};
 use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
+use crate::targets::TargetKind;
 use crate::throttle::{Pauses, Throttle};
 use crate::user_rings::DrainedUserRings;
 use crate::waits::{self, WaitSamples};
@@ -243,6 +244,12 @@ impl<'a> Pipeline<'a> {
             let tracking = threads.started().and_then(|()| match plan.starts_on_exec() {
                 true => Ok(()),
                 false => events.enable(true).map_err(system("enable the tracking event")),
+            });
+            // Without a tracking event the others tell of forks, so they must be on before that.
+            let tells_of_forks = plan.observed.kind == TargetKind::Tasks && !plan.starts_on_exec();
+            let tracking = tracking.and_then(|()| match plan.options.delay {
+                None if tells_of_forks => events.enable(false).map_err(system("enable events")),
+                _ => Ok(()),
             });
             let list = move || {
                 let mut listed = existing.run();

@@ -123,10 +123,10 @@ fn forked_while_a_recording_begins() {
     const TEST: &str = "kin::forked_while_a_recording_begins";
     let Some(()) = require(TEST, &[Need::Root]) else { return };
     let file = fresh_folder("kin-forks").join("perf.data");
-    // One after the other, for as long as it lives; each counts for a moment, in the same program, and
-    // another one waits.
-    let script =
-        "while :; do (i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done) & sleep 3 & sleep 0.01; done";
+    // One after the other; each counts to the end of the test, where nobody else wants the CPU.
+    let script = "n=0; while [ $n -lt 120 ]; do n=$((n+1)); sleep 0.01
+        nice -n 19 sh -c 'i=0; while [ $i -lt 90000000 ]; do i=$((i+1)); done' &
+    done; wait";
     let mut command = Command::new("sh");
     command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let parent = Parent(command.process_group(0).spawn().expect("sh starts"));
@@ -139,18 +139,19 @@ fn forked_while_a_recording_begins() {
         ["record", "--wall", "-e", "cpu-clock", "-o", text(&wall), "-p", &pid, "--", "sleep", "0.7"];
     kymo().run(options).ends(0);
     drop(parent);
-    // Nobody has waited for longer than the parent, which was there from the beginning to the end.
+    // Nobody has waited for longer than the parent, which was there from the beginning to the end, by
+    // more than it takes to list so many processes.
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&wall)]).json();
     let total = |thread: &serde_json::Value| thread["total_ns"].as_u64().expect("a number");
     let threads = report["threads"].as_array().expect("a list");
     let first = threads.iter().find(|thread| thread["tid"] == parent_tid).map(total);
     let most = threads.iter().map(total).max();
-    assert!(most <= first.map(|ns| ns + 20_000_000), "{most:?} ns, of its parent {first:?} ns");
+    assert!(most <= first.map(|ns| ns + 150_000_000), "{most:?} ns, of its parent {first:?} ns");
     let printed = kymo().succeed(["script", "-F", "comm,pid", "-i", text(&file)]).stdout;
     let samples: Vec<&str> = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let nameless: Vec<&&str> = samples.iter().filter(|line| line.starts_with(':')).collect();
     assert!(samples.len() > 10, "few samples: {printed}");
-    // Of one that ended before it could be listed nobody knows the name.
-    let few = nameless.len() * 10 <= samples.len();
+    // Of a `sleep` that ended before it could be listed nobody knows the name.
+    let few = nameless.len() * 20 <= samples.len();
     assert!(few, "of {} samples without a name: {nameless:?}", samples.len());
 }
