@@ -21,7 +21,7 @@ perf-tests:
 	$(CARGO) build
 	python3 -m ci.perf_tests
 
-# The README's commands on ten programs that nobody here wrote: a few minutes, for nights.
+# The README's commands on programs that nobody here wrote: a few minutes, for nights.
 newcomer:
 	$(CARGO) build
 	python3 -m ci.newcomer

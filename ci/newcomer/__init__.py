@@ -1,1 +1,1 @@
-"""A newcomer's hour: ten programs under kymo, with the README's commands only."""
+"""A newcomer's hour: real programs under kymo, with the README's commands only."""
