@@ -14,14 +14,14 @@ use crate::tools::{Need, Running, kymo, perf, require, run, skip, text};
 const NEEDS: [Need; 2] = [Need::Root, Need::Program("cc")];
 
 /// What the program `waits` said, what, thread, ns, and what kymo found.
-struct Found {
+struct LocksRun {
     said: Vec<(String, i64, u64)>,
     locks: Value,
 }
 
 /// Observes `waits` in a mode, with debug information, and these options; `None`, said, where that
 /// is not possible.
-fn observe(test: &str, options: &[&str], mode: &str) -> Option<Found> {
+fn observe(test: &str, options: &[&str], mode: &str) -> Option<LocksRun> {
     require(test, &NEEDS)?;
     let program = build("waits.c", &["-g"]);
     let found = kymo().run([&["locks", "--json"], options, &["--", text(&program), mode]].concat());
@@ -38,10 +38,10 @@ fn observe(test: &str, options: &[&str], mode: &str) -> Option<Found> {
         Some((words.next()?.to_owned(), words.next()?.parse().ok()?, words.next()?.parse().ok()?))
     };
     let locks = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {}", found.stdout));
-    Some(Found { said: said.lines().filter_map(line).collect(), locks })
+    Some(LocksRun { said: said.lines().filter_map(line).collect(), locks })
 }
 
-impl Found {
+impl LocksRun {
     /// What the program measured of a kind of wait, over all its threads.
     fn measured(&self, what: &str) -> u64 {
         self.said.iter().filter(|(said, ..)| said == what).map(|(.., ns)| ns).sum()

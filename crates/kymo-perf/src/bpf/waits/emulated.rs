@@ -1,7 +1,7 @@
 //! The programs in the machine of the tests: events of the scheduler in, records out.
 use super::model::{ModelTimes, SchedEvent};
-use super::programs::{self, BLOCKED, HELD, LOST, MISSED, READY, TaskAccess, Thresholds, WaitMaps, entry};
-use super::{ThreadState, WaitKind, WaitRecord, untold};
+use super::programs::{self, LOST, MISSED, TaskAccess, Thresholds, WaitMaps, entry};
+use super::{ThreadState, WaitKind, WaitRecord, entry_of, untold};
 use crate::bpf::interpreter::BpfMachine;
 use crate::bpf::program::{CLONE_THREAD, Program};
 use crate::bpf::types::Member;
@@ -131,18 +131,7 @@ impl Emulated {
 
     /// What [`super::WaitTracer::enter`] does.
     fn enter(&mut self, now: u64, pid: i32, tid: i32, state: ThreadState) {
-        let mut value = [0_u64; entry::WORDS];
-        let mut put = |at: i16, word: u64| value[at as usize / 8] = word;
-        put(entry::SINCE, now);
-        put(entry::PID, pid.cast_unsigned().into());
-        let state = match state {
-            ThreadState::Ready => READY,
-            ThreadState::Blocked => BLOCKED,
-            ThreadState::Held => HELD,
-        };
-        put(entry::STATE, state as u64);
-        put(entry::LONG, 1);
-        put(entry::TASK_STATE, u64::from(state == BLOCKED));
+        let value = entry_of(pid.cast_unsigned().into(), state, now);
         let value: Vec<u8> = value.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.machine.update(MAPS.threads, &i64::from(tid).to_ne_bytes(), &value, 1);
     }

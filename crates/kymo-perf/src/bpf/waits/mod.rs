@@ -235,20 +235,7 @@ impl WaitTracer {
     /// already, or there is no place for it.
     pub fn enter(&self, pid: i32, tid: i32, state: ThreadState) -> bool {
         let (Ok(key), Ok(process)) = (u64::try_from(tid), u64::try_from(pid)) else { return false };
-        let mut value = [0; entry::WORDS];
-        let mut put = |at: i16, word: u64| value[at as usize / 8] = word;
-        put(entry::SINCE, now_ns());
-        put(entry::PID, process);
-        let state = match state {
-            ThreadState::Ready => READY,
-            ThreadState::Blocked => BLOCKED,
-            ThreadState::Held => HELD,
-        };
-        put(entry::STATE, state as u64);
-        put(entry::LONG, 1);
-        // Of such a wait it is not known which it is: an interruptible one.
-        put(entry::TASK_STATE, u64::from(state == BLOCKED));
-        self.threads.insert(&[key], &value).is_ok()
+        self.threads.insert(&[key], &entry_of(process, state, now_ns())).is_ok()
     }
 
     /// Ends it: what no record has told, and the moment until which it goes, ns of CLOCK_MONOTONIC.
@@ -304,6 +291,24 @@ impl Points {
         let program = program(TaskAccess::Copies);
         attach_raw_program(name, point, &program, Some(&self.types)).map(|(link, _)| link)
     }
+}
+
+/// The entry of a thread that is in this state from `now` on.
+fn entry_of(process: u64, state: ThreadState, now: u64) -> [u64; entry::WORDS] {
+    let mut value = [0; entry::WORDS];
+    let mut put = |at: i16, word: u64| value[at as usize / 8] = word;
+    put(entry::SINCE, now);
+    put(entry::PID, process);
+    let state = match state {
+        ThreadState::Ready => READY,
+        ThreadState::Blocked => BLOCKED,
+        ThreadState::Held => HELD,
+    };
+    put(entry::STATE, state as u64);
+    put(entry::LONG, 1);
+    // Of such a wait it is not known which it is: an interruptible one.
+    put(entry::TASK_STATE, u64::from(state == BLOCKED));
+    value
 }
 
 /// What an entry has at the end.
