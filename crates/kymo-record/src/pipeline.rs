@@ -270,6 +270,7 @@ impl<'a> Pipeline<'a> {
                 waits.enter_existing(&plan.observed, &base.opened.observer.processes(plan), by_thread);
             }
             if let Some(locks) = &base.opened.observer.locks {
+                locks.tracer.begin();
                 locks.enter_existing(&base.opened.observer.processes(plan));
             }
             let started = tracking.and_then(|()| threads.started());

@@ -185,6 +185,19 @@ impl FutexTracer {
         sys::update(&self.events, cpu, event.as_raw_fd() as u64)
     }
 
+    /// Waits count from now on, those that last as well once they are entered
+    /// ([`enter`](Self::enter)), and records that nobody could take yet were not lost. To be called
+    /// when the events take records.
+    pub fn begin(&self) {
+        // In this order: the end of a wait without an entry of its futex counts nothing, and the
+        // entry of a thread that waits comes with its next wait, or when it is entered.
+        self.waiters.clear(WAITERS);
+        self.futexes.clear(FUTEXES);
+        if let Err(error) = sys::update(&self.counts, LOST, 0) {
+            tracing::debug!(%error, "records before the recording count as lost");
+        }
+    }
+
     /// Enters a thread that waits for a futex already, by the operation and the address of its
     /// call; its wait counts from now on. `false`: it is known already, or there is no place for
     /// it.
@@ -200,7 +213,9 @@ impl FutexTracer {
 
     /// What has come together until now, of waits that have ended, longest first.
     pub fn sums(&self) -> Vec<FutexSums> {
-        let mut sums: Vec<FutexSums> = entries(&self.futexes, FUTEXES)
+        let mut sums: Vec<FutexSums> = self
+            .futexes
+            .entries(FUTEXES)
             .filter_map(|(key, value)| sums_of(&key, &value))
             .filter(|sums| sums.waits.count > 0 || sums.waiting > 0)
             .collect();
@@ -213,7 +228,7 @@ impl FutexTracer {
     pub fn end(&self) -> (Vec<FutexSums>, Vec<FutexRecord>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let now = now_ns();
-        let waits = entries(&self.waiters, WAITERS).filter_map(|(key, value)| {
+        let waits = self.waiters.entries(WAITERS).filter_map(|(key, value)| {
             let [pid, address, since, operation] = *value.first_chunk::<WAITER_WORDS>()?;
             let wait_ns = now.saturating_sub(since);
             Some(FutexRecord {
@@ -291,21 +306,6 @@ fn attach(maps: FutexMaps, limits: Limits, point: FutexPoint) -> Result<Vec<(Own
         attach_typed_program(kind, name, FUNCTION, &program, None)
     };
     points.into_iter().map(attach).collect()
-}
-
-/// Keys and values of a map; each step is a system call. Keys that come and go meanwhile may or may
-/// not be among them, so the steps are bounded.
-fn entries(map: &WideMap, most: u32) -> impl Iterator<Item = (Vec<u64>, Vec<u64>)> {
-    let mut key: Option<Vec<u64>> = None;
-    let keys = std::iter::from_fn(move || {
-        let next = map.next_key(key.as_deref()).ok()?;
-        key = Some(next.clone());
-        Some(next)
-    });
-    keys.take(2 * most as usize).filter_map(|key| {
-        let value = map.lookup(&key).ok()?;
-        Some((key, value))
-    })
 }
 
 fn sums_of(key: &[u64], value: &[u64]) -> Option<FutexSums> {

@@ -314,7 +314,7 @@ pub(super) fn waited(maps: FutexMaps, point: FutexPoint, limits: Limits) -> Prog
         a.store64(FP, to, R1);
     }
     a.remove(maps.waiters, TID);
-    a.look_up(maps.futexes, KEY, end); // never: it was made at the beginning
+    a.look_up(maps.futexes, KEY, end); // it was forgotten when the recording began
     a.mov(R9, R0);
     a.mov_imm(R1, -1);
     a.atomic_add64(R9, entry::WAITING, R1);

@@ -93,6 +93,36 @@ fn unfinished_waits() {
     assert!(wait.wait_ns >= 5_000_000);
 }
 
+/// Checks that nothing of a wait counts that began before the recording, unless it is entered.
+#[test]
+fn waits_before_the_recording() {
+    let own = [std::process::id() as i32];
+    let follower = match Follower::start_with(Follow::Processes(&own), &FollowOptions::default()) {
+        Ok(follower) => follower,
+        Err(error) => return skip("bpf::futex::waits_before_the_recording", error.to_string()),
+    };
+    let Some(tracer) = tracer("bpf::futex::waits_before_the_recording", Some(&follower), false) else {
+        return;
+    };
+    let lock = Box::new(std::sync::Mutex::new(()));
+    let address = std::ptr::from_ref(&*lock).addr() as u64;
+    let of_lock = |sums: &FutexSums| sums.address == address;
+    let held = lock.lock();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| drop(lock.lock()));
+        while !tracer.sums().iter().any(of_lock) {
+            std::thread::yield_now();
+        }
+        tracer.begin();
+        assert!(!tracer.sums().iter().any(of_lock), "forgotten");
+        drop(held);
+        waiter.join().expect("it waits, and ends");
+    });
+    let (sums, waits, _) = tracer.end();
+    assert!(!sums.iter().any(of_lock), "{sums:?}");
+    assert!(waits.iter().all(|wait| wait.address != address));
+}
+
 /// Checks that records and sums are read as they are written, and that other kinds and cut bytes
 /// are none.
 #[test]

@@ -136,7 +136,7 @@ impl WideMap {
     }
 
     /// The key behind `key` in a hash's own order; ENOENT at the end.
-    pub(in crate::bpf) fn next_key(&self, key: Option<&[u64]>) -> io::Result<Vec<u64>> {
+    fn next_key(&self, key: Option<&[u64]>) -> io::Result<Vec<u64>> {
         assert!(
             self.key_words > 0 && key.is_none_or(|key| key.len() == self.key_words),
             "a key of the map's size"
@@ -152,6 +152,34 @@ impl WideMap {
         // for the first.
         unsafe { bpf(MAP_GET_NEXT_KEY, &mut attr) }?;
         Ok(next)
+    }
+
+    /// The keys of a hash of at most `most`; each is a system call. Keys that come and go meanwhile
+    /// may be among them once, more than once or not at all: when the key at hand goes, the kernel
+    /// starts again, so the steps are bounded.
+    pub(in crate::bpf) fn keys(&self, most: u32) -> impl Iterator<Item = Vec<u64>> + '_ {
+        let mut key: Option<Vec<u64>> = None;
+        let keys = std::iter::from_fn(move || {
+            let next = self.next_key(key.as_deref()).ok()?;
+            key = Some(next.clone());
+            Some(next)
+        });
+        keys.take(2 * most as usize)
+    }
+
+    /// Keys and values of a hash, as [`keys`](Self::keys).
+    pub(in crate::bpf) fn entries(&self, most: u32) -> impl Iterator<Item = (Vec<u64>, Vec<u64>)> + '_ {
+        self.keys(most).filter_map(|key| {
+            let value = self.lookup(&key).ok()?;
+            Some((key, value))
+        })
+    }
+
+    /// Removes the keys that a hash of at most `most` has.
+    pub(in crate::bpf) fn clear(&self, most: u32) {
+        let keys: Vec<Vec<u64>> = self.keys(most).collect();
+        // One that has gone meanwhile is not there any more.
+        keys.iter().for_each(|key| _ = self.remove(key));
     }
 }
 

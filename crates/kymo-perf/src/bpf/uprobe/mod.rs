@@ -476,33 +476,18 @@ impl Uprobes {
     }
 
     /// The callers until now, the most frequent first; empty unless they were asked for.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn callers(&self) -> io::Result<Vec<Caller>> {
-        let mut found = Vec::new();
-        let Some(map) = &self.callers else { return Ok(found) };
-        let mut key: Option<Vec<u64>> = None;
-        // When the key at hand is forgotten meanwhile, the kernel starts again, so the steps are
-        // bounded.
-        for _ in 0..2 * CALLERS {
-            let next = match map.next_key(key.as_deref()) {
-                Ok(next) => next,
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
-                Err(error) => return Err(error),
-            };
-            if let Ok(value) = map.lookup(&next) {
-                // As programs stored it: site, then process, each half a word.
-                let halves = next[1].to_ne_bytes();
-                let [place, pid] = [0, 1].map(|half| u32::from_ne_bytes(halves.as_chunks().0[half]));
-                let (address, hits) = (next[0], value[0]);
-                found.push(Caller { place: place as usize, pid: pid as i32, address, hits });
-            }
-            key = Some(next);
-        }
+    pub fn callers(&self) -> Vec<Caller> {
+        let Some(map) = &self.callers else { return Vec::new() };
+        let callers = map.entries(CALLERS).map(|(key, value)| {
+            // As programs stored it: site, then process, each half a word.
+            let halves = key[1].to_ne_bytes();
+            let [place, pid] = [0, 1].map(|half| u32::from_ne_bytes(halves.as_chunks().0[half]));
+            Caller { place: place as usize, pid: pid as i32, address: key[0], hits: value[0] }
+        });
+        let mut found: Vec<Caller> = callers.collect();
         found.sort_by_key(|caller| (std::cmp::Reverse(caller.hits), caller.place, caller.address));
         found.dedup_by_key(|caller| (caller.place, caller.pid, caller.address));
-        Ok(found)
+        found
     }
 
     /// The places that the kernel does not probe, with its reasons; they count nothing. Only

@@ -219,13 +219,7 @@ impl WaitTracer {
     /// that nobody could take yet were not lost. To be called when the events take records, before
     /// [`enter`](Self::enter).
     pub fn begin(&self) {
-        let mut keys: Vec<u64> = Vec::new();
-        for _ in 0..THREADS {
-            let Ok(next) = self.threads.next_key(keys.last().map(std::slice::from_ref)) else { break };
-            keys.extend(next.first());
-        }
-        // One that has ended meanwhile is not there any more.
-        keys.iter().for_each(|key| _ = self.threads.remove(std::slice::from_ref(key)));
+        self.threads.clear(THREADS);
         if let Err(error) = sys::update(&self.counts, LOST, 0) {
             tracing::debug!(%error, "records before the recording count as lost");
         }
@@ -242,16 +236,9 @@ impl WaitTracer {
     pub fn end(&self) -> (Vec<WaitRecord>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let now = now_ns();
-        let (mut left, mut key) = (Vec::new(), None);
-        // Nobody changes it any more. A key comes once, so the steps are bounded.
-        for _ in 0..THREADS {
-            let Ok(next) = self.threads.next_key(key.as_ref().map(|key: &[u64; 1]| &key[..])) else { break };
-            let next = [next[0]];
-            if let Ok(value) = self.threads.lookup(&next) {
-                left.extend(untold(next[0], &value, now));
-            }
-            key = Some(next);
-        }
+        // Nobody changes it any more.
+        let entries = self.threads.entries(THREADS);
+        let left = entries.flat_map(|(key, value)| untold(key[0], &value, now)).collect();
         (left, now)
     }
 
