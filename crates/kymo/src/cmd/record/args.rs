@@ -29,7 +29,7 @@ use crate::cmd::switching::{Snapshot, parse_snapshot, parse_switch};
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) events: EventArgs,
-    /// Sample so many times per second, or `max` [default: 999]
+    /// Sample so many times per second, or `max` [default: 999; 199 with --wall]
     #[arg(short = 'F', long = "freq", value_name = "HZ", value_parser = parse_frequency, conflicts_with = "period_count")]
     pub(crate) frequency: Option<u64>,
     /// Sample every so many events instead

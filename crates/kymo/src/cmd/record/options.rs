@@ -15,6 +15,9 @@ use crate::cmd::switching::Snapshot;
 
 /// Samples per second when nothing is said: not a round number, so that it does not march in step with timers.
 const DEFAULT_FREQUENCY: u64 = 999;
+/// That beside waits. How long each thread ran is known exactly then; samples only divide that time
+/// among functions, and are much of what the recording costs a busy machine.
+const FREQUENCY_BESIDE_WAITS: u64 = 199;
 
 fn fields(args: &RecordArgs) -> SampleFields {
     let bits = [
@@ -44,6 +47,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
     let rate = match (args.frequency, args.period_count) {
         (Some(hz), _) => Rate::Frequency(hz),
         (_, Some(events)) => Rate::Period(events),
+        _ if args.wall => Rate::Default(FREQUENCY_BESIDE_WAITS),
         _ => Rate::Default(DEFAULT_FREQUENCY),
     };
     let call_graph =
