@@ -37,7 +37,8 @@
 //! as blocked until it runs, though it was ready before: a few microseconds. The programs do not
 //! run where the kernel forbids it (an NMI inside of them). A kernel may leave out switches: one
 //! virtual machine (Linux 6.18) told neither perf nor these programs of one in a thousand, all from
-//! idle CPUs. The wait before such a switch counts as time on a CPU.
+//! idle CPUs. The wait before such a switch counts until the thread was woken, or to the next switch
+//! if nobody was seen to wake it, and the stack of a later one stands for it.
 #[cfg(test)]
 mod emulated;
 #[cfg(test)]

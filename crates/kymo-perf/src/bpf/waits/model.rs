@@ -153,6 +153,13 @@ impl WaitModel {
 
     fn leave(&mut self, now: u64, tid: i32, task_state: u32, throttled: bool) {
         let Some(life) = self.live.get_mut(&tid).filter(|life| life.doing != Doing::Held) else { return };
+        if let Doing::Waits { task_state: task_state @ 1..THROTTLED, woken } = life.doing {
+            // The switch to it was left out.
+            let (until, waker) = woken.unwrap_or((now, 0));
+            let blocked_ns = until - life.since;
+            life.waits.push(ModelWait { task_state, waker, blocked_ns, runnable_ns: 0 });
+            life.since = until;
+        }
         life.run_ns += now - life.since;
         life.since = now;
         let is_throttled = task_state == 0 && throttled;

@@ -309,10 +309,13 @@ impl Assembler {
         next: Label,
         wanted: &mut Vec<(usize, Member)>,
     ) {
-        let (waits, told, preempted) = (self.label(), self.label(), self.label());
+        let (waits, told, preempted, runs) = (self.label(), self.label(), self.label(), self.label());
         self.load64(R1, R7, entry::STATE);
         self.jump_if(R1, HELD, next);
         self.load64(R2, R7, entry::SINCE);
+        self.jump_unless(R1, BLOCKED, runs);
+        self.end_unseen_wait();
+        self.place(runs);
         self.mov(R3, R8);
         self.sub(R3, R2);
         self.add_word(R7, entry::RUN, R3);
@@ -346,6 +349,24 @@ impl Assembler {
         self.add_one(maps.counts, LOST, INDEX);
         self.place(told);
         self.remove(maps.threads, TID);
+    }
+
+    /// The kernel has left out the switch to the thread of the entry at R7, which leaves its CPU at
+    /// R8 and was blocked from R2 on: its wait is added to those that are not told yet. R2 = when
+    /// it was woken
+    fn end_unseen_wait(&mut self) {
+        let (never, woken) = (self.label(), self.label());
+        self.load64(R4, R7, entry::WOKEN);
+        self.jump_on(Compare::Less, R4, R2, never);
+        self.jump(woken);
+        self.place(never);
+        self.mov(R4, R8);
+        self.place(woken);
+        self.mov(R3, R4);
+        self.sub(R3, R2);
+        self.add_word(R7, entry::BLOCKED, R3);
+        self.count_word(R7, entry::WAITS);
+        self.mov(R2, R4);
     }
 
     /// Writes the stack of the thread of the entry at R7, which leaves its CPU at R8 and will wait
@@ -622,12 +643,15 @@ pub(super) fn exec(maps: WaitMaps) -> Program {
     a.load64(R1, FP, OTHER);
     a.load64(R2, FP, TID);
     a.jump_if_same(R1, R2, same);
-    a.load_map(R1, maps.threads);
-    a.stack_address(R2, TID);
-    a.mov(R3, R7);
-    a.mov_imm(R4, 0);
-    a.call(BpfHelper::MapUpdate);
+    for word in 0..entry::WORDS as i16 {
+        a.load64(R1, R7, 8 * word);
+        a.store64(FP, VALUE + 8 * word, R1);
+    }
+    // First, so that there is a place.
     a.remove(maps.threads, OTHER);
+    a.set(maps.threads, TID, VALUE, 0);
+    a.jump_if(R0, 0, end);
+    a.add_one(maps.counts, MISSED, INDEX);
     a.jump(end);
     a.place(same);
     a.load64(R1, R7, entry::STATE);

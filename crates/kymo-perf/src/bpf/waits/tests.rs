@@ -198,8 +198,7 @@ impl Scheduler {
             }
             8 if running != 0 => {
                 let pid = self.processes[&running];
-                // (A thread whose new id finds no place is not counted.)
-                let takes_over = !self.processes.contains_key(&pid) && self.model.has_room();
+                let takes_over = !self.processes.contains_key(&pid);
                 let tid = if takes_over { pid } else { running };
                 self.behind(cpu);
                 self.processes.remove(&running);
@@ -243,7 +242,11 @@ impl Scheduler {
             1 | 2 if !preempted => self.blocked.push(prev),
             _ => self.ready.push(prev),
         }
-        if (prev, next) != (0, 0) {
+        if prev == 0 && how % 8 == 7 {
+            // As some kernels leave out switches of idle CPUs.
+            self.behind(cpu);
+            self.cpus[cpu] = (next, false);
+        } else if (prev, next) != (0, 0) {
             let throttled = how.is_multiple_of(3) && self.knows_quotas;
             self.apply(cpu, SchedEvent::Switch { prev, task_state, preempted, throttled, next });
         }
