@@ -22,6 +22,7 @@ pub const USED: std::ops::Range<u32> = PER_DOUBLING..SLOTS - 16;
 
 /// The bucket that a latency falls into.
 #[must_use]
+#[inline]
 pub fn bucket(ns: u64) -> u32 {
     let sum = u128::from(ns) + u128::from(PER_DOUBLING);
     let shift = sum.ilog2() - PER_DOUBLING.ilog2();

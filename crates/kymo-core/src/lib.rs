@@ -29,6 +29,8 @@
 //! - [`big_reader_lock`]: a [`BigReaderLock`](big_reader_lock::BigReaderLock) lets many readers in
 //!   without a cache line that they share, or one writer.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
+//! - [`holds`]: how long locks are held, added up inside of programs in a
+//!   [`HoldTable`](holds::HoldTable) that a tracer shares.
 //! - [`latency`]: how times of calls are counted, in the kernel and in programs.
 //! - [`probe`]: a [`Registry`](probe::Registry) calls the consumers of a probe at each hit, without
 //!   a lock on the way.
@@ -59,6 +61,7 @@ pub mod breakpoint;
 pub mod context;
 pub mod epoch;
 pub mod handover;
+pub mod holds;
 pub mod latency;
 pub mod probe;
 pub mod ring;

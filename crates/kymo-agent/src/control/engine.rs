@@ -52,6 +52,12 @@ pub(super) trait ProbeEngine {
         Err(io::Error::other("the agent writes no events"))
     }
 
+    /// Adds holds of locks up in the tracer's file from now on; forked children do, or not.
+    fn hold_in(&mut self, file: &File, children: bool) -> io::Result<()> {
+        let _ = (file, children);
+        Err(io::Error::other("the agent times no locks"))
+    }
+
     /// The program begins, and nobody is there any more to remove what is armed: the next tracer
     /// does ([`ProbeEngine::clean`]).
     fn let_go(&mut self) {}

@@ -29,6 +29,8 @@ pub(super) struct Patching {
     targets: BTreeMap<u64, Vec<u64>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
+    /// Holds of locks are timed, once somebody has asked for it.
+    times_holds: bool,
     /// Probes that wrote events and were removed: what they lost may still be asked for.
     gone: BTreeMap<u32, Probe>,
 }
@@ -82,6 +84,8 @@ impl Patching {
                 };
                 Consumers::Record(rings.record(0).with_action(ProbeAction::clone(how)))
             }
+            ProbeKind::Hold(role) if self.times_holds => Consumers::Hold(role),
+            ProbeKind::Hold(_) => return Err("the tracer has sent no table of holds".to_owned()),
             _ => return Err("the agent cannot do that".to_owned()),
         };
         if consumers.is_beyond() {
@@ -273,6 +277,12 @@ impl ProbeEngine for Patching {
         Ok(())
     }
 
+    fn hold_in(&mut self, file: &File, children: bool) -> io::Result<()> {
+        patch::share_holds(file, children)?;
+        self.times_holds = true;
+        Ok(())
+    }
+
     fn let_go(&mut self) {
         let armed = std::mem::take(&mut self.kept).into_values().filter_map(|kept| match kept {
             Placement::Armed { probe, .. } => Some(probe),
@@ -286,6 +296,8 @@ impl ProbeEngine for Patching {
         self.gone = BTreeMap::new();
         self.targets = BTreeMap::new();
         patch::release_counters();
+        patch::release_holds();
+        self.times_holds = false;
         if let Some(rings) = self.rings.take() {
             rings.release();
         }

@@ -138,6 +138,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                 Command::Rings { cpus, data_bytes, tick, zero_ns } => {
                     self.record_in(file, cpus, data_bytes, (tick, zero_ns))?;
                 }
+                Command::HoldTable => self.hold_in(file, greeted == Some(true))?,
                 Command::Losses => self.losses()?,
                 Command::Callers => self.callers()?,
                 Command::Holds => {
@@ -225,6 +226,16 @@ impl<P: ProbeEngine> Session<'_, P> {
         match shared {
             Ok(()) => self.say(&Reply::Recording),
             Err(error) => self.fail(&format!("there is no memory for events: {error}")),
+        }
+    }
+
+    fn hold_in(&mut self, file: Option<File>, children: bool) -> io::Result<()> {
+        let shared = file
+            .ok_or_else(|| io::Error::other("no file came with it"))
+            .and_then(|file| self.probing.hold_in(&file, children));
+        match shared {
+            Ok(()) => self.say(&Reply::TimingHolds),
+            Err(error) => self.fail(&format!("there is no memory for holds of locks: {error}")),
         }
     }
 

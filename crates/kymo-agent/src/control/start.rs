@@ -142,6 +142,7 @@ fn is_counted_for() -> bool {
     // The number is not closed: it may be the program's by now.
     COUNTED_FOR.store(-1, Ordering::Relaxed);
     crate::patch::release_counters();
+    crate::patch::release_holds();
     false
 }
 

@@ -26,6 +26,24 @@ pub(crate) const MISSED: u64 = u64::MAX;
 /// Verdicts from this one on are the bytes of an event to be written.
 pub(crate) const LEAST_EVENT: u32 = 2;
 
+/// What a landing keeps at its stack pointer while its function's return is looked at.
+#[repr(C)]
+pub(crate) struct LandingFrame {
+    /// What the function returns.
+    pub(crate) result: u64,
+    _registers: [u64; 2],
+    /// Where it returns to.
+    pub(crate) origin: u64,
+    /// What its entry has kept for it: a time, or an argument.
+    pub(crate) kept: u64,
+    _flags: u64,
+}
+
+pub(crate) const ORIGIN_KEPT: i32 = 24;
+pub(crate) const TIME_KEPT: i32 = 32;
+const _: () = assert!(std::mem::offset_of!(LandingFrame, origin) == ORIGIN_KEPT as usize);
+const _: () = assert!(std::mem::offset_of!(LandingFrame, kept) == TIME_KEPT as usize);
+
 /// What a stub gets back for a return: see `runtime/shadow/calls.rs`.
 #[repr(C)]
 pub(crate) struct ReturnTarget {

@@ -169,6 +169,8 @@ pub use install::arena::places_near;
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
+pub(crate) use install::holds::release as release_holds;
+pub use install::holds::share as share_holds;
 pub use install::memory::{Memory, OwnMemory};
 pub use install::pass::SiteEdit;
 pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave};
@@ -176,6 +178,7 @@ pub(crate) use install::patcher::{release_counters, write_code};
 pub use install::plan::{Function, Surroundings, plan, plan_begin, plan_exits, plan_inside};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
+use kymo_core::holds::HoldRole;
 pub use kymo_core::probe::returns_oddly;
 pub use layout::DEPTH;
 pub(crate) use os::add_to_count;
@@ -207,6 +210,9 @@ pub enum Consumers {
     Record(Record),
     /// One of the first three, for some hits only, or with more than that.
     Filtered(FilteredProbe),
+    /// It is counted, and the lock that the function takes or gives back is timed
+    /// ([`share_holds`]).
+    Hold(HoldRole),
 }
 
 impl Consumers {
@@ -225,6 +231,7 @@ impl Consumers {
             Consumers::CountReturns | Consumers::Latency => true,
             Consumers::Record(record) => record.returns(),
             Consumers::Filtered(filtered) => filtered.measure != Measure::Count,
+            Consumers::Hold(role) => role.acquires(),
         }
     }
 }

@@ -25,4 +25,6 @@ pub(crate) struct CallTargets {
     pub(crate) leave: u64,
     pub(crate) adopt: u64,
     pub(crate) handle: u64,
+    pub(crate) acquired: u64,
+    pub(crate) released: u64,
 }

@@ -31,14 +31,15 @@ use super::record::{RecordContext, Recorder};
 use super::slow_path::{self, SlowPath, SlowPathParts};
 use super::{moved, predicate};
 use crate::patch::filter::InternedAction;
-use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, TIME_AT};
+use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, ORIGIN_KEPT, TIME_AT, TIME_KEPT};
 use crate::patch::record::Record;
 use crate::patch::site::Site;
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
-    rsp,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr,
+    rax, rcx, rdi, rdx, rsi, rsp,
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
+use kymo_core::holds::HoldRole;
 use kymo_core::latency::SLOTS as TIME_SLOTS;
 use kymo_core::probe::value::Operand;
 
@@ -46,8 +47,6 @@ use kymo_core::probe::value::Operand;
 const FRAME: i32 = 144;
 /// What the landing keeps: three registers, what `shadow::leave` gives, flags.
 const LANDING: i32 = 48;
-const ORIGIN_KEPT: i32 = 24;
-const TIME_KEPT: i32 = 32;
 const FLAGS_KEPT: i32 = 40;
 
 /// What a stub does beside what the function does.
@@ -62,6 +61,8 @@ pub(crate) struct StubSpec {
     pub(crate) action: Option<InternedAction>,
     /// What of it the handler does, and what counts the hits that it did not look at.
     pub(crate) slow_path: Option<(SlowPath, u32)>,
+    /// What the function does with a lock, if holds are timed.
+    pub(crate) hold: Option<HoldRole>,
 }
 
 impl StubSpec {
@@ -95,13 +96,15 @@ pub(crate) enum ReturnAction {
     Timed(u32),
     /// This counter is raised, and an event written.
     Recorded(u32),
+    /// The lock of this call is taken now, if it succeeded.
+    Acquired(HoldRole),
 }
 
 impl ReturnAction {
     /// The counters that it raises.
     pub(crate) fn slots(self) -> std::ops::Range<u32> {
         match self {
-            ReturnAction::Ignored => 0..0,
+            ReturnAction::Ignored | ReturnAction::Acquired(_) => 0..0,
             ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => slot..slot + 1,
             ReturnAction::Timed(slot) => slot..slot + TIME_SLOTS,
         }
@@ -184,6 +187,11 @@ pub(crate) fn generate(
             // SANITY: as above.
             hits.as_mut().expect("a counter").raise(&mut a, context, spec.hits)?;
         }
+        if let Some(lock) = spec.hold.and_then(released_by) {
+            a.mov(rax, lock)?;
+            a.mov(rcx, u64::from(spec.hold == Some(HoldRole::Wait)))?;
+            a.call(context.calls.released)?;
+        }
     }
     if returns {
         let mut landed = a.create_label();
@@ -207,6 +215,15 @@ pub(crate) fn generate(
     // In the order of their declaration.
     let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back);
     finish(a, counters.collect(), &moved, at)
+}
+
+/// The register that has the lock which a function gives back.
+fn released_by(role: HoldRole) -> Option<AsmRegister64> {
+    match role {
+        HoldRole::Acquire(_) => None,
+        HoldRole::Release => Some(rdi),
+        HoldRole::Wait => Some(rsi),
+    }
 }
 
 /// Adds what all stubs end with, and makes bytes of it.
@@ -300,6 +317,10 @@ fn entry(
         a.mov(dword_ptr(rcx + TIME_AT), eax)?;
         a.mov(dword_ptr(rcx + (TIME_AT + 4)), edx)?;
     }
+    if let ReturnAction::Acquired(role) = spec.at_return {
+        // The lock in the place of the time.
+        a.mov(qword_ptr(rcx + TIME_AT), released_by(role).unwrap_or(rdi))?;
+    }
     restore(a, true)?;
     a.lea(rsp, rsp + (FRAME + 8))?;
     a.call(body)
@@ -336,7 +357,14 @@ fn landing(
         a.mov(ecx, dword_ptr(rax + (TIME_AT + 4)))?;
         a.mov(dword_ptr(rsp + (TIME_KEPT + 4)), ecx)?;
     }
+    if matches!(spec.at_return, ReturnAction::Acquired(_)) {
+        a.mov(rcx, qword_ptr(rax + TIME_AT))?;
+        a.mov(qword_ptr(rsp + TIME_KEPT), rcx)?;
+    }
     a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
+    if matches!(spec.at_return, ReturnAction::Acquired(_)) {
+        a.mov(qword_ptr(rsp + ORIGIN_KEPT), rcx)?;
+    }
     // First free, then below the top: a handler that comes in between goes there itself.
     a.mov(qword_ptr(rax), FREE as i32)?;
     a.lea(rax, rax - ENTRY_BYTES)?;
@@ -364,6 +392,11 @@ fn landing(
                 recorder.at_return(a, slot, RecordContext { record: &record, lost, site, context })?;
             }
             return a.ret();
+        }
+        (ReturnAction::Acquired(role), _) => {
+            a.mov(rax, rsp)?;
+            a.mov(rcx, u64::from(role.number()))?;
+            a.call(context.calls.acquired)?;
         }
         (ReturnAction::Ignored, _) | (_, None) => {}
         (ReturnAction::Counted(slot), Some(counter)) if !keep => counter.raise(a, context, slot)?,

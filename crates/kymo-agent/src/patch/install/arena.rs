@@ -9,7 +9,8 @@ use crate::patch::codegen::callout;
 use crate::patch::codegen::context::CallTargets;
 use crate::patch::mapping::{self, CodeAlias};
 use crate::patch::runtime::shadow::{calls, claim, return_slot};
-use crate::patch::runtime::slow_path;
+use crate::patch::runtime::{holds, slow_path};
+use iced_x86::IcedError;
 use std::io;
 
 /// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and
@@ -126,15 +127,20 @@ impl Chunk {
         let (enter, leave) = (calls::enter as *const () as u64, calls::leave as *const () as u64);
         let adopt = calls::adopt as *const () as u64;
         let handle = slow_path::handle as *const () as u64;
-        let mut put = |function| {
-            let code = callout::generate(function).map_err(io::Error::other)?;
+        let acquired = holds::acquired as *const () as u64;
+        let released = holds::released as *const () as u64;
+        let mut put_code = |code: Result<Vec<u8>, IcedError>| {
+            let code = code.map_err(io::Error::other)?;
             let at = self.used;
             self.write(memory, at, &code)?;
             self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
             Ok::<u64, io::Error>(at)
         };
-        self.calls =
-            CallTargets { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)?, handle: put(handle)? };
+        let mut put = |function| put_code(callout::generate(function));
+        let (enter, leave, adopt, handle) = (put(enter)?, put(leave)?, put(adopt)?, put(handle)?);
+        let mut put = |function| put_code(callout::generate_at_calls(function));
+        let (acquired, released) = (put(acquired)?, put(released)?);
+        self.calls = CallTargets { enter, leave, adopt, handle, acquired, released };
         Ok(())
     }
 

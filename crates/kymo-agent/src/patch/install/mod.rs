@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod flow;
 mod got_hooks;
 pub(crate) mod hold;
+pub(crate) mod holds;
 pub(crate) mod memory;
 pub(crate) mod pass;
 pub(crate) mod patcher;

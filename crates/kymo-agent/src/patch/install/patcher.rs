@@ -467,13 +467,14 @@ impl Patcher {
         }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
         let look = match consumers {
-            Consumers::Count | Consumers::Record(_) => Measure::Count,
+            Consumers::Count | Consumers::Record(_) | Consumers::Hold(_) => Measure::Count,
             Consumers::CountReturns => Measure::CountReturns,
             Consumers::Latency => Measure::Latency,
             Consumers::Filtered(filtered) => filtered.measure,
         };
         let at_return = match (consumers, look) {
             (Consumers::Record(record), _) if record.returns() => ReturnAction::Recorded(take(1)?),
+            (Consumers::Hold(role), _) if role.acquires() => ReturnAction::Acquired(role),
             (_, Measure::Count) => ReturnAction::Ignored,
             (_, Measure::CountReturns) => ReturnAction::Counted(take(1)?),
             (_, Measure::Latency) => ReturnAction::Timed(take(TIME_SLOTS)?),
@@ -484,8 +485,9 @@ impl Patcher {
             _ => (None, None),
         };
         let slow_path = self.slow_path(consumers, action);
-        if record.is_some() || slow_path.is_some() {
-            // Stubs find their thread's number there.
+        let hold = if let Consumers::Hold(role) = consumers { Some(role) } else { None };
+        if record.is_some() || slow_path.is_some() || hold.is_some() {
+            // Stubs find their thread's number there, and the locks that it holds.
             claim::region().map_err(PatchError::system("map shadow stacks"))?;
         }
         let missed = match (slow_path, record) {
@@ -498,6 +500,7 @@ impl Patcher {
             record,
             action,
             slow_path: slow_path.map(|it| (it, missed)),
+            hold,
         };
         let counters = ProbeCounters {
             slots,

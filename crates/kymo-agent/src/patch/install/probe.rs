@@ -42,7 +42,7 @@ impl Probe {
     /// deep for a look at their return ([`returns_missed`](crate::patch::returns_missed)).
     pub fn returns(&self) -> Option<u64> {
         match self.spec.at_return {
-            ReturnAction::Ignored => None,
+            ReturnAction::Ignored | ReturnAction::Acquired(_) => None,
             ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => {
                 Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
             }

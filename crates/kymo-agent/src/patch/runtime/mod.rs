@@ -3,6 +3,7 @@
 //! calls no library, and knows nothing of how code is emitted or installed.
 pub(crate) mod callers;
 pub(crate) mod frames;
+pub(crate) mod holds;
 pub(crate) mod shadow;
 pub(crate) mod slow_path;
 pub(crate) mod stale_frames;

@@ -2,6 +2,7 @@
 use super::action::ProbeAction;
 use super::pack::{Malformed, Packer, Unpacker};
 use super::{MOST_PATH_BYTES, MOST_TEXT_BYTES};
+use crate::holds::HoldRole;
 
 /// What is to be done at a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,12 @@ pub enum ProbeKind {
     Latency,
     /// Count it, and write it, its return, or both as the events that its [`ProbeAction`] names.
     Record,
+    /// Count it, and time how long the lock is held that the function takes or gives back.
+    Hold(HoldRole),
 }
+
+/// Numbers of [`ProbeKind::Hold`] are those of its roles behind this one.
+const HOLDS: u8 = 16;
 
 impl ProbeKind {
     fn number(self) -> u8 {
@@ -21,6 +27,7 @@ impl ProbeKind {
             ProbeKind::Count => 1,
             ProbeKind::Latency => 2,
             ProbeKind::Record => 3,
+            ProbeKind::Hold(role) => HOLDS + role.number(),
         }
     }
 
@@ -29,7 +36,11 @@ impl ProbeKind {
             1 => Ok(ProbeKind::Count),
             2 => Ok(ProbeKind::Latency),
             3 => Ok(ProbeKind::Record),
-            _ => Err(Malformed { expected: "something that can be done at a hit" }),
+            number => number
+                .checked_sub(HOLDS)
+                .and_then(HoldRole::of)
+                .map(ProbeKind::Hold)
+                .ok_or(Malformed { expected: "something that can be done at a hit" }),
         }
     }
 }
@@ -89,6 +100,9 @@ pub enum Command {
     /// of two. Times are `zero_ns + (ticks * tick >> 32)`, of the processor's time stamp counter;
     /// `zero_ns` wraps.
     Rings { cpus: u32, data_bytes: u32, tick: u64, zero_ns: u64 },
+    /// Add up how long locks are held in the memory file that comes with this packet, a
+    /// [`HoldTable`](crate::holds::HoldTable). Forked children do if they count.
+    HoldTable,
     /// Tell how many events did not fit into their rings.
     Losses,
     /// Tell who called.
@@ -202,6 +216,8 @@ pub enum Reply {
     ProbeStatus { of: Vec<ProbeStatus>, last: bool },
     /// The answer to `Rings`: events go there from now on.
     Recording,
+    /// The answer to `HoldTable`: holds are added up there from now on.
+    TimingHolds,
     /// How many events of some probes did not fit into their rings, per probe that has any.
     Losses { of: Vec<HitCount>, last: bool },
     /// Some of one probe's callers: return addresses, and how many calls. `others` are calls of
@@ -241,6 +257,7 @@ impl Command {
                 Packer::new(21).u32(*cpus).u32(*data_bytes).u64(*tick).u64(*zero_ns)
             }
             Command::Counters { cpus, slots } => Packer::new(24).u32(*cpus).u32(*slots),
+            Command::HoldTable => Packer::new(25),
             Command::Losses => Packer::new(22),
             Command::Callers => Packer::new(23),
             Command::Holds => Packer::new(30),
@@ -286,6 +303,7 @@ impl Command {
                 zero_ns: rest.u64()?,
             },
             24 => Command::Counters { cpus: rest.u32()?, slots: rest.u32()? },
+            25 => Command::HoldTable,
             22 => Command::Losses,
             23 => Command::Callers,
             30 => Command::Holds,
@@ -331,6 +349,7 @@ impl Reply {
             }
             Reply::Counting => Packer::new(24),
             Reply::Recording => Packer::new(21),
+            Reply::TimingHolds => Packer::new(25),
             Reply::Losses { of, last } => Packer::new(22)
                 .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
                 .u8(u8::from(*last)),
@@ -397,6 +416,7 @@ impl Reply {
                 of: rest.list(|bucket| Ok(Bucket { number: bucket.u32()?, calls: bucket.u64()? }))?,
             },
             21 => Reply::Recording,
+            25 => Reply::TimingHolds,
             24 => Reply::Counting,
             22 => Reply::Losses {
                 of: rest.list(|count| Ok(HitCount { id: count.u32()?, hits: count.u64()? }))?,

@@ -1,10 +1,16 @@
 //! Messages there and back, and everything that is no message.
 use super::*;
+use crate::holds::HoldRole;
 use crate::probe::value::{Compare, Condition, Operand, Test};
 use proptest::prelude::*;
 
 fn kind() -> impl Strategy<Value = ProbeKind> {
-    prop_oneof![Just(ProbeKind::Count), Just(ProbeKind::Latency), Just(ProbeKind::Record)]
+    prop_oneof![
+        Just(ProbeKind::Count),
+        Just(ProbeKind::Latency),
+        Just(ProbeKind::Record),
+        (1..=5_u8).prop_filter_map("a role", HoldRole::of).prop_map(ProbeKind::Hold)
+    ]
 }
 
 fn wanted() -> impl Strategy<Value = ProbeSpec> {
@@ -80,6 +86,7 @@ fn command() -> impl Strategy<Value = Command> {
             Command::Rings { cpus, data_bytes, tick, zero_ns }
         }),
         any::<[u32; 2]>().prop_map(|[cpus, slots]| Command::Counters { cpus, slots }),
+        Just(Command::HoldTable),
         Just(Command::Losses),
         Just(Command::Callers),
         Just(Command::Holds),
@@ -138,6 +145,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Left),
         Just(Reply::Counting),
         Just(Reply::Recording),
+        Just(Reply::TimingHolds),
         (prop::collection::vec((any::<u32>(), any::<u64>()), 0..30), any::<bool>()).prop_map(|(of, last)| {
             Reply::Losses { of: of.into_iter().map(|(id, hits)| HitCount { id, hits }).collect(), last }
         }),

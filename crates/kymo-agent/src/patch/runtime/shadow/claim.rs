@@ -168,5 +168,6 @@ fn clear(stack: ShadowStack) {
     // The slow path of the thread that had it before is not running any more; its reader handle
     // goes over.
     stack.clear_slow_path();
+    stack.clear_held();
     stack.clear_entries();
 }

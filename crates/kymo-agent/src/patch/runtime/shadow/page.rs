@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 use crate::patch::layout::{DEPTH, ENTRY_BYTES, FREE, NEAR_AT, ORIGIN_AT, OWNER_AT, STACK_BYTES, TIME_AT};
 use crate::sys::raw;
+use kymo_core::holds::HELD_WORDS;
 use std::arch::{asm, global_asm};
 use std::mem::offset_of;
 use std::ops::Deref;
@@ -25,6 +26,10 @@ const OWN_WORDS: u64 = DEPTH as u64 + 2;
 /// Where in a shadow stack the slow path keeps what is the thread's, and how much it may be.
 const SLOW_PATH_AT: u64 = 3072;
 pub(crate) const SLOW_PATH_BYTES: u64 = 512;
+/// Where in a shadow stack the locks are that its thread holds. At the begin of what would be an
+/// entry is no word that could be a key: the complement of an address.
+const HELD_AT: u64 = (OWN_WORDS + 1) * ENTRY;
+const _: () = assert!(HELD_AT + HELD_WORDS as u64 * 8 <= SLOW_PATH_AT);
 
 const BYTES: u64 = STACK_BYTES as u64;
 const ENTRY: u64 = ENTRY_BYTES as u64;
@@ -150,6 +155,20 @@ impl ShadowStack {
         self.entry(SLOW_PATH_AT / ENTRY).key.store(0, Ordering::Relaxed);
     }
 
+    /// The locks that its thread holds.
+    pub(crate) fn held(self) -> &'static [AtomicU64; HELD_WORDS] {
+        // SAFETY: in the shadow stack, behind its entries and before the slow path's part.
+        unsafe { &*((self.0 + HELD_AT) as *const [AtomicU64; HELD_WORDS]) }
+    }
+
+    /// Says that its thread holds none.
+    pub(crate) fn clear_held(self) {
+        // The first words: whether it is used, how many there are, of which observation.
+        for word in self.held().iter().take(3) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Has an END below and above free entries.
     pub(crate) fn clear_entries(self) {
         let mut at = 0;
@@ -258,6 +277,7 @@ fn top_word() -> *mut u64 {
 }
 
 /// This thread's top entry.
+#[inline]
 pub(crate) fn top() -> EntryAt {
     // SAFETY: this thread's word, in which stubs and set_top() put addresses of entries only.
     EntryAt(unsafe { top_word().read_volatile() })
