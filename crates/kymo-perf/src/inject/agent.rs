@@ -48,6 +48,18 @@ pub fn enter_with_children(pid: i32, library: &Library) -> Result<Client, EnterE
     enter_for(pid, library, true, None)
 }
 
+/// As [`enter_with_children`], with an unwinder.
+///
+/// # Errors
+/// As [`enter`].
+pub fn enter_unwinding_with_children(
+    pid: i32,
+    library: &Library,
+    unwinder: &mut dyn Unwind,
+) -> Result<Client, EnterError> {
+    enter_for(pid, library, true, Some(unwinder))
+}
+
 fn enter_for(
     pid: i32,
     library: &Library,

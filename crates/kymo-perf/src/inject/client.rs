@@ -3,10 +3,11 @@ use super::code_writes::CodeWriter;
 use super::connection::send_with;
 use super::counters::SharedCounters;
 use super::refusal::EnterError;
-use super::rings;
 use super::target::TargetProcess;
+use super::{memory, rings};
 use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
+use kymo_core::holds::{HoldReport, TABLE_BYTES};
 use kymo_core::latency::{self, Latencies};
 use kymo_core::probe::wire::{
     Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
@@ -15,8 +16,10 @@ use kymo_core::probe::wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -143,6 +146,10 @@ pub struct Client {
     /// Known since the greeting.
     cpus: u32,
     counters: Option<SharedCounters>,
+    /// The process, by the number that it has for itself.
+    own_pid: Option<i32>,
+    /// Where it adds up holds of locks, once it was asked to.
+    holds: OnceLock<File>,
     known: Mutex<AgentState>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
@@ -170,6 +177,8 @@ impl Client {
             process,
             cpus: 0,
             counters: None,
+            own_pid: None,
+            holds: OnceLock::new(),
             known: Mutex::default(),
             cleaned_up: 0,
             target: OnceLock::new(),
@@ -201,7 +210,8 @@ impl Client {
         let patience = self.patience;
         self.patience = patience.min(STARTUP_TIMEOUT);
         match self.ask(&Command::Hello { version: VERSION, children })? {
-            Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
+            Reply::Hello { version: VERSION, cleaned_up, cpus, slots, pid } => {
+                self.own_pid = i32::try_from(pid).ok();
                 self.cleaned_up = cleaned_up;
                 let counters = SharedCounters::create(cpus, crate::cpu_list::possible(), slots);
                 let counters = counters.map_err(EnterError::failed("making counters for the agent"))?;
@@ -532,6 +542,42 @@ impl Client {
             Reply::Recording => Ok(rings),
             reply => Err(ProtocolError::instead_of_answer(reply)),
         }
+    }
+
+    /// Has probes of the kind [`ProbeKind::Hold`](kymo_core::probe::wire::ProbeKind) add up how
+    /// long locks are held. Once, before the first of them.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`].
+    pub fn time_holds(&self) -> Result<(), ProtocolError> {
+        let file = memory::create("kymo-holds", TABLE_BYTES).map_err(ProtocolError::Io)?;
+        match self.ask_with(&Command::HoldTable, Some(&file))? {
+            Reply::TimingHolds => {
+                _ = self.holds.set(file.into());
+                Ok(())
+            }
+            reply => Err(ProtocolError::instead_of_answer(reply)),
+        }
+    }
+
+    /// How long locks were held until now; also when the process has ended. Asks nobody.
+    pub fn lock_holds(&self) -> HoldReport {
+        let Some(file) = self.holds.get() else { return HoldReport::default() };
+        let mut bytes = Vec::new();
+        let mut report = HoldReport::read(|at, words| {
+            bytes.resize(words.len() * 8, 0);
+            let read = file.read_exact_at(&mut bytes, at * 8);
+            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            read.is_ok()
+        });
+        let pid = self.pid.or_else(|| self.target.get().map(|target| target.pid));
+        if let (Some(pid), Some(own)) = (pid, self.own_pid) {
+            // In a container it has another number for itself.
+            report.locks.iter_mut().filter(|of| of.pid == own).for_each(|of| of.pid = pid);
+        }
+        report
     }
 
     /// How many events did not fit into their rings until now, by probe; only of those that have

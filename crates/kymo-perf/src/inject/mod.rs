@@ -59,7 +59,7 @@ mod symbols;
 mod target;
 mod unwind;
 
-pub use agent::{enter, enter_unwinding, enter_with_children};
+pub use agent::{enter, enter_unwinding, enter_unwinding_with_children, enter_with_children};
 #[cfg(fuzzing)]
 pub use client::exercise;
 pub use client::{Client, Outcome, ProbeCounts, ProtocolError, interrupt_by};
