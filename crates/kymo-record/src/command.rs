@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 
 /// Forks the command, after a look whether it can be found at all: a typing error should not touch
 /// any file. `aside`: its standard output goes to standard error, because the recording goes to
-/// ours.
-pub(crate) fn prepare(command: &[OsString], aside: bool) -> Result<Option<Workload>, RecordError> {
+/// ours. `environment`: what it has besides our own.
+pub(crate) fn prepare(
+    command: &[OsString],
+    environment: &[(&str, OsString)],
+    aside: bool,
+) -> Result<Option<Workload>, RecordError> {
     let Some(name) = command.first() else { return Ok(None) };
     let fail = |source| RecordError::Command { command: name.to_string_lossy().into_owned(), source };
     find(name).map_err(|errno| fail(errno.into()))?;
-    let mut workload = Workload::prepare(command).map_err(fail)?;
+    let mut workload = Workload::prepare_in(command, environment).map_err(fail)?;
     if aside {
         workload.send_stdout_to_stderr();
     }

@@ -86,6 +86,7 @@ mod finish;
 mod flight;
 mod formats;
 mod id_aliases;
+mod lock_holds;
 mod locks;
 mod machine;
 mod observe;
@@ -130,6 +131,7 @@ pub use disk::{Silence, WriteError, watch_for_silence};
 pub use error::{PlanError, RecordError};
 pub use finish::Summary;
 pub use kymo_perf::bpf::{FutexOptions, WaitOptions};
+pub use lock_holds::HoldSource;
 pub use options::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,
     Synthesis, TargetSpec, Tracking,

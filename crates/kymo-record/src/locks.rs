@@ -7,11 +7,14 @@
 //!  lock-wait  a thread has waited; period: its time, with that of waits which have no sample
 //!  lock-wake  a thread has woken others: at a lock it has just unlocked it
 //!  lock-sums  at the end, for each futex: waits, their time, and how many of which length
+//!  lock-holds at the end, if holds are timed: of each lock and place that takes it
 //! ```
+use kymo_core::holds::HoldReport;
 use kymo_data::EventSpec;
 use kymo_perf::bpf::{BpfError, Follower, FutexKind, FutexOptions, FutexRecord, FutexSums, FutexTracer};
 use kymo_perf::proc;
 
+use crate::lock_holds;
 use crate::options::RecordingClock;
 
 use crate::user_rings::UserEvent;
@@ -40,11 +43,11 @@ const WAITING: [u64; 5] = [0, 6, 9, 11, 13];
 const OPERATIONS: u64 = 0x7f;
 
 /// The events, described.
-pub(crate) fn events() -> [UserEvent; 3] {
+pub(crate) fn events(holds: bool) -> Vec<UserEvent> {
     let formats = [FutexRecord::FORMAT, FutexRecord::FORMAT, FutexSums::FORMAT];
     let described = [(WAIT, KINDS[0], 0), (WAKE, KINDS[1], WAKE_ID), (SUMS, KINDS[2], SUMS_ID)];
     let mut formats = formats.into_iter();
-    described.map(|(name, kind, id)| UserEvent {
+    let event = |(name, kind, id): (&str, u16, u64)| UserEvent {
         name: name.to_owned(),
         system: "kymo".to_owned(),
         format: format!(
@@ -54,12 +57,13 @@ pub(crate) fn events() -> [UserEvent; 3] {
         ),
         kind: kind.into(),
         id,
-    })
+    };
+    described.into_iter().map(event).chain(holds.then(lock_holds::event)).collect()
 }
 
 /// The events of the file, of the one that the kernel has.
-pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 3] {
-    specs_of(kernel, events())
+pub(crate) fn specs(kernel: &EventSpec, holds: bool) -> Vec<EventSpec> {
+    specs_of(kernel, events(holds))
 }
 
 /// How a sample is completed; `None`: the bytes are no record of a futex.
@@ -103,8 +107,15 @@ impl Locks {
     }
 
     /// Ends the tracing: the waits that have not ended, with the innermost frame of their stacks,
-    /// and the sums. `specs`: the events of the file; `event`: the one that takes waits.
-    pub(crate) fn end(&self, specs: &[EventSpec], event: usize, clock: Option<RecordingClock>) -> Vec<u8> {
+    /// the sums, and how long locks were held. `specs`: the events of the file; `event`: the one
+    /// that takes waits.
+    pub(crate) fn end(
+        &self,
+        specs: &[EventSpec],
+        event: usize,
+        clock: Option<RecordingClock>,
+        holds: &HoldReport,
+    ) -> Vec<u8> {
         let (sums, waits, monotonic_ns) = self.tracer.end();
         let wait_spec = specs.get(event);
         let sums_spec = specs.iter().find(|spec| spec.ids == [SUMS_ID]);
@@ -123,6 +134,7 @@ impl Locks {
             let sample = OwnSample { kind: KINDS[2], pid, tid: pid, time_ns, period, pc: None };
             bytes.extend(sample.with(of.to_raw(), sums_spec));
         }
+        bytes.extend(lock_holds::samples(holds, specs, time_ns));
         bytes
     }
 

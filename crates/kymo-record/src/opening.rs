@@ -2,6 +2,7 @@
 use crate::budget::Budget;
 use crate::drain::RingSource;
 use crate::error::{PlanError, RecordError, system};
+use crate::lock_holds::HoldSource;
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
@@ -11,7 +12,7 @@ use kymo_data::{Attr, Event, EventSet, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a session has opened. Every stage of the pipeline borrows from it.
 pub(crate) struct Opened {
@@ -27,14 +28,32 @@ pub(crate) struct Opened {
     pub(crate) by_kernel: Option<Arc<EventSet>>,
     pub(crate) budget: Budget,
     pub(crate) observer: Observer,
+    pub(crate) holds: Mutex<Holds>,
+}
+
+/// Who tells how long locks are held, and what it said at the end besides.
+#[derive(Default)]
+pub(crate) struct Holds {
+    pub(crate) source: Option<Box<dyn HoldSource>>,
+    pub(crate) remarks: Vec<String>,
 }
 
 impl Opened {
+    /// Has holds of locks counted from now on.
+    pub(crate) fn begin_holds(&self) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.source.iter_mut().for_each(|source| source.begin());
+    }
+
     /// What records of waits have not told, when the events are off.
     pub(crate) fn untold_waits(&self) -> Vec<u8> {
         let locks = self.observer.locks.as_ref().zip(self.plan.lock_event);
         if let Some((locks, event)) = locks {
-            return locks.end(&self.specs, event, self.plan.options.clock);
+            let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+            let told = holds.source.take().map(|mut source| source.end());
+            let (report, remarks) = told.unwrap_or_default();
+            holds.remarks = remarks;
+            return locks.end(&self.specs, event, self.plan.options.clock, &report);
         }
         let waits = self.observer.waits.as_ref().zip(self.plan.wait_event);
         let spec = waits.and_then(|(waits, event)| Some((waits, self.specs.get(event)?)));
@@ -146,7 +165,7 @@ pub(crate) fn tracing_data(
     user_rings: &[UserEvent],
 ) -> Result<Option<Vec<u8>>, RecordError> {
     let waits = plan.wait_event.map(|_| waits::events());
-    let locks = plan.lock_event.map(|_| locks::events());
+    let locks = plan.lock_event.map(|_| locks::events(plan.options.holds));
     let own = waits.into_iter().flatten().chain(locks.into_iter().flatten());
     let described: Vec<UserEvent> = user_rings.iter().cloned().chain(own).collect();
     if plan.tracepoints.is_empty() && described.is_empty() {

@@ -226,6 +226,11 @@ pub struct Options {
     /// woke them. It needs programs in the kernel, and [`Scope::Filtered`] or whole CPUs; not with
     /// `waits`.
     pub locks: Option<FutexOptions>,
+    /// With `locks`: how long they are held is told by a
+    /// [`HoldSource`](crate::Session::with_holds).
+    pub holds: bool,
+    /// What the command has in its environment besides what this process has.
+    pub environment: Vec<(&'static str, OsString)>,
     /// Further fields of samples.
     pub fields: SampleFields,
     /// Further records of processes.
@@ -318,6 +323,8 @@ impl Options {
             switch_events: false,
             waits: None,
             locks: None,
+            holds: false,
+            environment: Vec::new(),
             fields: SampleFields::default(),
             tracking: Tracking::default(),
             synthesis: Synthesis::default(),

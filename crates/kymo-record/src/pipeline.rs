@@ -272,6 +272,7 @@ impl<'a> Pipeline<'a> {
             if let Some(locks) = &base.opened.observer.locks {
                 locks.tracer.begin();
                 locks.enter_existing(&base.opened.observer.processes(plan));
+                base.opened.begin_holds();
             }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));

@@ -7,6 +7,7 @@ use crate::coverage::Coverage;
 use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
+use crate::lock_holds::HoldSource;
 use crate::locks::{self, Locks};
 use crate::machine;
 use crate::opening::{Opened, event_set, features, open, sources, spec, tracing_data};
@@ -31,7 +32,7 @@ use kymo_perf::workload::Workload;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory for what is to be drained; judged before an earlier recording is touched.
 fn budget(
@@ -104,7 +105,8 @@ impl Session {
         until: Option<BorrowedFd<'_>>,
     ) -> Result<Session, RecordError> {
         plan.options.output.check()?;
-        let workload = command::prepare(&plan.command, output::is_on_stdout(&plan.options.output))?;
+        let aside = output::is_on_stdout(&plan.options.output);
+        let workload = command::prepare(&plan.command, &plan.options.environment, aside)?;
         if plan.observe_command
             && let Some(workload) = &workload
         {
@@ -140,14 +142,14 @@ impl Session {
             spec.attr.config = abi::PERF_COUNT_SW_DUMMY;
         }
         if let Some(spec) = plan.wait_event.and_then(|event| specs.get_mut(event)) {
-            let [off_cpu, others @ ..] = waits::specs(spec);
-            *spec = off_cpu;
-            specs.extend(others);
+            let mut of_waits = waits::specs(spec).into_iter();
+            of_waits.next().into_iter().for_each(|off_cpu| *spec = off_cpu);
+            specs.extend(of_waits);
         }
         if let Some(spec) = plan.lock_event.and_then(|event| specs.get_mut(event)) {
-            let [wait, others @ ..] = locks::specs(spec);
-            *spec = wait;
-            specs.extend(others);
+            let mut of_locks = locks::specs(spec, plan.options.holds).into_iter();
+            of_locks.next().into_iter().for_each(|wait| *spec = wait);
+            specs.extend(of_locks);
         }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
@@ -165,7 +167,17 @@ impl Session {
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
-            opened: Opened { plan, rings, kept, events, specs, by_kernel, budget, observer },
+            opened: Opened {
+                plan,
+                rings,
+                kept,
+                events,
+                specs,
+                by_kernel,
+                budget,
+                observer,
+                holds: Mutex::default(),
+            },
             output: OpenedOutput { sink, naming, stats, compressor, features },
             kernel: text,
             workload,
@@ -204,6 +216,19 @@ impl Session {
     ) -> Session {
         self.switches = Some((requests, Box::new(say)));
         self
+    }
+
+    /// Has a recording of locks end with what this source tells, if
+    /// [`Options::holds`](crate::Options::holds) says so.
+    #[must_use]
+    pub fn with_holds(self, source: Box<dyn HoldSource>) -> Session {
+        self.opened.holds.lock().unwrap_or_else(PoisonError::into_inner).source = Some(source);
+        self
+    }
+
+    /// The process of the command, which has not begun.
+    pub fn command_pid(&self) -> Option<i32> {
+        self.workload.as_ref().map(Workload::pid)
     }
 
     /// What was changed so that this machine would accept the plan.
@@ -272,6 +297,7 @@ impl Session {
         remarks.extend(of_python);
         remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
         remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));
+        remarks.append(&mut opened.holds.lock().unwrap_or_else(PoisonError::into_inner).remarks);
         let user_lost = user_rings.lost(reported, opened.events.events.len());
         let finish = Finish {
             events: &opened.events,

@@ -47,17 +47,18 @@ pub(crate) fn events() -> [UserEvent; 3] {
 }
 
 /// The events of the file, of the one that the kernel has.
-pub(crate) fn specs(kernel: &EventSpec) -> [EventSpec; 3] {
+pub(crate) fn specs(kernel: &EventSpec) -> Vec<EventSpec> {
     specs_of(kernel, events())
 }
 
 /// Events of the file like the one that the kernel has, the first of which takes its ids.
-pub(crate) fn specs_of(kernel: &EventSpec, events: [UserEvent; 3]) -> [EventSpec; 3] {
-    events.map(|event| EventSpec {
+pub(crate) fn specs_of(kernel: &EventSpec, events: impl IntoIterator<Item = UserEvent>) -> Vec<EventSpec> {
+    let spec = |event: UserEvent| EventSpec {
         attr: Attr { kind: abi::PERF_TYPE_TRACEPOINT, config: event.kind, ..kernel.attr.clone() },
         ids: if event.id == 0 { kernel.ids.clone() } else { vec![event.id] },
         name: event.name,
-    })
+    };
+    events.into_iter().map(spec).collect()
 }
 
 /// The tracer of a recording, and whose samples it writes.

@@ -84,6 +84,8 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
             ..WaitOptions::default()
         }),
         locks: None,
+        holds: false,
+        environment: Vec::new(),
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,
