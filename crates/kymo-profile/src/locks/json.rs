@@ -1,5 +1,5 @@
 //! The locks as JSON.
-use super::{LockKind, LockPlace, LockRow, Locks};
+use super::{HoldPlace, Holds, LockKind, LockPlace, LockRow, Locks};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -35,6 +35,27 @@ struct Lock {
     waiting: u64,
     waiters: Vec<Place>,
     holders: Vec<Place>,
+    held: Option<Held>,
+}
+
+#[derive(Serialize)]
+struct Held {
+    holds: u64,
+    shared: u64,
+    total_ns: u64,
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    max_ns: u64,
+    places: Vec<HeldPlace>,
+}
+
+#[derive(Serialize)]
+struct HeldPlace {
+    functions: Vec<String>,
+    module: Option<String>,
+    holds: u64,
+    total_ns: u64,
+    max_ns: u64,
 }
 
 #[derive(Serialize)]
@@ -61,6 +82,22 @@ pub fn write_locks_json(out: &mut dyn Write, locks: &Locks, most: usize) -> io::
         threads: place.threads,
         thread: place.thread.clone(),
     };
+    let held_place = |place: &HoldPlace| HeldPlace {
+        functions: locks.names(&place.place),
+        module: locks.module(&place.place).map(str::to_owned),
+        holds: place.holds,
+        total_ns: place.total_ns,
+        max_ns: place.max_ns,
+    };
+    let held = |of: &Holds| Held {
+        holds: of.holds.count,
+        shared: of.shared,
+        total_ns: of.holds.total_ns,
+        p50_ns: of.holds.quantile_ns(0.5),
+        p99_ns: of.holds.quantile_ns(0.99),
+        max_ns: of.holds.max_ns,
+        places: of.places.iter().take(most).map(held_place).collect(),
+    };
     let lock = |row: &LockRow| Lock {
         kind: row.kind,
         contention: row.kind.is_contention(),
@@ -80,6 +117,7 @@ pub fn write_locks_json(out: &mut dyn Write, locks: &Locks, most: usize) -> io::
         waiting: row.waiting,
         waiters: row.waiters.iter().take(most).map(place).collect(),
         holders: row.holders.iter().take(most).map(place).collect(),
+        held: row.holds.as_ref().map(held),
     };
     let report = Report {
         schema: "kymo-locks",

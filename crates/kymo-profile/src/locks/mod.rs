@@ -8,6 +8,7 @@
 //!  lock-wait -> rows: waits --+-> what each is for, by its stack (kind)
 //!  lock-wake -> rows: wakes --|-> locks: waiters and holders by place (table)
 //!  lock-sums -> rows: sums ---'-> times and quantiles;  names of addresses (names)
+//!  lock-holds -> rows: holds ---> how long each lock was held, and where it was taken (held)
 //! ```
 //!
 //! # Invariants
@@ -20,8 +21,10 @@
 //! By the address of its futex, where that is part of the lock (pthreads, Rust's standard library,
 //! Go's runtime). Some runtimes and libraries have a futex for each thread (Java's monitors,
 //! parking_lot, PostgreSQL): there the place where the lock is taken stands for it.
+mod held;
 mod json;
 mod kind;
+mod lock;
 mod names;
 mod rows;
 mod table;
@@ -31,7 +34,7 @@ mod text;
 
 pub use json::write_locks_json;
 pub use kind::LockKind;
-pub use table::{LockPlace, LockRow};
+pub use lock::{HoldPlace, Holds, LockPlace, LockRow};
 pub use text::write_locks;
 
 use crate::functions::{FunctionId, Functions};
@@ -52,6 +55,8 @@ pub struct Locks {
     pub functions: Functions,
     /// What threads waited for, the most time first; what is no contention, too.
     pub rows: Vec<LockRow>,
+    /// Whether it was observed how long locks are held.
+    pub has_holds: bool,
     /// What the reader saw (problems of the file).
     pub summary: ReadSummary,
 }
@@ -78,9 +83,10 @@ impl Locks {
         let mut functions = Functions::default();
         let stacks = Resolver::new(&timeline, store).resolve(&rows.chains, &mut functions, resolve);
         let mut names = Names::new(&timeline, store);
+        let has_holds = rows.has_holds;
         let rows =
             table::rows(&rows, &stacks, &functions, &timeline, &mut |maps, address| names.of(maps, address));
-        Ok(Some(Locks { timeline, functions, rows, summary }))
+        Ok(Some(Locks { timeline, functions, rows, has_holds, summary }))
     }
 
     /// The names of a place's functions, innermost first.

@@ -2,6 +2,7 @@
 use crate::chains::{ChainId, Chains};
 use crate::load::LoadOptions;
 use crate::timeline::{CommId, Moment, Timeline};
+use kymo_core::holds::HoldKind;
 use kymo_core::latency::{Latencies, SLOTS, USED};
 use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
@@ -12,6 +13,9 @@ const WAIT: &str = "lock-wait";
 const WAKE: &str = "lock-wake";
 /// The event of the sums.
 const SUMS: &str = "lock-sums";
+
+/// The event of how long locks were held.
+const HOLDS: &str = "lock-holds";
 
 /// The kind of a wait that had not ended.
 const UNFINISHED: u64 = 3;
@@ -63,6 +67,18 @@ pub(super) struct SumRow {
     pub(super) most_waiting: u64,
 }
 
+/// Holds of a lock that were taken at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HoldRow {
+    pub(super) kind: HoldKind,
+    /// The process and the lock's address.
+    pub(super) lock: FutexKey,
+    /// The place.
+    pub(super) chain: ChainId,
+    pub(super) maps: u32,
+    pub(super) holds: Latencies,
+}
+
 /// All rows of a recording.
 #[derive(Debug, Default)]
 pub(super) struct LockRows {
@@ -72,6 +88,10 @@ pub(super) struct LockRows {
     /// In order of futex and time.
     pub(super) wakes: Vec<WakeRow>,
     pub(super) sums: Vec<SumRow>,
+    /// Holds were timed.
+    pub(super) has_holds: bool,
+    /// In order of lock and kind.
+    pub(super) holds: Vec<HoldRow>,
     /// Samples that cannot be read.
     pub(super) damaged: u64,
 }
@@ -79,6 +99,8 @@ pub(super) struct LockRows {
 const RECORD: [&str; 7] = ["kind", "operation", "pid", "address", "wait_ns", "told_ns", "count"];
 const SUM: [&str; 9] =
     ["pid", "address", "waits", "total_ns", "max_ns", "timeouts", "wakes", "waiting", "most_waiting"];
+
+const HOLD: [&str; 6] = ["pid", "kind", "address", "holds", "total_ns", "max_ns"];
 
 /// NamedFields of an event, by the recording's own description.
 struct NamedFields<const N: usize>([Field; N]);
@@ -108,6 +130,7 @@ struct LockEvents {
     wait: (usize, NamedFields<7>, Field),
     wake: Option<usize>,
     sums: Option<(usize, NamedFields<9>, Field)>,
+    holds: Option<(usize, NamedFields<6>, Field)>,
 }
 
 impl LockEvents {
@@ -120,11 +143,16 @@ impl LockEvents {
             let format = format(at)?;
             Some((at, NamedFields::of(format, SUM)?, format.field("buckets")?.clone()))
         });
+        let holds = at(HOLDS).and_then(|at| {
+            let format = format(at)?;
+            Some((at, NamedFields::of(format, HOLD)?, format.field("buckets")?.clone()))
+        });
         let waker = format(wait)?.field("waker")?.clone();
         Some(LockEvents {
             wait: (wait, NamedFields::of(format(wait)?, RECORD)?, waker),
             wake: at(WAKE),
             sums,
+            holds,
         })
     }
 }
@@ -148,11 +176,12 @@ pub(super) fn read(
         samples.for_each(|record| rows.sample(recording, timeline, &events, &record));
     };
     let (parts, summary) = recording.read_parallel(options.workers, LockRows::default, each, progress)?;
-    let mut rows = LockRows::default();
+    let mut rows = LockRows { has_holds: events.holds.is_some(), ..LockRows::default() };
     parts.into_iter().for_each(|part| rows.absorb(part));
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.futex, row.thread, row.told_ns));
     rows.wakes.sort_unstable_by_key(|row| (row.futex, row.time_ns, row.thread));
     rows.sums.sort_by_key(|row| row.futex);
+    rows.holds.sort_by_key(|row| (row.lock, row.kind, row.chain));
     Ok((rows, summary))
 }
 
@@ -166,7 +195,8 @@ impl LockRows {
     ) {
         let Some(event) = recording.events.event_of(record) else { return };
         let is_sums = events.sums.as_ref().is_some_and(|(at, ..)| *at == event);
-        if event != events.wait.0 && Some(event) != events.wake && !is_sums {
+        let is_holds = events.holds.as_ref().is_some_and(|(at, ..)| *at == event);
+        if event != events.wait.0 && Some(event) != events.wake && !is_sums && !is_holds {
             return;
         }
         let layout = &recording.events.list[event].layout;
@@ -181,6 +211,20 @@ impl LockRows {
                 Some(sums) => self.sums.push(sums),
                 None => self.damaged += 1,
             }
+            return;
+        }
+        if is_holds {
+            let holds = events.holds.as_ref().and_then(|(_, fields, buckets)| holds(fields, buckets, raw));
+            let Some((kind, lock, holds)) = holds else {
+                self.damaged += 1;
+                return;
+            };
+            // The place is as the program was at the end.
+            let view = timeline.thread(lock.0, lock.0, Moment::new(sample.time, record.position));
+            let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
+            let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+            let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
+            self.holds.push(HoldRow { kind, lock, chain, maps: view.maps, holds });
             return;
         }
         let (Some(numbers), Some(waker)) = (events.wait.1.read(raw), events.wait.2.value(raw)) else {
@@ -222,22 +266,37 @@ impl LockRows {
         self.waits.extend(other.waits.into_iter().map(|row| WaitRow { chain: ours(row.chain), ..row }));
         self.wakes.extend(other.wakes.into_iter().map(|row| WakeRow { chain: ours(row.chain), ..row }));
         self.sums.extend(other.sums);
+        self.holds.extend(other.holds.into_iter().map(|row| HoldRow { chain: ours(row.chain), ..row }));
         self.damaged += other.damaged;
     }
 }
 
 fn sums(fields: &NamedFields<9>, buckets: &Field, raw: &[u8]) -> Option<SumRow> {
     let [pid, address, count, total_ns, max_ns, timeouts, wakes, waiting, most_waiting] = fields.read(raw)?;
-    let Value::Bytes(bytes) = buckets.value(raw)? else { return None };
-    let mut counts = vec![0; SLOTS as usize];
-    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    counts[USED.start as usize..USED.end as usize].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    let buckets = counts(buckets, raw)?;
     Some(SumRow {
         futex: (pid as i32, address),
-        waits: Latencies { count, total_ns, max_ns, buckets: counts },
+        waits: Latencies { count, total_ns, max_ns, buckets },
         timeouts,
         wakes,
         waiting,
         most_waiting,
     })
+}
+
+/// What was held, the lock, and for how long.
+fn holds(fields: &NamedFields<6>, buckets: &Field, raw: &[u8]) -> Option<(HoldKind, FutexKey, Latencies)> {
+    let [pid, kind, address, count, total_ns, max_ns] = fields.read(raw)?;
+    let buckets = counts(buckets, raw)?;
+    let holds = Latencies { count, total_ns, max_ns, buckets };
+    Some((HoldKind::of(kind)?, (pid as i32, address), holds))
+}
+
+/// Counts by length.
+fn counts(buckets: &Field, raw: &[u8]) -> Option<Vec<u64>> {
+    let Value::Bytes(bytes) = buckets.value(raw)? else { return None };
+    let mut counts = vec![0; SLOTS as usize];
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    counts[USED.start as usize..USED.end as usize].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    Some(counts)
 }

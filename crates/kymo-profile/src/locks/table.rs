@@ -1,6 +1,8 @@
 //! From waits, wake-ups and sums to a row for each lock.
+use super::held::{self, LockHolds};
 use super::kind::{LockKind, WaitEnd, is_of_lock, of_wait};
-use super::rows::{FutexKey, LockRows, SumRow, WaitRow};
+use super::lock::{LockPlace, LockRow};
+use super::rows::{FutexKey, HoldRow, LockRows, SumRow, WaitRow};
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
 use crate::resolve::Stacks;
@@ -10,50 +12,6 @@ use kymo_core::latency::Latencies;
 use kymo_symbols::place::DataAt;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
-
-/// A lock that threads waited for, or another reason to wait.
-#[derive(Clone, Debug)]
-pub struct LockRow {
-    /// What it is.
-    pub kind: LockKind,
-    /// The process; 0 if several share it.
-    pub pid: i32,
-    /// Where it is, if it is known by its address.
-    pub address: Option<u64>,
-    /// The variable that it is in, and the file that has that.
-    pub variable: Option<(DataAt, String)>,
-    /// How many waits, how long together, the longest, and how many of which length.
-    pub waits: Latencies,
-    /// Whether that is exact, or from samples.
-    pub exact: bool,
-    /// Waits that ended because their time was over.
-    pub timeouts: u64,
-    /// Threads that were seen to wait.
-    pub threads: usize,
-    /// Threads that waited at the same time, at most; 0: not known.
-    pub most_waiting: u64,
-    /// Threads that waited still at the end.
-    pub waiting: u64,
-    /// Where threads waited, the most time first.
-    pub waiters: Vec<LockPlace>,
-    /// Where those were that ended the waits, the most time first: a lock's holders.
-    pub holders: Vec<LockPlace>,
-}
-
-/// Waits for a lock by a place: where threads waited, or where their waits were ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockPlace {
-    /// Functions of the program, innermost first.
-    pub place: Vec<FunctionId>,
-    /// How long threads waited, ns.
-    pub time_ns: u64,
-    /// How many waits.
-    pub waits: u64,
-    /// How many threads were there.
-    pub threads: usize,
-    /// The name of the thread that was there longest.
-    pub thread: String,
-}
 
 /// What rows are made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,11 +71,12 @@ pub(super) fn rows(
     name: NameOf<'_>,
 ) -> Vec<LockRow> {
     let table = LockTable { rows, stacks, functions, timeline };
+    let own = table.futexes_of_kymo();
     let kinds = table.kinds();
     let of_futexes = futexes(&rows.waits, &kinds);
     let mut found: FxHashMap<RowKey, RowSums> = FxHashMap::default();
     let main_places = table.main_places(&kinds);
-    for (row, of_row) in rows.waits.iter().zip(&kinds) {
+    for (row, of_row) in rows.waits.iter().zip(&kinds).filter(|(row, _)| !own.contains(&row.futex)) {
         let kind = of_futexes[&row.futex].kind_of(*of_row);
         let mut row = *row;
         if kind != *of_row {
@@ -127,7 +86,7 @@ pub(super) fn rows(
         let sums = found.entry(table.key(&row, kind)).or_insert_with(|| RowSums::new(kind));
         table.add_wait(sums, &row);
     }
-    for sums in &rows.sums {
+    for sums in rows.sums.iter().filter(|sums| !own.contains(&sums.futex)) {
         let of_futex = of_futexes.get(&sums.futex).copied().unwrap_or_default();
         match of_futex.only() {
             Some(kind) if kind != LockKind::Place => {
@@ -149,8 +108,11 @@ pub(super) fn rows(
         })
         .filter(|row| row.waits.count > 0)
         .collect();
+    table.add_holds(&mut list, name);
     list.sort_by(|a, b| {
-        let order = |row: &LockRow| (Reverse(row.waits.total_ns), row.pid, row.address, row.kind);
+        let held = |row: &LockRow| row.holds.as_ref().map_or(0, |of| of.holds.total_ns);
+        let order =
+            |row: &LockRow| (Reverse(row.waits.total_ns), Reverse(held(row)), row.pid, row.address, row.kind);
         order(a).cmp(&order(b)).then_with(|| {
             let place = |row: &LockRow| row.waiters.first().map(|place| place.place.clone());
             place(a).cmp(&place(b))
@@ -216,6 +178,21 @@ impl LockTable<'_> {
     fn user_frames(&self, chain: ChainId) -> impl Iterator<Item = FunctionId> + Clone + '_ {
         let is_user = |id: &FunctionId| self.functions.get(*id).level == Level::User;
         self.stacks.frames(chain).iter().copied().filter(is_user)
+    }
+
+    /// Futexes of kymo's own agent in the program: each that was waited for in its library.
+    fn futexes_of_kymo(&self) -> FxHashSet<FutexKey> {
+        const AGENTS: [&str; 2] = ["libkymo_agent.so", "memfd:kymo-agent"];
+        let modules = &self.timeline.modules;
+        let is_agent = |id: FunctionId| {
+            let module = self.functions.get(id).module;
+            module.is_some_and(|module| {
+                AGENTS.iter().any(|name| modules.get(module).short_name.starts_with(name))
+            })
+        };
+        // The C library's function that waits may be the innermost.
+        let of_kymo = |row: &&WaitRow| self.user_frames(row.chain).take(2).any(is_agent);
+        self.rows.waits.iter().filter(of_kymo).map(|row| row.futex).collect()
     }
 
     /// What each wait was for.
@@ -308,6 +285,20 @@ impl LockTable<'_> {
         of_wait.find(|(_, wake)| row.waker == 0 || wake.thread.1 == row.waker).map(|(at, _)| at)
     }
 
+    /// Says of each lock how long it was held; those that no thread waited for get a row.
+    fn add_holds(&self, list: &mut Vec<LockRow>, name: NameOf<'_>) {
+        let place = |row: &HoldRow| self.place(row.chain);
+        for LockHolds { lock, maps, is_rwlock, of } in held::by_lock(&self.rows.holds, place) {
+            if let Some(row) = held::row_of(list, lock, is_rwlock) {
+                row.holds = Some(of);
+                continue;
+            }
+            let sums = RowSums { maps: Some(maps), ..RowSums::new(LockKind::Lock) };
+            let row = self.row(RowKey::Futex(lock), sums, name);
+            list.push(LockRow { holds: Some(of), ..row });
+        }
+    }
+
     fn row(&self, key: RowKey, sums: RowSums, name: NameOf<'_>) -> LockRow {
         let (pid, address) = match key {
             RowKey::Futex((pid, address)) => (pid, Some(address)),
@@ -327,6 +318,7 @@ impl LockTable<'_> {
             waiting: sums.waiting,
             waiters: self.places(sums.waiters),
             holders: self.places(sums.holders),
+            holds: None,
         }
     }
 
