@@ -3,6 +3,7 @@
 //! An engine counts by itself, in the kernel or inside the program; the caller only reads.
 use crate::arguments::Values;
 use crate::exits::ReturnAddresses;
+use kymo_core::holds::HoldReport;
 use kymo_core::latency::Latencies;
 use kymo_core::probe::value::Condition;
 pub use kymo_perf::bpf::uprobe::CapturedValue;
@@ -70,7 +71,7 @@ pub struct Caller {
 }
 
 /// A way of probing, attached to its sites.
-pub trait Engine {
+pub trait Engine: Send {
     /// For people: `kernel` or `inproc`.
     fn name(&self) -> &'static str;
 
@@ -80,6 +81,11 @@ pub trait Engine {
     /// Who called, the most frequent first; empty unless asked for.
     fn callers(&self) -> io::Result<Vec<Caller>> {
         Ok(Vec::new())
+    }
+
+    /// How long locks were held, if that was asked for.
+    fn holds(&self) -> HoldReport {
+        HoldReport::default()
     }
 
     /// Tells hits and returns with their values, those since the last time.

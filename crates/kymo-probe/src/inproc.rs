@@ -5,6 +5,7 @@
 use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
 use crate::engine::{Caller, Engine, ProbeRequest, Reading};
+use kymo_core::holds::{HoldReport, HoldRole};
 use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Client, CodeWriter, ProtocolError};
 use kymo_record::Callers;
@@ -116,6 +117,8 @@ pub(crate) struct Plan {
     /// By module, as a list of mappings names it.
     modules: Vec<(Vec<u8>, Vec<ProbeSpec>)>,
     actions: ActionTable,
+    /// They time holds of locks.
+    times_holds: bool,
     /// Numbers of the sites that an agent is told, ascending.
     pub served: Vec<usize>,
     /// The other ones.
@@ -143,14 +146,33 @@ impl Plan {
             let kind =
                 if timed && site.kind == SiteKind::Function { ProbeKind::Latency } else { ProbeKind::Count };
             let wanted = ProbeSpec { kind, action_id, ..wanted };
-            let module = mapped_name(site);
-            match plan.modules.last_mut() {
-                Some((last, list)) if *last == module => list.push(wanted),
-                _ => plan.modules.push((module, vec![wanted])),
-            }
+            plan.want(mapped_name(site), wanted);
             plan.served.push(number);
         }
         if plan.served.is_empty() { Err(plan.first_reason()) } else { Ok(plan) }
+    }
+
+    /// For functions that take locks and give them back.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn of_holds(sites: &[Site], roles: &[HoldRole]) -> Result<Plan, String> {
+        let acquires = |number: usize| roles.get(number).is_some_and(|role| role.acquires());
+        let (wanted, refused) = candidates(sites, &acquires, false);
+        let mut plan = Plan { refused, times_holds: true, ..Plan::default() };
+        for (number, wanted) in wanted {
+            let Some(&role) = roles.get(number) else { continue };
+            plan.want(mapped_name(&sites[number]), ProbeSpec { kind: ProbeKind::Hold(role), ..wanted });
+            plan.served.push(number);
+        }
+        if plan.served.is_empty() { Err(plan.first_reason()) } else { Ok(plan) }
+    }
+
+    fn want(&mut self, module: Vec<u8>, wanted: ProbeSpec) {
+        match self.modules.last_mut() {
+            Some((last, list)) if *last == module => list.push(wanted),
+            _ => self.modules.push((module, vec![wanted])),
+        }
     }
 
     /// Why there is nothing to be served.
@@ -177,6 +199,9 @@ impl Plan {
     /// Has an agent arm all of it, without some (ascending).
     pub(crate) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, ProtocolError> {
         self.actions.tell(client)?;
+        if self.times_holds {
+            client.time_holds()?;
+        }
         for (module, wanted) in &self.modules {
             let wanted = wanted.iter().filter(|wanted| without.binary_search(&(wanted.id as usize)).is_err());
             let wanted: Vec<ProbeSpec> = wanted.copied().collect();
@@ -207,10 +232,35 @@ pub(crate) fn mapped_name(site: &Site) -> Vec<u8> {
 
 /// Enters a process and arms all sites that can be.
 pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<Entered, String> {
-    let mut plan = Plan::of(sites, request)?;
+    let plan = Plan::of(sites, request)?;
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;
+    enter_with(client, plan, sites, pid, request.every)
+}
+
+/// Enters a process to time holds of locks there; `children`: and in what it forks from then on.
+pub(crate) fn enter_for_holds(
+    sites: &[Site],
+    roles: &[HoldRole],
+    pid: i32,
+    children: bool,
+) -> Result<Entered, String> {
+    let plan = Plan::of_holds(sites, roles)?;
+    let mut callers = Callers::default();
+    let enter = if children { inject::enter_unwinding_with_children } else { inject::enter_unwinding };
+    let client = enter(pid, &crate::agent::LIBRARY, &mut callers).map_err(|refusal| refusal.to_string())?;
+    enter_with(client, plan, sites, pid, 1)
+}
+
+/// Arms all sites that can be.
+fn enter_with(
+    client: Client,
+    mut plan: Plan,
+    sites: &[Site],
+    pid: i32,
+    every: u32,
+) -> Result<Entered, String> {
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
@@ -231,8 +281,7 @@ pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<
     }
     plan.served = served.clone();
     let cleaned_up = client.cleaned_up();
-    let engine =
-        Inproc { client: Some(client), plan, pid, every: request.every, callers: RefCell::new(None) };
+    let engine = Inproc { client: Some(client), plan, pid, every, callers: RefCell::new(None) };
     let inject::Outcome { stopped_ns, not_held, writer, .. } = outcome;
     let (engine, how) = (Box::new(engine), writer.and_then(CodeWriter::words));
     Ok(Entered { engine, served, refused, stopped_ns, not_held, how, cleaned_up })
@@ -306,6 +355,10 @@ impl Engine for Inproc {
         let mut readings = vec![Reading::default(); self.plan.served.len()];
         self.client.iter().for_each(|client| self.plan.add(&mut readings, client));
         readings
+    }
+
+    fn holds(&self) -> HoldReport {
+        self.client.as_ref().map(Client::lock_holds).unwrap_or_default()
     }
 
     fn callers(&self) -> io::Result<Vec<Caller>> {

@@ -11,6 +11,7 @@
 use crate::engine::{Choice, Engine, ProbeRequest, Reading};
 use crate::inproc::{Plan, Refusals};
 use crate::{capability, forecast, modules};
+use kymo_core::holds::{HoldReport, HoldRole};
 use kymo_perf::inject::{self, Arrival, Client, CodeWriter, Execs, Preload, Without};
 use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -93,6 +94,25 @@ pub fn prepare(
         true => preload.with_tick(kymo_agent::patch::Clock::measured().tick),
         false => preload,
     };
+    Ok(Launch(Way::Agent(AgentLaunch { preload, plan, children })))
+}
+
+/// Looks whether the command can have the agent in it, to time holds of locks by these functions.
+///
+/// # Errors
+/// Why not, in words.
+pub(crate) fn prepare_for_holds(
+    sites: &[Site],
+    roles: &[HoldRole],
+    children: bool,
+    command: &[OsString],
+) -> Result<Launch, String> {
+    let program = modules::executed(command).map_err(|error| error.to_string())?;
+    inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
+    let plan = Plan::of_holds(sites, roles)?;
+    let preload = Preload::new(&crate::agent::LIBRARY).map_err(|refusal| refusal.to_string())?;
+    #[cfg(target_arch = "x86_64")]
+    let preload = preload.with_tick(kymo_agent::patch::Clock::measured().tick);
     Ok(Launch(Way::Agent(AgentLaunch { preload, plan, children })))
 }
 
@@ -191,6 +211,7 @@ struct State {
     clients: Vec<Arc<Client>>,
     /// What those have counted that are not among the clients any more.
     past: Vec<Reading>,
+    past_holds: HoldReport,
     /// Whether the command is armed, and which sites are not.
     command: Option<Result<Refusals, String>>,
     /// It may run.
@@ -299,6 +320,10 @@ impl ProcessTree {
             }
         };
         if first {
+            if state.gone {
+                // Nobody waits for the answer, and no other engine serves these sites.
+                state.refused.extend(refused.iter().flatten().cloned());
+            }
             state.command = Some(refused);
             self.changed.notify_all();
             // Others may have to probe it before it begins.
@@ -333,8 +358,11 @@ impl ProcessTree {
 
     /// Adds up those that have ended, with all that they have forked.
     fn fold(&self, state: &mut State) {
-        let State { clients, past, .. } = state;
-        clients.extract_if(.., |client| client.is_over()).for_each(|client| self.plan.add(past, &client));
+        let State { clients, past, past_holds, .. } = state;
+        for client in clients.extract_if(.., |client| client.is_over()) {
+            self.plan.add(past, &client);
+            past_holds.add(client.lock_holds());
+        }
     }
 }
 
@@ -348,6 +376,13 @@ impl Engine for Launched {
         let mut readings = state.past.clone();
         state.clients.iter().for_each(|client| self.tree.plan.add(&mut readings, client));
         readings
+    }
+
+    fn holds(&self) -> HoldReport {
+        let state = self.tree.state();
+        let mut report = state.past_holds.clone();
+        state.clients.iter().for_each(|client| report.add(client.lock_holds()));
+        report
     }
 
     fn started(&self, ended: BorrowedFd<'_>) -> Result<Refusals, String> {

@@ -11,6 +11,7 @@
 //!  "-e probe:malloc"        --kernel_events, program_events--> events of a recording
 //!  "-e mem:queue.head"      --memory_events-----------------> breakpoints of a recording
 //!  "queue.head:w"           --watch-------------------------> accesses in their order
+//!  locks                    --holds-------------------------> how long each is held, recorded
 //! ```
 //!
 //! # Duties
@@ -34,6 +35,7 @@ pub mod engine;
 pub mod error;
 pub mod exits;
 mod forecast;
+pub mod holds;
 mod inproc;
 mod kernel;
 pub mod kernel_events;
