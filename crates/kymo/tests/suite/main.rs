@@ -43,7 +43,7 @@
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | where threads wait: `--wall` | `wall.rs` |
-//! | contended locks: `kymo locks` | `locks.rs` |
+//! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -67,6 +67,7 @@ mod interop;
 mod kills;
 mod kin;
 mod launched;
+mod lock_holds;
 mod locks;
 mod losses;
 mod machine;

@@ -43,7 +43,7 @@ pub(crate) struct LocksArgs {
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
     duration: Option<Duration>,
     /// Read a recording instead of making one
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["pids", "all", "duration", "output", "command"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["pids", "all", "duration", "output", "command", "holds"])]
     input: Option<PathBuf>,
     /// Keep the recording in this perf.data file; a recording that is there becomes FILE.old
     #[arg(short, long, value_name = "FILE")]
@@ -57,6 +57,9 @@ pub(crate) struct LocksArgs {
     /// So many waits and wake-ups per second and CPU are recorded with stacks at most
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     stacks: u32,
+    /// Time how long locks are held, too, by probes inside of the programs
+    #[arg(long)]
+    holds: bool,
     /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
     ring_pages: Option<usize>,

@@ -10,6 +10,7 @@ use kymo_cli::{exit, open};
 use kymo_data::Recording;
 use kymo_perf::explain;
 use kymo_perf::workload::Exit;
+use kymo_probe::holds::HoldProbes;
 use kymo_record::{FutexOptions, Options, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
 
 use super::{LocksArgs, name_of};
@@ -39,7 +40,11 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
         None => Output::Descriptor(temporary.as_raw_fd()),
     };
     output.check()?;
-    let plan = RecordingPlan::resolve(options(args, output)).map_err(|error| anyhow!("{error}"))?;
+    let mut holds = holds(args)?;
+    holds.iter_mut().flat_map(HoldProbes::words).for_each(|word| say(args, &word));
+    let mut options = options(args, output);
+    options.environment = holds.as_ref().map(HoldProbes::environment).unwrap_or_default();
+    let plan = RecordingPlan::resolve(options).map_err(|error| anyhow!("{error}"))?;
     plan.notes.iter().for_each(|note| say(args, note));
     let signals = Signals::catch_once()?;
     signals::survive_file_limits()?;
@@ -51,7 +56,12 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
         let notes = session.notes().iter().filter(|note| note.is_notable());
         notes.for_each(|note| say(args, &note.to_string()));
         session.plan().late_notes.iter().for_each(|note| say(args, note));
-        session.run(Some(until))
+        let Some(mut holds) = holds else { return session.run(Some(until)) };
+        if let Some(pid) = session.command_pid() {
+            let action = "wait for programs to start";
+            holds.begin(pid).map_err(|source| RecordError::System { action, source })?;
+        }
+        session.with_holds(Box::new(holds)).run(Some(until))
     });
     let summary = match done {
         Ok(summary) => summary,
@@ -85,6 +95,26 @@ fn say(args: &LocksArgs, text: &str) {
     }
 }
 
+/// What times holds, if that is asked for: in the processes at once, in a command when it begins.
+fn holds(args: &LocksArgs) -> anyhow::Result<Option<HoldProbes>> {
+    if !args.holds {
+        return Ok(None);
+    }
+    if args.all {
+        return Err(exit::usage(anyhow!(
+            "--holds enters programs, so it wants processes with -p or a command, not -a"
+        )));
+    }
+    let children = !args.no_children;
+    let found = match args.pids.is_empty() {
+        true => HoldProbes::of_command(&args.command, children),
+        false => HoldProbes::of_processes(&args.pids, children),
+    };
+    found.map(Some).map_err(|reason| {
+        anyhow!("holds of locks cannot be timed: {reason}; without --holds waits for locks are shown")
+    })
+}
+
 /// What was lost, and what else the user should know.
 fn report(args: &LocksArgs, summary: &Summary) {
     summary.remarks.iter().for_each(|remark| say(args, remark));
@@ -107,6 +137,7 @@ fn options(args: &LocksArgs, output: Output) -> Options {
         ..TargetSpec::default()
     };
     Options {
+        holds: args.holds,
         locks: Some(FutexOptions { records_per_second: args.stacks, tracepoints: args.tracepoints }),
         ring_pages: args.ring_pages,
         python: false,
