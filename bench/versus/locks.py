@@ -8,6 +8,8 @@ tracepoints only (`--tracepoints`):
     contended  two threads on one CPU that wait for each other at a lock
 
 The ratio is that to the bare program, with a 95 % bootstrap interval; that of bare again is the noise.
+
+With `--holds` the same for `kymo locks --holds`, which has code of its own at each lock and unlock: the pair, and what it takes longer than bare.
 """
 
 import re
@@ -21,15 +23,18 @@ TURNS = {"pair": 50_000_000, "call": 5_000_000, "contended": 100_000}
 
 def add_arguments(parser):
     parser.add_argument("--only", choices=tuple(TURNS), help="one of them")
+    parser.add_argument("--holds", action="store_true", help="what it costs to time how long locks are held: the pair")
 
 
 def run(bench, args):
     program = bench.compile("bench/workloads/locks.c", "-pthread")
     locks = [bench.kymo, "locks", "-q", "-o", bench.scratch / "locks.data"]
     before = {"bare": [], "bare again": [], "kymo locks": [*locks, "--"], "without stacks": [*locks, "--stacks", "1", "--"], "at tracepoints": [*locks, "--tracepoints", "--"]}
+    if args.holds:
+        before = {**{who: before[who] for who in ("bare", "bare again", "kymo locks")}, "holds": [*locks, "--holds", "--"]}
     result = {}
     for mode, turns in TURNS.items():
-        if args.only in (None, mode):
+        if args.only in (None, mode) and (not args.holds or mode == "pair"):
             result[mode] = compare(bench, args, before, [program, mode, str(turns)])
     return result
 
@@ -44,6 +49,10 @@ def compare(bench, args, before, program):
     for who, of in runs.items():
         ratio = ratio_interval(of, runs["bare"])
         result[who] = {"ns": spread(of), "to_bare": ratio}
+        if args.holds:
+            result[who]["added_ns"] = spread([with_it - bare for with_it, bare in zip(of, runs["bare"])])
         rows.append([who, *(f"{spread(of)[key]:.2f}" for key in ("median", "min", "max")), f"{ratio[0]:.3f}", f"{ratio[1]:.3f} .. {ratio[2]:.3f}"])
+    if args.holds:
+        table(["added to bare, ns", "median", "min", "max"], [[who, *(f"{of['added_ns'][key]:.1f}" for key in ("median", "min", "max"))] for who, of in result.items()])
     table([f"{program[1]}: ns", "median", "min", "max", "to bare", "95 % interval"], rows)
     return result
