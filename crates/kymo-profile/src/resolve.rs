@@ -65,6 +65,13 @@ impl Stacks {
         stacks
     }
 
+    /// A stack without frames.
+    pub(crate) fn push_empty(&mut self, leaf: FunctionId) -> ChainId {
+        self.leaves.push(leaf);
+        self.ends.push(self.frames.len() as u32);
+        (self.leaves.len() - 1) as ChainId
+    }
+
     /// How many stacks.
     pub fn len(&self) -> usize {
         self.leaves.len()

@@ -116,8 +116,25 @@ pub(crate) fn columns(
     }
     let (stacks, ids) = by_first_row(&fields[RowField::Stack as usize], chains.len());
     fields[RowField::Stack as usize] = stacks;
+    Ok((finished(time, fields, threads), chains.reordered(&ids)))
+}
+
+/// Columns of spans of wall time, with the stacks' ids as they are.
+pub(crate) fn columns_of_spans(mut rows: Vec<Row>, threads: ThreadTable) -> Columns {
+    rows.sort_by_key(|row| row.time_ns);
+    let (threads, ids) = threads.sorted();
+    let mut buffer = RowBuffer::new(rows.len());
+    for row in rows {
+        let thread = ids[row.thread as usize];
+        let waker = row.waker.map(|waker| ids[waker as usize]);
+        buffer.push(&Row { thread, waker, ..row });
+    }
+    finished(buffer.time, buffer.fields, threads)
+}
+
+fn finished(time: Vec<u64>, fields: [Narrow; FIELDS], threads: ThreadTable) -> Columns {
     let values = std::array::from_fn(|field| fields[field].max().saturating_add(1));
-    Ok((Columns { time, fields, values, threads }, chains.reordered(&ids)))
+    Columns { time, fields, values, threads }
 }
 
 /// All chunks in the order of the file: the rows of each, where the rows of one worker follow those

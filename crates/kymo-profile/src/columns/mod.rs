@@ -5,9 +5,9 @@
 //! samples reads the columns that it needs only.
 //!
 //! ```text
-//!            time     thread  cpu  event  stack  period  weight  state  waker  parallelism  extra
-//!  row 0     1000017  0       0    0      0      1       -       -      -      1            0
-//!  row 1     1000044  2       1    0      1      1       -       -      -      1            0
+//!            time     thread  cpu  event  stack  period  weight  state  waker  span  ...
+//!  row 0     1000017  0       0    0      0      1       -       -      -      -
+//!  row 1     1000044  2       1    0      1      1       -       -      -      -
 //!    ...       |        |                   |
 //!              |        '--> ThreadTable    '--> Chains ---> Stacks --> Functions --> Modules
 //!    ascending, those of    pid, tid, name      (raw)       (frames)   (names)       (files)
@@ -15,12 +15,14 @@
 //! ```
 //!
 //! A row is a sample; a sample of a group that reads its members' counters (`{a,b}:S`) is a row for
-//! each counter that moved.
+//! each counter that moved. Or it is a span of wall time, with a state and a length: such columns
+//! are made by [`Wall::columns`](crate::wall::Wall::columns).
 //!
 //! # Invariants
 //! - **I1** Rows are ordered by time, and those of one time by their place in the file.
 //! - **I2** Columns and the ids in them do not depend on the number of workers, nor on which worker
-//!   read what: threads are numbered by process, thread and name, stacks by their first rows.
+//!   read what: threads are numbered by process, thread and name, stacks by their first rows
+//!   (those of spans as in [`Wall::stacks`](crate::wall::Wall::stacks)).
 //! - **I3** The rows are those of the samples that [`LoadOptions`](crate::load::LoadOptions) let
 //!   through, all of them. There are no more than the recording has bytes; a recording that unpacks
 //!   to more is refused ([`TooManyRows`]).
@@ -57,7 +59,7 @@ use crate::chains::ChainId;
 use crate::counts::{Count, Dims, GroupKey};
 use crate::extra::ExtraId;
 pub use build::TooManyRows;
-pub(crate) use build::{Part, RowBuffer, columns, row_limit};
+pub(crate) use build::{Part, RowBuffer, columns, columns_of_spans, row_limit};
 pub use narrow::Narrow;
 use std::ops::{Range, RangeInclusive};
 pub use thin::ThinRows;
@@ -76,13 +78,18 @@ pub enum RowField {
     Stack,
     /// What the sample stands for, in the event's unit.
     Period,
-    /// The sample's own weight (`PERF_SAMPLE_WEIGHT`), plus one; 0 if not recorded.
+    /// The sample's own weight (`PERF_SAMPLE_WEIGHT`), plus one; 0 if not recorded. Of a span: how
+    /// many waits it stands for.
     Weight,
-    /// The state of the thread, plus one; 0 if not recorded. No record tells it yet.
+    /// What the thread did in a span of wall time, a [`SpanState`](crate::wall::SpanState) as its
+    /// number; 0 in a sample.
     State,
-    /// Who woke the thread, an index into [`Columns::threads`], plus one; 0 if not recorded. No
-    /// record tells it yet.
+    /// The thread that ended a wait, an index into [`Columns::threads`], plus one; 0 if not
+    /// recorded.
     Waker,
+    /// How long before the time of the row its span begins, ns: the period is spread evenly over
+    /// it. 0 in a sample.
+    Span,
     /// How many threads ran; 1 unless asked for.
     Parallelism,
     /// What else was asked for, an id of [`Loaded::extras`](crate::load::Loaded::extras).
@@ -94,7 +101,7 @@ const FIELDS: usize = RowField::ALL.len();
 
 impl RowField {
     /// All of them, in their order.
-    pub const ALL: [RowField; 10] = [
+    pub const ALL: [RowField; 11] = [
         RowField::Thread,
         RowField::Cpu,
         RowField::Event,
@@ -103,15 +110,16 @@ impl RowField {
         RowField::Weight,
         RowField::State,
         RowField::Waker,
+        RowField::Span,
         RowField::Parallelism,
         RowField::Extra,
     ];
 }
 
-/// One sample.
+/// One sample, or one span of wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// When, ns of the recording's clock; 0 if not recorded.
+    /// When, ns of the recording's clock; 0 if not recorded. Of a span: its end.
     pub time_ns: u64,
     /// Index into [`Columns::threads`].
     pub thread: ThreadId,
@@ -125,6 +133,13 @@ pub struct Row {
     pub period: u64,
     /// The sample's own weight.
     pub weight: Option<u64>,
+    /// What the thread did in a span: the number of a
+    /// [`SpanState`](crate::wall::SpanState), 0 of a sample.
+    pub state: u8,
+    /// The thread that ended a wait, an index into [`Columns::threads`].
+    pub waker: Option<ThreadId>,
+    /// The length of a span, ns.
+    pub span_ns: u64,
     /// How many threads ran; 1 unless asked for.
     pub parallelism: u32,
     /// What else was asked for.
@@ -142,7 +157,9 @@ impl Row {
             RowField::Stack => u64::from(self.stack),
             RowField::Period => self.period,
             RowField::Weight => self.weight.map_or(0, |weight| weight.saturating_add(1)),
-            RowField::State | RowField::Waker => 0,
+            RowField::State => u64::from(self.state),
+            RowField::Waker => self.waker.map_or(0, |waker| u64::from(waker) + 1),
+            RowField::Span => self.span_ns,
             RowField::Parallelism => u64::from(self.parallelism),
             RowField::Extra => u64::from(self.extra),
         }
@@ -224,6 +241,9 @@ impl Columns {
             stack: self.get(RowField::Stack, row) as ChainId,
             period: self.get(RowField::Period, row),
             weight: self.get(RowField::Weight, row).checked_sub(1),
+            state: self.get(RowField::State, row) as u8,
+            waker: self.get(RowField::Waker, row).checked_sub(1).map(|waker| waker as ThreadId),
+            span_ns: self.get(RowField::Span, row),
             parallelism: self.get(RowField::Parallelism, row) as u32,
             extra: self.get(RowField::Extra, row) as ExtraId,
         }

@@ -63,6 +63,9 @@ pub(super) fn built(chunks: &[Vec<Plain>], workers: usize, turns: &[u64]) -> (Co
                 stack: chains.intern(0, 2, row.ip, &[]),
                 period: row.period,
                 weight: row.weight,
+                state: 0,
+                waker: None,
+                span_ns: 0,
                 parallelism: row.parallelism,
                 extra: 0,
             });

@@ -127,6 +127,9 @@ impl<'a> Worker<'a> {
             stack,
             period,
             weight: sample.weight,
+            state: 0,
+            waker: None,
+            span_ns: 0,
             parallelism,
             extra: self.extra(options, sample, event, parallelism),
         };

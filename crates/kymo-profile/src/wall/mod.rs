@@ -9,9 +9,19 @@
 //!  offcpu-time ---> rows: waits ---+-> state of each, by its stack (state)
 //!  offcpu-wakeup -> rows: wakeups -|-> threads (their sums: division)
 //!  cpu-clock -----> rows: runs ----|-> places (stack and state), idle ones apart (needed)
-//!                                  |-> critical path of a thread (path);  flame graph (tree)
-//!                                  '-> the time that passed, divided among threads (latency)
+//!                                  |-> critical path of a thread (path)
+//!                                  |-> the time that passed, divided among threads (latency)
+//!                                  '-> columns of spans (spans) --> flame graph, page (tree)
 //! ```
+//!
+//! # Rows and columns
+//! A row of waits is what the kernel's programs write: a stretch of a thread's time in up to five
+//! parts, with its system call, waker and counts of short waits. [`Wall::columns`] divides it into
+//! spans of one state each, the rows of [`Columns`](crate::columns::Columns); whatever shows spans
+//! or sums them by state, thread, stack or time asks those. States, idle waits, paths and calls go
+//! from wait to wait of a thread and its waker, and are found before columns can be made: they stay
+//! on the rows of waits. So do the sums of the table ([`Wall::threads`], [`Wall::places`]), whose
+//! counts of preemptions and ends of waits no column has.
 //!
 //! # Invariants
 //! - **D1** The states of a thread sum to the time between its first row and its last, to the
@@ -34,6 +44,7 @@ mod needed;
 mod path;
 mod rows;
 mod sites;
+mod spans;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -46,9 +57,10 @@ pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
 pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
 pub use sites::SiteId;
-pub use state::State;
+pub use state::{SpanState, State};
 pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};
+pub use tree::WALL_TIME;
 
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
@@ -90,6 +102,10 @@ pub struct Wall {
     latencies: Option<Vec<[u64; 5]>>,
     runs: Vec<RunSample>,
     sites: Sites,
+    /// The events of waits and of samples of running threads.
+    events: (u32, u32),
+    /// The stack of running time that has no sample.
+    no_stack: ChainId,
 }
 
 /// What ended a wait.
@@ -137,12 +153,13 @@ impl Wall {
     fn of(
         rows: Rows,
         timeline: Timeline,
-        functions: Functions,
-        stacks: Stacks,
+        mut functions: Functions,
+        mut stacks: Stacks,
         summary: ReadSummary,
         is_arm: bool,
     ) -> Wall {
-        let Rows { waits, wakeups, runs, .. } = rows;
+        let Rows { events, waits, wakeups, runs, .. } = rows;
+        let no_stack = stacks.push_empty(functions.address(None, Level::User, 0));
         let mut wall = Wall {
             timeline,
             functions,
@@ -158,6 +175,8 @@ impl Wall {
             latencies: None,
             runs,
             sites: Sites::default(),
+            events,
+            no_stack,
         };
         wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();

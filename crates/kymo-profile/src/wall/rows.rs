@@ -25,6 +25,8 @@ pub struct WaitRow {
     pub comm: CommId,
     /// Where it waited.
     pub chain: ChainId,
+    /// The CPU on which it ran again, `u32::MAX` if not recorded.
+    pub cpu: u32,
     /// Why it left its CPU: bits of the kernel's `TASK_*`; 0 if it was preempted.
     pub task_state: u32,
     /// Who woke it, 0 if nobody was seen to.
@@ -59,6 +61,7 @@ impl WaitRow {
             thread,
             comm,
             chain,
+            cpu: u32::MAX,
             task_state: 0,
             waker: 0,
             blocked_ns: 0,
@@ -102,6 +105,8 @@ pub(super) struct RunSample {
     pub(super) comm: CommId,
     pub(super) chain: ChainId,
     pub(super) period: u64,
+    /// `u32::MAX` if not recorded.
+    pub(super) cpu: u32,
 }
 
 /// A switch of a thread, of recordings that have nothing else.
@@ -139,6 +144,8 @@ impl Switch {
 /// All rows of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
+    /// The events of waits and of samples of running threads, as the recording numbers them.
+    pub(super) events: (u32, u32),
     pub(super) chains: Chains,
     /// In order of time.
     pub(super) waits: Vec<WaitRow>,
@@ -292,6 +299,8 @@ pub(super) fn read(
     let (parts, summary) = recording.read_parallel(filter.workers, Rows::default, each, progress)?;
     let mut rows = Rows::default();
     parts.into_iter().for_each(|part| rows.absorb(part));
+    let index = |at: Option<usize>| at.unwrap_or(0) as u32;
+    rows.events = (index(events.off_cpu.as_ref().map(|(at, _)| *at)), index(events.clock));
     rows.replay_switches(filter);
     rows.join_stacks();
     rows.waits.sort_unstable_by_key(|row| (row.time_ns, row.thread, row.total_ns()));
@@ -338,10 +347,11 @@ impl Rows {
             self.begun.push((tid, time_ns, chain));
             return;
         }
+        let cpu = sample.cpu.unwrap_or(u32::MAX);
         let [off_cpu, wakeup] = fields;
         let Some((_, fields)) = off_cpu.or(wakeup) else {
             let period = sample.period.unwrap_or(list[event].attr.sample_period);
-            self.runs.push(RunSample { thread: (pid, tid), time_ns, comm: view.comm, chain, period });
+            self.runs.push(RunSample { thread: (pid, tid), time_ns, comm: view.comm, chain, period, cpu });
             return;
         };
         let Some(numbers) = sample.raw.and_then(|raw| fields.read(raw)) else {
@@ -359,6 +369,7 @@ impl Rows {
             thread: (pid, tid),
             comm: view.comm,
             chain,
+            cpu,
             task_state: task_state as u32,
             waker: waker as i32,
             blocked_ns,
@@ -424,6 +435,7 @@ impl Rows {
                     blocked_ns: if preempted { 0 } else { off_ns },
                     runnable_ns: if preempted { off_ns } else { 0 },
                     run_ns,
+                    cpu: switch.cpu.unwrap_or(u32::MAX),
                     ..WaitRow::nothing(switch.time_ns, switch.thread, switch.comm, nowhere)
                 });
             }

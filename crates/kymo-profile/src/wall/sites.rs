@@ -93,6 +93,11 @@ pub(crate) fn site_text(functions: &Functions, modules: &Modules, site: &[Functi
 }
 
 impl Wall {
+    /// Where a stack waits.
+    pub fn site_of(&self, stack: ChainId) -> SiteId {
+        self.sites.of(stack)
+    }
+
     /// The functions of a site, innermost first; empty where a stack has none.
     pub fn site(&self, site: SiteId) -> &[FunctionId] {
         self.sites.functions.get(site.0 as usize).map_or(&[], Vec::as_slice)

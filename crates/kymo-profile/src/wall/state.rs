@@ -95,6 +95,44 @@ impl State {
     }
 }
 
+/// What a thread does in a span of time, and whether nobody waits for it meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpanState {
+    /// What it does, or waits for.
+    pub state: State,
+    /// It is part of an idle wait ([`Wall::is_idle`](super::Wall::is_idle)).
+    pub of_idle: bool,
+}
+
+impl SpanState {
+    /// How many there are.
+    pub const COUNT: usize = 2 * State::ALL.len();
+
+    /// As columns hold it, from 1 on.
+    #[inline]
+    pub fn number(self) -> u8 {
+        let idle = if self.of_idle { State::ALL.len() } else { 0 };
+        (1 + idle + self.state as usize) as u8
+    }
+
+    /// The state of a number; `None` for 0, and for what is none.
+    #[inline]
+    pub fn of_number(number: u8) -> Option<SpanState> {
+        let at = Some(usize::from(number.checked_sub(1)?)).filter(|at| *at < Self::COUNT)?;
+        Some(SpanState { state: State::ALL[at % State::ALL.len()], of_idle: at >= State::ALL.len() })
+    }
+
+    /// The thread has nothing to do; once it is ready, it has.
+    pub fn is_idle(self) -> bool {
+        self.of_idle && self.state != State::Runnable
+    }
+
+    /// As pictures and tables show it: `lock`, `idle: condition`.
+    pub fn name(self) -> String {
+        if self.is_idle() { format!("idle: {}", self.state.name()) } else { self.state.name().to_owned() }
+    }
+}
+
 /// Set in a task's state where its cgroup had no quota left.
 const THROTTLED: u32 = 1 << 31;
 
@@ -366,6 +404,15 @@ pub(super) fn interrupt<'a>(mut kernel: impl Iterator<Item = &'a str> + Clone) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that each state has a number of its own, and that other numbers have none.
+    #[test]
+    fn numbers_of_states() {
+        for at in 1..=SpanState::COUNT as u8 {
+            assert_eq!(SpanState::of_number(at).map(SpanState::number), Some(at));
+        }
+        assert_eq!([0, 1 + SpanState::COUNT as u8, u8::MAX].map(SpanState::of_number), [None; 3]);
+    }
 
     fn of(kernel: &[&str], user: &[&str]) -> State {
         of_wait(1, kernel.iter().copied(), user.iter().copied())

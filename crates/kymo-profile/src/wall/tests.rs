@@ -167,6 +167,34 @@ fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
     })
 }
 
+/// Checks that the spans of each thread sum to its time, state by state, and that those of a range
+/// of time are those that end in it.
+fn spans_sum_to_the_threads(wall: &Wall) -> Result<(), TestCaseError> {
+    let columns = wall.columns();
+    let mut sums: std::collections::BTreeMap<(i32, i32), ThreadTime> = Default::default();
+    for row in (0..columns.len()).map(|row| columns.row(row)) {
+        let thread = columns.threads.get(row.thread);
+        let state = SpanState::of_number(row.state).expect("a span has a state");
+        let sum = sums.entry((thread.pid, thread.tid)).or_default();
+        sum.thread = (thread.pid, thread.tid);
+        sum.add(state.state, row.period);
+        if state.is_idle() {
+            sum.idle_ns = sum.idle_ns.saturating_add(row.period);
+        }
+        prop_assert!(row.span_ns <= row.time_ns, "{:?}", row);
+        if let Some(waker) = row.waker {
+            prop_assert!((waker as usize) < columns.threads.len(), "{:?}", row);
+        }
+    }
+    let of = |thread: &ThreadTime| (thread.thread, thread.times, thread.idle_ns);
+    let expected: Vec<_> = wall.threads().iter().filter(|thread| thread.total_ns() > 0).map(of).collect();
+    prop_assert_eq!(sums.values().map(of).collect::<Vec<_>>(), expected);
+    let (from, to) = (columns.len() as u64 * 7, 700);
+    let within = columns.time().iter().filter(|time| (from..=to).contains(*time)).count();
+    prop_assert_eq!(columns.rows_in(from..=to).len(), within);
+    Ok(())
+}
+
 /// Checks one thread that runs alone and eight that run at once: of the time that passed the first
 /// has what it took, and so have the eight together. Who waits for them has none of it.
 #[test]
@@ -248,6 +276,7 @@ fn tree_timeline_and_arrows() {
         comm: CommId::unnamed(3),
         chain,
         period: 1,
+        cpu: u32::MAX,
     };
     // Before its wait it runs, in two places.
     wall.waits[1].run_ns = 4;
@@ -362,6 +391,7 @@ proptest! {
         let calls = Calls::of("f", vec![hit(10, false), hit(1400, true)]);
         prop_assert_eq!(wall.time_of_calls(&calls).total_ns(), 1390);
         prop_assert_eq!(wall.path_of_calls(&calls).0.iter().map(|part| part.time_ns).sum::<u64>(), 1390);
+        spans_sum_to_the_threads(&wall)?;
         let mut export = crate::export::ExportProfile::default();
         wall.fill(&mut export, (0, 1500));
         prop_assert_eq!(export.events[0].total_period, all);
@@ -410,6 +440,7 @@ proptest! {
         let mut export = crate::export::ExportProfile::default();
         wall.fill(&mut export, (first, last));
         prop_assert!(export.events[0].timeline.entries.len() < 20 * 3000 * 64);
+        spans_sum_to_the_threads(&wall)?;
         for _ in 0..2 {
             for calls in [wall.calls.take(), None] {
                 wall.calls = calls;

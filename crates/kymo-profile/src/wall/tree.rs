@@ -1,7 +1,8 @@
 //! The flame graph and the timeline of all time of all threads: a stack is as wide as its time, and
 //! what ends it says the state.
-use super::rows::RunSample;
-use super::{End, State, Wall};
+use super::{End, SpanState, State, Wall};
+use crate::chains::ChainId;
+use crate::columns::RowField;
 use crate::export::{
     ExportEvent, ExportProfile, Function, FunctionKind, Link, NO_CPU, NO_PARENT, StackTree, Thread, Timeline,
     TimelineEntry, facts, function_of, step,
@@ -11,8 +12,8 @@ use crate::timeline::CommId;
 use kymo_data::Recording;
 use rustc_hash::FxHashMap;
 
-/// The name of the event.
-const EVENT: &str = "wall-time";
+/// What the event of wall time is called.
+pub const WALL_TIME: &str = "wall-time";
 /// A timeline has about so many entries, and so many steps.
 const MOST_ENTRIES: u64 = 1_000_000;
 const STEPS: std::ops::RangeInclusive<u64> = 4..=2048;
@@ -49,15 +50,35 @@ impl Wall {
         let steps = (MOST_ENTRIES / threads.len().max(1) as u64).clamp(*STEPS.start(), *STEPS.end());
         let bucket_ns = (last - first) / steps + 1;
         let mut tree = CallTree { first, bucket_ns, numbers, ..CallTree::default() };
-        for index in 0..self.waits.len() {
-            self.add_row(export, &mut tree, index);
+        let columns = self.columns();
+        let key = |row: usize| {
+            let state = SpanState::of_number(columns.get(RowField::State, row) as u8)?;
+            Some((columns.thread(row).comm, columns.get(RowField::Stack, row) as ChainId, state))
+        };
+        let mut times: FxHashMap<_, u64> = FxHashMap::default();
+        for (row, key) in (0..columns.len()).filter_map(|row| Some((row, key(row)?))) {
+            let time = times.entry(key).or_default();
+            *time = time.saturating_add(columns.get(RowField::Period, row));
+        }
+        // What has most entries has the smallest number: the page is shorter.
+        let mut keys: Vec<_> = times.keys().copied().collect();
+        keys.sort_unstable_by_key(|key| (std::cmp::Reverse(times[key]), *key));
+        let node = |(comm, stack, state)| {
+            ((comm, stack, state), self.node_of(comm, (stack, state), export, &mut tree))
+        };
+        let nodes: FxHashMap<_, u32> = keys.into_iter().map(node).collect();
+        for row in 0..columns.len() {
+            let Some(node) = key(row).and_then(|key| nodes.get(&key)) else { continue };
+            let (thread, end) = (columns.thread(row), columns.time()[row]);
+            let span = (end - columns.get(RowField::Span, row), end);
+            tree.add((thread.pid, thread.tid), *node, span, columns.get(RowField::Period, row));
         }
         let total = tree.tree.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.self_period));
         let with_time = !self.is_by_latency();
         let links = if with_time { self.links(&tree) } else { Vec::new() };
         let entries = if with_time { tree.entries } else { Vec::new() };
         export.events.push(ExportEvent {
-            name: EVENT.into(),
+            name: WALL_TIME.into(),
             unit: "ns".into(),
             total_samples: total,
             total_period: total,
@@ -67,89 +88,32 @@ impl Wall {
         });
     }
 
-    /// Adds the parts of a row.
-    fn add_row(&self, export: &mut ExportProfile, tree: &mut CallTree, index: usize) {
-        let row = &self.waits[index];
-        let (begun, woken) = super::needed::span(row);
-        // Rows of a thread follow each other; those that claim more have no more moments.
-        let last = tree.ends.insert(row.thread, row.time_ns).unwrap_or(0);
-        let (begun, woken) = (begun.max(last), woken.max(last));
-        let before = row.time_ns.saturating_sub(row.total_ns()).max(last);
-        let [(_, run), waits @ ..] = self.parts(index);
-        self.add_run(export, tree, index, (before, begun), run);
-        let frames: Vec<FunctionId> = if self.is_idle(index) {
-            self.site(self.sites.of(row.chain)).to_vec()
-        } else {
-            self.frames(row.chain, true).chain(self.frames(row.chain, false)).collect()
-        };
-        let spans = [(begun, woken), (woken, row.time_ns), (before, begun), (before, begun)];
-        for ((state, time), span) in waits.into_iter().zip(spans).filter(|((_, time), _)| *time > 0) {
-            let idle = self.is_idle(index) && state != State::Runnable;
-            self.enter(export, tree, row.comm, &frames, (state, idle));
-            tree.add(row.thread, span, time);
+    /// What the picture shows of a stack in a state, innermost first: of a wait the kernel's
+    /// functions without those that only switch; of an idle one its site.
+    pub(crate) fn shown_frames(&self, stack: ChainId, state: SpanState) -> Vec<FunctionId> {
+        match state {
+            SpanState { state: State::Running, .. } => self.stacks.frames(stack).to_vec(),
+            SpanState { of_idle: true, .. } => self.site(self.sites.of(stack)).to_vec(),
+            _ => self.frames(stack, true).chain(self.frames(stack, false)).collect(),
         }
     }
 
-    /// The time that a thread ran is where its samples are: those of that time, else the one before
-    /// or behind it.
-    fn add_run(
+    /// The node of spans: the name of the thread, the stack and the state.
+    fn node_of(
         &self,
-        export: &mut ExportProfile,
-        tree: &mut CallTree,
-        index: usize,
-        (before, begun): (u64, u64),
-        time: u64,
-    ) {
-        if time == 0 {
-            return;
-        }
-        let row = &self.waits[index];
-        let at =
-            |moment: u64| self.runs.partition_point(|run| (run.thread, run.time_ns) <= (row.thread, moment));
-        let (from, to) = (at(before), at(begun));
-        let near = [from.checked_sub(1), Some(to)].into_iter().flatten();
-        let mut near = near.filter_map(|at| self.runs.get(at)).filter(|run| run.thread == row.thread);
-        let within = match &self.runs[from..to] {
-            [] => near.next().map_or(&[][..], std::slice::from_ref),
-            within => within,
-        };
-        let Some((last, others)) = within.split_last() else {
-            self.enter(export, tree, row.comm, &[], (State::Running, false));
-            return tree.add(row.thread, (before, begun), time);
-        };
-        let all = within.iter().fold(0_u128, |sum, run| sum + u128::from(run.period)).max(1);
-        let (mut since, mut left) = (before, time);
-        let mut add = |run: &RunSample, until: u64, part: u64| {
-            let frames = self.stacks.frames(run.chain).to_vec();
-            self.enter(export, tree, run.comm, &frames, (State::Running, false));
-            tree.add(row.thread, (since, until), part);
-            since = until;
-        };
-        for run in others {
-            let part = (u128::from(time) * u128::from(run.period) / all) as u64;
-            left -= part;
-            add(run, run.time_ns, part);
-        }
-        add(last, begun, left);
-    }
-
-    /// Goes to a stack, whose frames are given innermost first.
-    fn enter(
-        &self,
-        export: &mut ExportProfile,
-        tree: &mut CallTree,
         comm: CommId,
-        frames: &[FunctionId],
-        (state, idle): (State, bool),
-    ) {
+        (stack, state): (ChainId, SpanState),
+        export: &mut ExportProfile,
+        tree: &mut CallTree,
+    ) -> u32 {
         let name = self.timeline.comm(comm).into_owned();
-        tree.enter(export, NO_PARENT, Function { name, kind: FunctionKind::Comm, ..Function::default() });
-        for &frame in frames.iter().rev() {
-            let function = function_of(&self.functions, &self.timeline.modules, frame);
-            tree.enter(export, tree.node, function);
+        let comm = Function { name, kind: FunctionKind::Comm, ..Function::default() };
+        let mut node = tree.enter(export, NO_PARENT, comm);
+        for &frame in self.shown_frames(stack, state).iter().rev() {
+            node = tree.enter(export, node, function_of(&self.functions, &self.timeline.modules, frame));
         }
-        let name = if idle { format!("idle: {}", state.name()) } else { state.name().to_owned() };
-        tree.enter(export, tree.node, Function { name, kind: FunctionKind::State, ..Function::default() });
+        let state = Function { name: state.name(), kind: FunctionKind::State, ..Function::default() };
+        tree.enter(export, node, state)
     }
 
     /// What ended the longest waits that were not idle.
@@ -189,30 +153,26 @@ struct CallTree {
     tree: StackTree,
     index: FxHashMap<(u32, u32), u32>,
     functions: FxHashMap<Function, u32>,
-    /// Where the last step led.
-    node: u32,
     /// The numbers of threads.
     numbers: FxHashMap<(i32, i32), u32>,
-    /// The moment of the last row of each.
-    ends: FxHashMap<(i32, i32), u64>,
     first: u64,
     bucket_ns: u64,
     entries: Vec<TimelineEntry>,
 }
 
 impl CallTree {
-    fn enter(&mut self, export: &mut ExportProfile, parent: u32, function: Function) {
+    fn enter(&mut self, export: &mut ExportProfile, parent: u32, function: Function) -> u32 {
         let next = export.functions.len() as u32;
         let number = *self.functions.entry(function).or_insert_with_key(|function| {
             export.functions.push(function.clone());
             next
         });
-        self.node = step(&mut self.tree, &mut self.index, parent, number);
+        step(&mut self.tree, &mut self.index, parent, number)
     }
 
-    /// Adds time of a thread, which is spread evenly over a span, to where the last step led.
-    fn add(&mut self, thread: (i32, i32), (begin, end): (u64, u64), time: u64) {
-        let node = &mut self.tree.nodes[self.node as usize];
+    /// Adds time of a thread, which is spread evenly over a span, to a node.
+    fn add(&mut self, thread: (i32, i32), at: u32, (begin, end): (u64, u64), time: u64) {
+        let node = &mut self.tree.nodes[at as usize];
         // What the pictures count: a stack as wide as its time.
         node.self_samples = node.self_samples.saturating_add(time);
         node.self_period = node.self_period.saturating_add(time);
@@ -227,7 +187,7 @@ impl CallTree {
                 false => (u128::from(time) * u128::from(until - from) / u128::from(end - begin)) as u64,
             };
             (from, left) = (until, left - part);
-            let (bucket, node) = (bucket as u32, self.node);
+            let (bucket, node) = (bucket as u32, at);
             let mut rest = part.min(MOST_PIECES * MOST_TIME);
             while rest > 0 {
                 let period = rest.min(MOST_TIME);
