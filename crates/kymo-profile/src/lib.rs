@@ -34,6 +34,7 @@
 //!   [`resolve`]: stacks with names.
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
 //!   [`locks`]: contended locks, their waiters and holders.
+//! - [`query`]: questions about ranges, threads, functions and states, answered as plain values.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
@@ -84,6 +85,7 @@ pub mod locks;
 pub mod loss;
 mod order;
 pub mod profile;
+pub mod query;
 pub mod resolve;
 #[cfg(test)]
 mod sample_profile;

@@ -44,6 +44,7 @@ enum Verb {
     Stat(Box<cmd::stat::StatCommand>),
     Probe(Box<cmd::probe::ProbeArgs>),
     Report(Box<cmd::report::ReportArgs>),
+    Query(Box<cmd::query::QueryArgs>),
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Demo(cmd::demo::DemoArgs),
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
+        Verb::Query(args) => cmd::query::run(*args),
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),
         Verb::Demo(args) => cmd::demo::run(&args),
@@ -144,6 +146,7 @@ impl Verb {
         matches!(
             self,
             Verb::Report(_)
+                | Verb::Query(_)
                 | Verb::Script(_)
                 | Verb::Sched(_)
                 | Verb::List(_)

@@ -44,10 +44,9 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
         }
         let (stacks, nodes) = trees.stacks(index as u32);
         let timeline = timeline(loaded, &shown, index as u32, &nodes, &threads);
-        let clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
-            unit: if clock { "ns" } else { "" }.to_string(),
+            unit: unit_of(event).to_owned(),
             total_samples: total.samples,
             total_period: total.period,
             stacks,
@@ -56,6 +55,12 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
         });
     }
     export
+}
+
+/// What the periods of an event count; empty where nothing is known of it.
+pub(crate) fn unit_of(event: &kymo_data::Event) -> &'static str {
+    let is_clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
+    if is_clock { "ns" } else { "" }
 }
 
 /// What a recording says of itself and its machine. `range`: its first and last moment, ns.

@@ -23,7 +23,7 @@ mod text;
 pub mod totals;
 
 pub use collect::collect;
-pub(crate) use collect::{facts, function_of, recorder, step};
+pub(crate) use collect::{facts, function_of, recorder, step, unit_of};
 pub use html::html;
 pub use json::json;
 

@@ -13,6 +13,11 @@ pub enum TimeSpansError {
         "--time {0}: '{1}' is no span of time; write FROM,TO in seconds (12.5,13), or a part of the recording (10%/2, 0%-10%)"
     )]
     Form(String, String),
+    /// A range of a query has another form.
+    #[error(
+        "'{0}' is no span of time: write FROM..TO in seconds of the recording's clock (12.5..13), from its first sample on (+1..+2), or in percent (10%..20%)"
+    )]
+    Range(String),
     /// It ends before it begins.
     #[error("--time {0}: the span ends before it begins; write FROM,TO")]
     Backwards(String),
@@ -52,6 +57,36 @@ impl TimeSpans {
             [] => Err(TimeSpansError::Form(text.to_owned(), text.to_owned())),
             _ => Ok(TimeSpans(spans)),
         }
+    }
+
+    /// One span as queries write it: `12.5..13` by the recording's clock, `+1..+2` from the first
+    /// sample on, or a part of the recording: `10%..20%`. Either end may be left out.
+    ///
+    /// # Errors
+    /// When the text is none of these.
+    pub fn parse_range(text: &str, recording: &Recording) -> Result<(u64, u64), TimeSpansError> {
+        let form = || TimeSpansError::Range(text.to_owned());
+        let no_times = || TimeSpansError::NoTimes(text.to_owned());
+        let (from, to) = text.split_once("..").ok_or_else(form)?;
+        let (from, to) = (from.trim(), to.trim());
+        if text.contains('%') {
+            let (first, last) = sampled(recording)?.ok_or_else(no_times)?;
+            let or =
+                |word: &str, empty: &str| if word.is_empty() { empty.to_owned() } else { word.to_owned() };
+            let word = format!("{}-{}", or(from, "0%"), or(to, "100%"));
+            let (start, end) = percent(&word, first, last).ok_or_else(form)?;
+            return Ok((if from.is_empty() { 0 } else { start }, if to.is_empty() { u64::MAX } else { end }));
+        }
+        let end = |word: &str, empty: u64| match (word, word.strip_prefix('+')) {
+            ("", _) => Ok(empty),
+            (_, Some(word)) => {
+                let (first, _) = sampled(recording)?.ok_or_else(no_times)?;
+                Ok(first.saturating_add(nanoseconds(word).ok_or_else(form)?))
+            }
+            (word, None) => nanoseconds(word).ok_or_else(form),
+        };
+        let (from, to) = (end(from, 0)?, end(to, u64::MAX)?);
+        if from > to { Err(TimeSpansError::Backwards(text.to_owned())) } else { Ok((from, to)) }
     }
 }
 

@@ -47,7 +47,7 @@ mod sites;
 mod spans;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod tree;
 

@@ -127,6 +127,11 @@ impl SpanState {
         self.of_idle && self.state != State::Runnable
     }
 
+    /// The same for all states that have one name.
+    pub fn shown(self) -> SpanState {
+        SpanState { of_idle: self.is_idle(), ..self }
+    }
+
     /// As pictures and tables show it: `lock`, `idle: condition`.
     pub fn name(self) -> String {
         if self.is_idle() { format!("idle: {}", self.state.name()) } else { self.state.name().to_owned() }

@@ -20,7 +20,7 @@ const SLEEP: ChainId = 2;
 const WAKES: ChainId = 3;
 const TIMER: ChainId = 4;
 
-fn wall(waits: Vec<WaitRow>, wakeups: Vec<WakeupRow>) -> Wall {
+pub(crate) fn wall(waits: Vec<WaitRow>, wakeups: Vec<WakeupRow>) -> Wall {
     let (mut functions, mut modules, mut stacks) = (Functions::default(), Modules::default(), Vec::new());
     let module = modules.intern(b"/bin/app", ModuleKind::File, Default::default(), &[]);
     for (number, frames) in STACKS.iter().enumerate() {
@@ -144,7 +144,7 @@ fn switches_away_that_no_record_tells() {
     assert_eq!(times, [(50, 20, 20), (75, 10, 15), (95, 5, 15)]);
 }
 
-fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
+pub(crate) fn any_rows() -> impl Strategy<Value = (Vec<WaitRow>, Vec<WakeupRow>)> {
     let row = (1..6i32, 0..3u32, 0..1000u64, 0..200u64, 0..50u64, 0..7i32, any::<bool>());
     proptest::collection::vec(row, 0..60).prop_map(|rows| {
         let mut waits = Vec::new();

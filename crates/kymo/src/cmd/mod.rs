@@ -15,6 +15,7 @@ pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod loss;
 pub(crate) mod probe;
+pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod sched;

@@ -44,6 +44,7 @@
 //! | `kymo watch` | `watch.rs` |
 //! | where threads wait: `--wall` | `wall.rs` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
+//! | questions about a recording: `kymo query` | `query.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -88,6 +89,7 @@ mod probe_unforced;
 mod programs;
 mod python;
 mod python_scripts;
+mod query;
 mod real;
 mod record;
 mod record_options;
