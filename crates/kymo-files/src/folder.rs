@@ -73,6 +73,11 @@ impl Folder {
         Ok((Folder::walk(None, parent.unwrap_or(Path::new(".")))?, name.to_owned()))
     }
 
+    /// A folder that was opened as a path (`O_PATH`).
+    pub(crate) fn from_path_fd(fd: OwnedFd) -> Folder {
+        Folder { fd }
+    }
+
     /// The folder and name that a symbolic link in this folder stands for.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Opening and making files in folders that others may change.
 //!
 //! *You give* a path that a user named. *It gives* an open [`File`](std::fs::File) that was judged
-//! by its descriptor, or a file that gets its name when it is complete ([`Export`], [`Fresh`]).
+//! by its descriptor, a file that gets its name when it is complete ([`Export`], [`Fresh`]), or a
+//! folder of this user's own for files that are read again ([`PrivateFolder`]).
 //!
 //! kymo often runs as root and is given paths in folders of ordinary users: recordings to read,
 //! programs and debug files to look symbols up in, places to write to. The owner of such a folder
@@ -51,11 +52,13 @@
 mod export;
 mod folder;
 mod fresh;
+mod private;
 mod read;
 
 pub use export::Export;
 pub use folder::{Folder, Identity, passed_descriptor};
 pub use fresh::Fresh;
+pub use private::{PrivateFile, PrivateFolder};
 pub use read::{Input, kind_name, open_input, open_no_link, open_regular};
 
 use rustix::fs::Stat;

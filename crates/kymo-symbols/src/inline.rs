@@ -13,6 +13,7 @@ use gimli::Reader as _;
 use hashbrown::{HashMap, HashSet};
 
 use super::budget::{Charge, Work};
+use super::cache::SharedFile;
 use super::demangle;
 use super::elf::{self, ElfFile, Fields};
 use super::metered::{self, Metered};
@@ -29,7 +30,7 @@ const BEST_RATIO: u64 = 64;
 /// Sections up to this length may be as empty as they like.
 const SMALL_SECTION: u64 = 1 << 20;
 /// Functions inlined into each other at one address; damaged information must not make an endless chain.
-const MOST_FRAMES: usize = 256;
+pub(super) const MOST_FRAMES: usize = 256;
 
 /// One function that was compiled into another, or the outermost function itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +52,8 @@ pub(super) struct Lines {
     delta: u64,
     demangle: bool,
     dwarf: OnceLock<Option<Dwarf>>,
+    /// The file that the debug information refers to, as it was before that was read.
+    shared: OnceLock<Option<SharedFile>>,
     contexts: Mutex<Vec<(Context, Vec<Charge>)>>,
     known: RwLock<HashMap<u64, CachedFrames>>,
     /// Every name once, however many addresses have it.
@@ -114,11 +117,12 @@ impl Lines {
     }
 
     fn find(&self, address: u64) -> Option<(Vec<InlineFrame>, Arc<ElfFile>)> {
-        let linked = match &self.runtime {
-            Some(runtime) => runtime.linked_address(address)?,
-            None => address.wrapping_sub(self.delta),
-        };
         let dwarf = self.dwarf.get_or_init(|| self.read_dwarf()).as_ref()?;
+        let linked = match &self.runtime {
+            Some(runtime) => runtime.linked_address(address),
+            None => Some(address.wrapping_sub(self.delta)),
+        };
+        let Some(linked) = linked else { return Some((Vec::new(), Arc::clone(&dwarf.file))) };
         // Pairs with nothing: it only saves the attempt.
         if self.is_stopped.load(Ordering::Relaxed) {
             return None;
@@ -180,13 +184,41 @@ impl Lines {
         Arc::clone(names.get_or_insert_with(text, |text| Arc::from(text)))
     }
 
-    fn read_dwarf(&self) -> Option<Dwarf> {
+    /// Whether there is no debug information, as far as that was asked.
+    pub(super) fn has_no_debug_information(&self) -> bool {
+        self.dwarf.get().is_some_and(Option::is_none)
+    }
+
+    /// Whether any address was asked.
+    pub(super) fn has_answered(&self) -> bool {
+        self.dwarf.get().is_some()
+    }
+
+    /// Calls `each` with the answers that were kept.
+    pub(super) fn each_answer(&self, mut each: impl FnMut(u64, &[InlineFrame])) {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().for_each(|(&address, frames)| each(address, &frames.0));
+    }
+
+    /// The file that the debug information refers to, as it was when that was read, or is now.
+    pub(super) fn shared_file(&self) -> Option<SharedFile> {
+        self.shared.get_or_init(|| Some(SharedFile::now(shared_path(self.with_debug_information()?)?))).clone()
+    }
+
+    fn with_debug_information(&self) -> Option<&Arc<ElfFile>> {
         let files = [self.debug.as_ref(), self.runtime.as_ref()];
-        let elf = files.into_iter().flatten().find(|elf| elf.has_bytes(b".debug_info"))?;
+        files.into_iter().flatten().find(|elf| elf.has_bytes(b".debug_info"))
+    }
+
+    fn read_dwarf(&self) -> Option<Dwarf> {
+        let elf = self.with_debug_information()?;
+        let _ = self.shared_file();
         let (mut sections, mut room) = sections_of(elf);
         let mut stored = elf.stored;
         if let Some(shared) = supplementary(elf) {
             let (more, more_room) = sections_of(&shared);
+            // What was refused of it is missing here.
+            shared.refusals().into_iter().for_each(|why| elf.refuse(why));
             sections.set_sup(more);
             room.extend(more_room);
             stored += shared.stored;
@@ -271,6 +303,17 @@ pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Opti
 
 /// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.
 pub(crate) fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
+    let (path, build_id) = shared_link(elf)?;
+    let sup = ElfFile::open(&path, &elf.budget).ok()?;
+    (sup.build_id()? == build_id).then_some(sup)
+}
+
+/// Where that file should be.
+fn shared_path(elf: &ElfFile) -> Option<PathBuf> {
+    shared_link(elf).map(|(path, _)| path)
+}
+
+fn shared_link(elf: &ElfFile) -> Option<(PathBuf, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
     let section = elf.section(b".gnu_debugaltlink")?;
     let bytes = elf.read_section(section)?;
@@ -281,6 +324,5 @@ pub(crate) fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
         Some(dir) => dir.canonicalize().ok()?.join(name),
         None => name.to_owned(),
     };
-    let sup = ElfFile::open(&path, &elf.budget).ok()?;
-    (sup.build_id()? == bytes[end + 1..]).then_some(sup)
+    Some((path, bytes[end + 1..].to_vec()))
 }

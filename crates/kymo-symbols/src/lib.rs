@@ -7,6 +7,7 @@
 //!  address ──SymbolStore──▶ ModuleSymbols ──find──▶ symbol, inlined frames, lines
 //!            locate: build-id cache, debuglink, debug folders, the file itself
 //!            elf + plt | kallsyms | perf_map | vdso     (one loader per kind)
+//!            cache: answers of earlier runs, by build id and the files that were there
 //!  "parse(req->uri)", "server.c:120"  ──sites──▶ file offsets for probes   ──place::call──▶ registers and loads
 //!  "queue.head->next:8:w"             ──place──▶ address, length, type
 //!  registers + stack bytes            ──unwind─▶ frames
@@ -31,6 +32,7 @@
 //! - **I2** No input makes a loader panic, or take more memory and work than [`Budget`] gives for the bytes that the file
 //!   system stores of it.
 //! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
+//! - **I5** With a symbol cache the answers are the same as without.
 //! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
 //!
 //! # Non-goals
@@ -66,6 +68,7 @@
 mod arch;
 mod budget;
 pub mod build_id_cache;
+mod cache;
 mod code_map;
 mod debuginfod;
 pub mod demangle;
@@ -78,6 +81,7 @@ mod kernel;
 mod locate;
 mod metered;
 mod mini_debug_info;
+mod module_symbols;
 mod name;
 mod options;
 mod pclntab;
@@ -97,12 +101,14 @@ mod vdso;
 
 pub use arch::Arch;
 pub use budget::Budget;
+pub use cache::SymbolCache;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use debuginfod::Debuginfod;
 pub use hotspot::HotspotLibrary;
 pub use inline::InlineFrame;
-pub use options::{Note, SymbolOptions, name_build_id_cache};
+pub use module_symbols::ModuleSymbols;
+pub use options::{Note, SymbolOptions, name_build_id_cache, use_symbol_cache};
 pub use perf_map::read_code_file;
 pub use python::PythonRuntime;
-pub use store::{ModuleKey, ModuleSymbols, SymbolStore};
+pub use store::{ModuleKey, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::budget::Budget;
+use super::cache::SymbolCache;
 use super::debuginfod::Debuginfod;
 use crate::arch::Arch;
 
@@ -32,6 +33,9 @@ pub struct SymbolOptions {
     pub debuginfod: Option<Arc<Debuginfod>>,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,
+    /// Answers of earlier runs; none unless given, or made that of the process
+    /// ([`use_symbol_cache`]).
+    pub cache: Option<SymbolCache>,
     /// The account of what files may cost; the process's own unless another one is given.
     pub budget: Budget,
 }
@@ -43,6 +47,15 @@ static BUILD_ID_CACHE: OnceLock<PathBuf> = OnceLock::new();
 pub fn name_build_id_cache(folder: PathBuf) {
     // The first one stays; the command line names one at most.
     let _ = BUILD_ID_CACHE.set(folder);
+}
+
+/// The symbol cache of the whole process.
+static SYMBOL_CACHE: OnceLock<SymbolCache> = OnceLock::new();
+
+/// Makes this the symbol cache of all options that name none, from now on.
+pub fn use_symbol_cache(cache: SymbolCache) {
+    // The first one stays, as above.
+    let _ = SYMBOL_CACHE.set(cache);
 }
 
 impl SymbolOptions {
@@ -67,6 +80,7 @@ impl Default for SymbolOptions {
             entry_names: true,
             debuginfod: None,
             force: false,
+            cache: SYMBOL_CACHE.get().cloned(),
             budget: Budget::default(),
         }
     }

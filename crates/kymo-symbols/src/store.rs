@@ -1,16 +1,16 @@
 //! The store: every module's symbols, loaded on first use and shared by all threads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 
-use super::inline::{InlineFrame, Lines};
 use super::kallsyms::Kallsyms;
 use super::kernel;
+use super::module_symbols::ModuleSymbols;
 use super::options::{Note, SymbolOptions};
-use super::table::{SymbolRef, SymbolTable};
-use super::user::{self, Loaded};
+use super::table::SymbolTable;
+use super::user::Loaded;
 use super::{perf_map, vdso};
 
 /// Which module an address belongs to, as the recording knows it; `build_id`: what it stored, if
@@ -38,56 +38,6 @@ pub enum ModuleKey {
     Anonymous,
 }
 
-/// The symbols of one module, ready for lookups from any thread.
-#[derive(Debug)]
-pub struct ModuleSymbols {
-    table: SymbolTable,
-    notes: Vec<Note>,
-    source: Option<PathBuf>,
-    lines: Lines,
-}
-
-impl ModuleSymbols {
-    fn new(loaded: Loaded, demangle: bool) -> ModuleSymbols {
-        let source = loaded.symbols.as_ref().map(|elf| elf.path.clone());
-        ModuleSymbols {
-            table: loaded.table,
-            notes: loaded.notes,
-            source,
-            lines: Lines::new(loaded.symbols, loaded.runtime, loaded.delta, demangle),
-        }
-    }
-
-    /// The symbol that covers `address` (in the module's address space, see the module's documentation).
-    pub fn find(&self, address: u64) -> Option<SymbolRef<'_>> {
-        self.table.find(address)
-    }
-
-    /// All symbols.
-    pub fn table(&self) -> &SymbolTable {
-        &self.table
-    }
-
-    /// What the user should know: why there are no symbols, which file was refused.
-    pub fn notes(&self) -> Vec<Note> {
-        let refused = self.lines.refusals().into_iter().map(Note);
-        self.notes.iter().cloned().chain(refused).collect()
-    }
-
-    /// The file that the symbols come from.
-    pub fn source(&self) -> Option<&Path> {
-        self.source.as_deref()
-    }
-
-    /// The functions that `address` belongs to, innermost first and the function of the symbol table last, with
-    /// the source line in each. Empty without debug information. The first call reads the debug information.
-    ///
-    /// For the caller's frames of a stack give the return address minus one: the call, not what follows it.
-    pub fn inline_frames(&self, address: u64) -> Arc<[InlineFrame]> {
-        self.lines.frames(address)
-    }
-}
-
 type Slot = Arc<OnceLock<Arc<ModuleSymbols>>>;
 type ListSlot = Arc<OnceLock<Result<Kallsyms, Note>>>;
 
@@ -103,7 +53,7 @@ pub struct SymbolStore {
 impl SymbolStore {
     /// An empty store; nothing is opened before the first [`get`](SymbolStore::get).
     pub fn new(options: SymbolOptions) -> SymbolStore {
-        SymbolStore { options, ..SymbolStore::default() }
+        SymbolStore { options, slots: Mutex::default(), kallsyms: Mutex::default() }
     }
 
     /// The options that this store was made with.
@@ -121,7 +71,7 @@ impl SymbolStore {
                 None => Arc::clone(slots.entry(key.clone()).or_default()),
             }
         };
-        Arc::clone(slot.get_or_init(|| Arc::new(ModuleSymbols::new(self.load(key), self.options.demangle))))
+        Arc::clone(slot.get_or_init(|| Arc::new(self.module(key))))
     }
 
     /// Loads several modules on all threads of the pool.
@@ -129,9 +79,30 @@ impl SymbolStore {
         crate::pool::map(keys, |key| _ = self.get(key));
     }
 
+    /// How many modules were read from their files, though a cache can have their answers.
+    pub fn modules_resolved(&self) -> usize {
+        self.modules().iter().filter(|module| module.was_resolved()).count()
+    }
+
+    /// The modules that were asked for.
+    fn modules(&self) -> Vec<Arc<ModuleSymbols>> {
+        let slots = self.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        slots.values().filter_map(|slot| slot.get().cloned()).collect()
+    }
+
+    fn module(&self, key: &ModuleKey) -> ModuleSymbols {
+        let options = &self.options;
+        match key {
+            ModuleKey::Elf { path, build_id } => {
+                ModuleSymbols::of_file(options, path, build_id.as_deref(), options.cache.as_ref())
+            }
+            other => ModuleSymbols::new(self.load(other), options.demangle),
+        }
+    }
+
     fn load(&self, key: &ModuleKey) -> Loaded {
         match key {
-            ModuleKey::Elf { path, build_id } => user::load(&self.options, path, build_id.as_deref()),
+            ModuleKey::Elf { .. } => Loaded::default(),
             ModuleKey::Kernel { build_id, reference } => {
                 if let Some(loaded) =
                     kernel::load_vmlinux(&self.options, build_id.as_deref(), reference.as_ref())
@@ -170,6 +141,17 @@ impl SymbolStore {
         match list.as_ref().map_err(Note::clone).and_then(pick) {
             Ok(table) => Loaded { table, ..Loaded::default() },
             Err(note) => note.into(),
+        }
+    }
+}
+
+impl Drop for SymbolStore {
+    /// What was resolved is kept in the cache.
+    fn drop(&mut self) {
+        let Some(cache) = self.options.cache.as_ref().filter(|_| !std::thread::panicking()) else { return };
+        let resolved: Vec<_> = self.modules().into_iter().filter(|module| module.was_resolved()).collect();
+        if crate::pool::map(&resolved, |module| module.keep(cache)).contains(&true) {
+            cache.make_room();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Loading a user module: which of the candidate files serve, and the table made of them.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::budget::{self, Budget};
@@ -26,6 +26,8 @@ pub(super) struct Loaded {
     pub(super) runtime: Option<Arc<ElfFile>>,
     /// A kernel image: where it was loaded, relative to where it was linked.
     pub(super) delta: u64,
+    /// The files alone decided this: nothing was fetched, and none was refused.
+    pub(super) is_complete: bool,
 }
 
 impl From<Note> for Loaded {
@@ -35,50 +37,91 @@ impl From<Note> for Loaded {
     }
 }
 
-pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> Loaded {
-    let own = locate::below_root(options, path);
-    let mut notes = Vec::new();
-    // Without a recorded build id the file as it lies there now decides which debug files fit it.
-    let build_id = match recorded {
-        Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
-        _ => ElfFile::open(&own, &options.budget).ok().and_then(|elf| elf.build_id()),
-    };
-    let mut symbols: Option<Arc<ElfFile>> = None;
-    let mut runtime: Option<Arc<ElfFile>> = None;
-    let mut go: Option<Arc<ElfFile>> = None;
-    for candidate in locate::candidates(options, path, build_id.as_deref()) {
-        let elf = match open_if_it_fits(&candidate, build_id.as_deref(), &options.budget) {
-            Ok(elf) => match options.other_machine(elf.machine) {
-                None => Arc::new(elf),
-                Some(why) => {
-                    let file = candidate.path.display();
-                    notes.push(Note(format!("{file}: {why}; its symbols are not used (--symfs?)")));
-                    continue;
-                }
-            },
-            Err(refusal) => {
-                if candidate.path == own || refusal.is_mismatch {
-                    notes.push(Note(refusal.why));
-                }
-                continue;
+/// The files that could have the names of a module.
+#[derive(Debug)]
+pub(super) struct ModuleFiles {
+    /// Where it was mapped from.
+    path: PathBuf,
+    /// As recorded; otherwise that of the file that lies there now.
+    pub(super) build_id: Option<Vec<u8>>,
+    /// The first one first.
+    pub(super) candidates: Vec<Candidate>,
+}
+
+impl ModuleFiles {
+    pub(super) fn of(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> ModuleFiles {
+        // Without a recorded build id the file as it lies there now decides which debug files fit it.
+        let build_id = match recorded {
+            Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
+            _ => {
+                let own = locate::below_root(options, path);
+                ElfFile::open(&own, &options.budget).ok().and_then(|elf| elf.build_id())
             }
         };
-        if symbols.is_none() && elf_symbols::symtab(&elf).is_some() {
-            symbols = Some(Arc::clone(&elf));
-        }
-        if go.is_none() && pclntab::section(&elf).is_some_and(|_| elf.has_bytes(b".text")) {
-            go = Some(Arc::clone(&elf));
-        }
-        if runtime.is_none() && elf_symbols::dynsym(&elf).is_some() {
-            runtime = Some(elf);
-        }
-        if symbols.is_some() && runtime.is_some() {
-            break;
-        }
+        let candidates = locate::candidates(options, path, build_id.as_deref());
+        ModuleFiles { path: path.to_owned(), build_id, candidates }
     }
+}
+
+/// What the candidates gave.
+#[derive(Default)]
+struct Chosen {
+    symbols: Option<Arc<ElfFile>>,
+    runtime: Option<Arc<ElfFile>>,
+    /// Of a stripped Go program.
+    go: Option<Arc<ElfFile>>,
+    notes: Vec<Note>,
+    /// A file could not be read though it is there.
+    is_refused: bool,
+}
+
+impl Chosen {
+    fn of(options: &SymbolOptions, files: &ModuleFiles, own: &Path) -> Chosen {
+        let mut chosen = Chosen::default();
+        for candidate in &files.candidates {
+            let elf = match open_if_it_fits(candidate, files.build_id.as_deref(), &options.budget) {
+                Ok(elf) => match options.other_machine(elf.machine) {
+                    None => Arc::new(elf),
+                    Some(why) => {
+                        let file = candidate.path.display();
+                        let note = format!("{file}: {why}; its symbols are not used (--symfs?)");
+                        chosen.notes.push(Note(note));
+                        continue;
+                    }
+                },
+                Err(refusal) => {
+                    chosen.is_refused |= refusal.is_there;
+                    if candidate.path == own || refusal.is_mismatch {
+                        chosen.notes.push(Note(refusal.why));
+                    }
+                    continue;
+                }
+            };
+            if chosen.symbols.is_none() && elf_symbols::symtab(&elf).is_some() {
+                chosen.symbols = Some(Arc::clone(&elf));
+            }
+            if chosen.go.is_none() && pclntab::section(&elf).is_some_and(|_| elf.has_bytes(b".text")) {
+                chosen.go = Some(Arc::clone(&elf));
+            }
+            if chosen.runtime.is_none() && elf_symbols::dynsym(&elf).is_some() {
+                chosen.runtime = Some(elf);
+            }
+            if chosen.symbols.is_some() && chosen.runtime.is_some() {
+                break;
+            }
+        }
+        chosen
+    }
+}
+
+pub(super) fn load(options: &SymbolOptions, files: &ModuleFiles) -> Loaded {
+    let own = locate::below_root(options, &files.path);
+    let Chosen { mut symbols, runtime, go, mut notes, is_refused } = Chosen::of(options, files, &own);
     let mut refused = Vec::new();
+    let mut is_complete = !is_refused;
     if symbols.is_none() {
-        symbols = fetched(options, path, build_id.as_deref(), &mut refused).map(Arc::new);
+        is_complete &= options.debuginfod.is_none();
+        symbols = fetched(options, &files.path, files.build_id.as_deref(), &mut refused).map(Arc::new);
     }
     let (symbols, runtime) = match (symbols.or(go), runtime) {
         (Some(symbols), Some(runtime)) => (symbols, runtime),
@@ -95,7 +138,7 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     };
     notes.retain(|_| symbols.path != own && runtime.path != own);
     notes.append(&mut refused);
-    Loaded { notes, ..of_files(options, symbols, runtime) }
+    Loaded { notes, is_complete, ..of_files(options, symbols, runtime) }
 }
 
 /// The file with the symbols of a module, fetched by debuginfod's client if that is configured.
@@ -153,6 +196,8 @@ pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
 pub(crate) struct Refusal {
     pub(crate) why: String,
     pub(crate) is_mismatch: bool,
+    /// There is a file, which is damaged or takes more memory than is left.
+    pub(crate) is_there: bool,
 }
 
 /// Opens a candidate unless its build id or checksum is that of another file.
@@ -161,12 +206,17 @@ pub(crate) fn open_if_it_fits(
     build_id: Option<&[u8]>,
     budget: &Budget,
 ) -> Result<ElfFile, Refusal> {
-    let refuse = |error: SymbolError| Refusal { why: error.to_string(), is_mismatch: false };
+    let refuse = |error: SymbolError| Refusal {
+        why: error.to_string(),
+        is_mismatch: false,
+        is_there: matches!(error, SymbolError::Elf { .. }),
+    };
     let elf = ElfFile::open(&candidate.path, budget).map_err(refuse)?;
     let own_id = elf.build_id();
     let mismatch = |why: &str| Refusal {
         why: format!("{}: {why}; its symbols are not used", candidate.path.display()),
         is_mismatch: true,
+        is_there: false,
     };
     match (build_id, &own_id) {
         (Some(wanted), Some(own)) if same_build_id(wanted, own) => {}
@@ -233,7 +283,7 @@ mod tests {
         };
         let load = |arch| {
             let options = SymbolOptions { arch, ..SymbolOptions::default() };
-            load(&options, Path::new("/proc/self/exe"), None)
+            load(&options, &ModuleFiles::of(&options, Path::new("/proc/self/exe"), None))
         };
         assert!(load(None).symbols.is_some() && load(Arch::NATIVE).symbols.is_some());
         let refused = load(Some(other));

@@ -30,6 +30,10 @@ struct Cli {
     #[arg(long, value_name = "DIR")]
     buildid_dir: Option<PathBuf>,
 
+    /// Resolve all symbols anew, and keep none for the next report
+    #[arg(long)]
+    no_symbol_cache: bool,
+
     /// Do not start a pager
     #[arg(long)]
     no_pager: bool,
@@ -96,11 +100,14 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let Cli { buildid_dir, no_pager, verb } = cli;
+    let Cli { buildid_dir, no_symbol_cache, no_pager, verb } = cli;
     if let Some(folder) = buildid_dir {
         kymo_symbols::name_build_id_cache(folder);
     }
     terminal::start_log();
+    if !no_symbol_cache {
+        use_symbol_cache();
+    }
     let pager = if no_pager || !verb.is_paged() { None } else { Pager::start() };
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
@@ -131,6 +138,25 @@ fn main() -> ExitCode {
     let code = exit::code(done);
     pager.into_iter().for_each(Pager::finish);
     code
+}
+
+/// Symbols are kept for the next report, unless KYMO_SYMBOL_CACHE is `off`; it can be a size, too.
+fn use_symbol_cache() {
+    let value = std::env::var("KYMO_SYMBOL_CACHE").unwrap_or_default();
+    let most_bytes = match &*value {
+        "off" => return,
+        "" => None,
+        size => match kymo_cli::parse::parse_size(size) {
+            Ok(bytes) => Some(bytes),
+            Err(expected) => {
+                eprintln!("kymo: KYMO_SYMBOL_CACHE is {size:?}, which has no effect: {expected}, or off");
+                None
+            }
+        },
+    };
+    if let Some(cache) = kymo_symbols::SymbolCache::of_user(most_bytes) {
+        kymo_symbols::use_symbol_cache(cache);
+    }
 }
 
 /// What is wrong with a value that should be a number, in words; the standard library tells of digits in strings.
