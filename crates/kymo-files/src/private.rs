@@ -3,7 +3,9 @@ use crate::folder::{Folder, Identity};
 use crate::fresh::Fresh;
 use crate::read::{READ, regular};
 use crate::refused;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, fstat, futimens, mkdirat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, fstat, futimens, mkdirat,
+};
 use rustix::fs::{UTIME_NOW, UTIME_OMIT, openat, statat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -112,7 +114,7 @@ impl PrivateFolder {
                 identity: Identity::from(&stat),
             })
         };
-            let names = list.flatten().map(|entry| entry.file_name().to_owned());
+        let names = list.flatten().map(|entry| entry.file_name().to_owned());
         Ok(names.filter_map(|name| about(OsStr::from_bytes(name.to_bytes()))).take(most).collect())
     }
 

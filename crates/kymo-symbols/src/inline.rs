@@ -202,7 +202,9 @@ impl Lines {
 
     /// The file that the debug information refers to, as it was when that was read, or is now.
     pub(super) fn shared_file(&self) -> Option<SharedFile> {
-        self.shared.get_or_init(|| Some(SharedFile::now(shared_path(self.with_debug_information()?)?))).clone()
+        self.shared
+            .get_or_init(|| Some(SharedFile::now(shared_path(self.with_debug_information()?)?)))
+            .clone()
     }
 
     fn with_debug_information(&self) -> Option<&Arc<ElfFile>> {

@@ -154,9 +154,7 @@ impl Answers {
         let frames = (self.parts.frames.len() / FRAME) as u32;
         let number = move |at: u32| self.record(&self.parts.lists, 4, at).map(|word| word.u32(0));
         let is_whole = numbers.clone().all(|at| number(at).is_some_and(|frame| frame < frames));
-        is_whole.then(|| {
-            numbers.filter_map(move |at| self.record(&self.parts.frames, FRAME, number(at)?))
-        })
+        is_whole.then(|| numbers.filter_map(move |at| self.record(&self.parts.frames, FRAME, number(at)?)))
     }
 
     /// What the answers depend on, as it was when they were given.
@@ -383,4 +381,3 @@ impl Builder {
         Some(bytes)
     }
 }
-

@@ -127,7 +127,12 @@ impl SymbolCache {
     }
 
     /// Adds answers to those of a module.
-    pub(crate) fn write(&self, identity: &Identity, shared: Option<&SharedFile>, fill: impl Fn(&mut Builder)) {
+    pub(crate) fn write(
+        &self,
+        identity: &Identity,
+        shared: Option<&SharedFile>,
+        fill: impl Fn(&mut Builder),
+    ) {
         let (Some(folder), name) = (self.folder(), &identity.name) else { return };
         let bytes = identity.with(shared);
         let build = |before: Option<&Answers>| {

@@ -1,5 +1,6 @@
 //! Symbols against perf, the GNU demangler and addr2line.
 
+mod cache;
 mod exhaust;
 mod hostile;
 mod lines;
