@@ -51,6 +51,7 @@ pub fn without_user(command: &mut Command) -> &mut Command {
     }
     command
         .env("PERF_BUILDID_DIR", build_id_cache())
+        .env("KYMO_SYMBOL_CACHE", "off")
         .env("PERF_CONFIG_NOSYSTEM", "1")
         .env("PERF_CONFIG_NOGLOBAL", "1")
         .env("PAGER", "cat")

@@ -22,6 +22,7 @@
 //! | options of `report` beside perf's | `report_options.rs` |
 //! | options of `script` and `data convert` beside perf's | `script_options.rs` |
 //! | scripts in Python: `script -s` | `python_scripts.rs` |
+//! | names that earlier reports have found: the symbol cache | `symbol_cache.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | `kymo sched` | `sched/`: beside perf in `beside_perf.rs` |
@@ -105,6 +106,7 @@ mod stacks;
 mod stat;
 mod stat_options;
 mod switching;
+mod symbol_cache;
 mod table;
 mod tasks;
 mod terminal;
