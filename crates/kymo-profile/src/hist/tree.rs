@@ -2,7 +2,6 @@
 use super::Row;
 use crate::functions::FunctionId;
 use crate::profile::Profile;
-use rustc_hash::FxHashMap;
 
 /// Which end of the stacks a tree starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,71 +32,113 @@ pub struct CallTree {
     pub roots: Vec<CallNode>,
 }
 
-/// A tree with one function per node, before runs are joined.
+/// A tree with one function per node, before runs are joined. Nodes are numbered in the order of
+/// their paths, so a node comes after its parent.
+#[derive(Default)]
 struct Trie {
     own: Vec<u64>,
     function: Vec<FunctionId>,
-    children: Vec<Vec<u32>>,
-    index: FxHashMap<(u32, FunctionId), u32>,
+    parent: Vec<u32>,
+    first_child: Vec<u32>,
+    next_sibling: Vec<u32>,
 }
 
 const ROOT: u32 = 0;
+/// The root is nobody's child.
+const NO_NODE: u32 = ROOT;
 
 impl Trie {
-    fn new() -> Trie {
-        Trie {
-            own: vec![0],
-            function: vec![FunctionId(0)],
-            children: vec![Vec::new()],
-            index: FxHashMap::default(),
+    /// The tree of these paths and their periods. A path shares its beginning with the one before it in
+    /// their order, so nothing is looked up: only what differs makes nodes.
+    fn of(mut paths: Vec<(Path<'_>, u64)>) -> Trie {
+        paths.sort_unstable_by(|a, b| a.0.functions().cmp(b.0.functions()));
+        let mut trie = Trie::default();
+        trie.push(FunctionId(0), ROOT);
+        let mut before: Vec<(FunctionId, u32)> = Vec::new();
+        for (path, period) in paths {
+            let shared = before.iter().zip(path.functions()).take_while(|(node, f)| node.0 == *f).count();
+            before.truncate(shared);
+            for function in path.functions().skip(shared) {
+                let parent = before.last().map_or(ROOT, |node| node.1);
+                before.push((function, trie.push(function, parent)));
+            }
+            if let Some(&(_, node)) = before.last() {
+                trie.own[node as usize] += period;
+            }
         }
+        trie
     }
 
-    fn add(&mut self, path: impl Iterator<Item = FunctionId>, period: u64) {
-        let mut node = ROOT;
-        for function in path {
-            node = match self.index.get(&(node, function)) {
-                Some(&child) => child,
-                None => {
-                    let child = self.own.len() as u32;
-                    self.own.push(0);
-                    self.function.push(function);
-                    self.children.push(Vec::new());
-                    self.children[node as usize].push(child);
-                    self.index.insert((node, function), child);
-                    child
-                }
-            };
-        }
-        if node != ROOT {
-            self.own[node as usize] += period;
-        }
+    fn push(&mut self, function: FunctionId, parent: u32) -> u32 {
+        let node = self.own.len() as u32;
+        self.own.push(0);
+        self.function.push(function);
+        self.parent.push(parent);
+        self.first_child.push(NO_NODE);
+        let next = if node == ROOT {
+            NO_NODE
+        } else {
+            std::mem::replace(&mut self.first_child[parent as usize], node)
+        };
+        self.next_sibling.push(next);
+        node
+    }
+
+    fn children(&self, node: u32) -> impl Iterator<Item = u32> {
+        let some = |node: u32| (node != NO_NODE).then_some(node);
+        std::iter::successors(some(self.first_child[node as usize]), move |&child| {
+            some(self.next_sibling[child as usize])
+        })
+    }
+
+    /// The only child of a node that has one.
+    fn only_child(&self, node: u32) -> Option<u32> {
+        let first = self.first_child[node as usize];
+        (first != NO_NODE && self.next_sibling[first as usize] == NO_NODE).then_some(first)
     }
 
     /// Totals bottom-up; a child's index is always larger than its parent's, so no recursion is needed.
     fn totals(&self) -> Vec<u64> {
         let mut totals = self.own.clone();
-        for node in (0..totals.len()).rev() {
-            let below: u64 = self.children[node].iter().map(|&c| totals[c as usize]).sum();
-            totals[node] += below;
+        for node in (1..totals.len()).rev() {
+            totals[self.parent[node] as usize] += totals[node];
         }
         totals
+    }
+}
+
+/// A stack from one of its ends.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Outwards(&'a [FunctionId]),
+    Inwards(&'a [FunctionId]),
+}
+
+impl<'a> Path<'a> {
+    fn functions(self) -> impl Iterator<Item = FunctionId> {
+        let (stack, is_inwards): (&'a [FunctionId], _) = match self {
+            Path::Outwards(stack) => (stack, false),
+            Path::Inwards(stack) => (stack, true),
+        };
+        let last = stack.len().wrapping_sub(1);
+        (0..stack.len()).map(move |at| stack[if is_inwards { last - at } else { at }])
     }
 }
 
 impl CallTree {
     /// The tree of a row. Nodes with less than `min_period` are left out.
     pub fn new(profile: &Profile, row: &Row, order: Order, min_period: u64) -> CallTree {
-        let mut trie = Trie::new();
-        for &(group, frames) in &row.places {
+        let path = |&(group, frames): &(u32, u32)| {
             let (key, count) = &profile.loaded.groups[group as usize];
             let stack = profile.stacks.frames(key.chain);
             let stack = &stack[..stack.len().min(frames as usize)];
-            match order {
-                Order::Caller => trie.add(stack.iter().rev().copied(), count.period),
-                Order::Callee => trie.add(stack.iter().copied(), count.period),
-            }
-        }
+            let path = match order {
+                Order::Caller => Path::Inwards(stack),
+                Order::Callee => Path::Outwards(stack),
+            };
+            (path, count.period)
+        };
+        let trie = Trie::of(row.places.iter().map(path).collect());
         let totals = trie.totals();
         CallTree { roots: join(profile, &trie, &totals, ROOT, min_period) }
     }
@@ -107,14 +148,14 @@ impl CallTree {
 /// most the number of frames (127 by default).
 fn join(profile: &Profile, trie: &Trie, totals: &[u64], node: u32, min_period: u64) -> Vec<CallNode> {
     let mut nodes: Vec<CallNode> = Vec::new();
-    for &child in &trie.children[node as usize] {
+    for child in trie.children(node) {
         if totals[child as usize] < min_period {
             continue;
         }
         let mut at = child;
         let mut functions = vec![trie.function[at as usize]];
         while trie.own[at as usize] == 0
-            && let [only] = trie.children[at as usize][..]
+            && let Some(only) = trie.only_child(at)
         {
             at = only;
             functions.push(trie.function[at as usize]);
@@ -128,7 +169,7 @@ fn join(profile: &Profile, trie: &Trie, totals: &[u64], node: u32, min_period: u
     }
     nodes.sort_by(|a, b| {
         b.total.cmp(&a.total).then_with(|| {
-            let name = |n: &CallNode| profile.functions.get(n.functions[0]).name.clone();
+            let name = |n: &CallNode| profile.functions.get(n.functions[0]).name.as_deref();
             name(a).cmp(&name(b)).then(a.functions[0].cmp(&b.functions[0]))
         })
     });

@@ -3,6 +3,7 @@ use super::graph::{self, GraphOptions};
 use super::shown;
 use crate::hist::{CallTree, Hist, KEYS, Row, SortKey, cgroup_name, symbol_size};
 use crate::profile::Profile;
+use kymo_symbols::pool;
 use std::io::{self, Write};
 use std::str::FromStr;
 
@@ -243,40 +244,62 @@ pub fn write_table(
         writeln!(out, "{}", cut(&format!("# {}", dots.join("  ")), options.look.width))?;
         writeln!(out, "#")?;
     }
-    let mut line = String::new();
-    for row in hist.rows.iter().filter(|r| !r.filtered) {
-        let weight = if options.children { row.total.period } else { row.own.period };
-        if weight == 0 && row.own.samples == 0 && !options.children {
-            continue;
-        }
-        if (weight as f64) * 100.0 < options.percent_limit * hist.whole as f64 {
-            continue;
-        }
-        line.clear();
-        row_line(&mut line, profile, hist, row, &widths, options);
-        let line = cut(&line, options.look.width);
-        if options.look.color {
-            writeln!(out, "{}", colored(line, weight as f64 * 100.0 / hist.whole.max(1) as f64))?;
-        } else {
-            writeln!(out, "{line}")?;
-        }
-        if let Some(graph) = &options.graph {
-            // Rounded down, as perf does: in a small recording a branch of one sample stays.
-            let least = (hist.whole as f64 * graph.least_percent / 100.0) as u64;
-            let tree = CallTree::new(profile, row, graph.order, least.max(1));
-            if options.look.width.is_none() {
-                graph::write(out, profile, &tree, hist.whole, weight)?;
-                continue;
-            }
-            // A wrapped name would tear the pipes apart.
-            let mut drawn = Vec::new();
-            graph::write(&mut drawn, profile, &tree, hist.whole, weight)?;
-            for line in String::from_utf8_lossy(&drawn).lines() {
-                writeln!(out, "{}", cut(line, options.look.width))?;
-            }
+    let is_shown = |row: &&Row| {
+        let weight = weight(row, options);
+        !row.filtered
+            && (weight > 0 || row.own.samples > 0 || options.children)
+            && (weight as f64) * 100.0 >= options.percent_limit * hist.whole as f64
+    };
+    let rows: Vec<&Row> = hist.rows.iter().filter(is_shown).collect();
+    // Call graphs are drawn on all CPUs. Few rows at once: a reader sees the first ones early, and
+    // their text is not held.
+    for rows in rows.chunks(ROWS_AT_ONCE) {
+        for text in pool::map(rows, |row| row_text(profile, hist, row, &widths, options)) {
+            out.write_all(&text?)?;
         }
     }
     Ok(())
+}
+
+/// Rows that are written at once.
+const ROWS_AT_ONCE: usize = 128;
+
+fn weight(row: &Row, options: &TableOptions) -> u64 {
+    if options.children { row.total.period } else { row.own.period }
+}
+
+/// A row with its call graph.
+fn row_text(
+    profile: &Profile,
+    hist: &Hist,
+    row: &Row,
+    widths: &[usize],
+    options: &TableOptions,
+) -> io::Result<Vec<u8>> {
+    let (mut out, mut line) = (Vec::new(), String::new());
+    let weight = weight(row, options);
+    row_line(&mut line, profile, hist, row, widths, options);
+    let line = cut(&line, options.look.width);
+    if options.look.color {
+        writeln!(out, "{}", colored(line, weight as f64 * 100.0 / hist.whole.max(1) as f64))?;
+    } else {
+        writeln!(out, "{line}")?;
+    }
+    let Some(graph) = &options.graph else { return Ok(out) };
+    // Rounded down, as perf does: in a small recording a branch of one sample stays.
+    let least = (hist.whole as f64 * graph.least_percent / 100.0) as u64;
+    let tree = CallTree::new(profile, row, graph.order, least.max(1));
+    if options.look.width.is_none() {
+        graph::write(&mut out, profile, &tree, hist.whole, weight)?;
+        return Ok(out);
+    }
+    // A wrapped name would tear the pipes apart.
+    let mut drawn = Vec::new();
+    graph::write(&mut drawn, profile, &tree, hist.whole, weight)?;
+    for line in String::from_utf8_lossy(&drawn).lines() {
+        writeln!(out, "{}", cut(line, options.look.width))?;
+    }
+    Ok(out)
 }
 
 pub(super) fn write_head(out: &mut dyn Write, hist: &Hist, event_name: &str) -> io::Result<()> {
