@@ -3,9 +3,12 @@
 The recording is system-wide and has call chains: `perf record -a -g -e sched:sched_switch -c 1` over perf's own
 `bench sched pipe`, about 1.2 million samples; its size depends on how deep the call chains are. Both tools print the whole text report into a file.
 Before the race, both answers are compared: a fast wrong report would win nothing.
+
+kymo runs without its symbol cache, with an empty one (cold), and with one that an earlier run has filled (warm).
 """
 
 import re
+import shutil
 from pathlib import Path
 
 from versus.runner import Refusal, alternate, measure, megabytes, need_tracefs, output, seconds, spread, table
@@ -40,7 +43,8 @@ def run(bench, args):
         competitors = {}
         if not args.kymo_only:
             competitors["perf"] = reader(bench, bench.perf, recording, race)
-        competitors["kymo"] = reader(bench, bench.kymo, recording, race)
+        for name in ("kymo", "kymo cold", "kymo warm"):
+            competitors[name] = reader(bench, bench.kymo, recording, race, cache=name.removeprefix("kymo").strip())
         runs = alternate(competitors, rounds, say=lambda words, race=race: bench.say(f"{race}: {words}"))
         races[race] = {"arguments": RACES[race], **{
             name: {"wall_s": spread([r.wall_s for r in of]), "cpu_s": spread([r.user_s + r.sys_s for r in of]),
@@ -87,11 +91,19 @@ def sample_count(bench, recording):
     return int(found.group(1))
 
 
-def reader(bench, tool, recording, race):
-    """A function that makes `tool` print its report once."""
+def reader(bench, tool, recording, race, cache=""):
+    """A function that makes `tool` print its report once: without kymo's symbol cache, with one that is empty
+    ("cold"), or with what the warm-up has left in it ("warm")."""
+    folder = bench.scratch / f"symbols-{cache}-{race}"
+    variables = {"XDG_CACHE_HOME": str(folder), "KYMO_SYMBOL_CACHE": ""} if cache else {}
+
     def read_once():
+        if cache == "cold":
+            shutil.rmtree(folder, ignore_errors=True)
+        if cache:
+            folder.mkdir(exist_ok=True)
         with open(bench.scratch / "report.txt", "wb") as text:
-            return measure([tool, "report", "-i", recording, *RACES[race]], stdout=text)
+            return measure([tool, "report", "-i", recording, *RACES[race]], stdout=text, variables=variables)
     return read_once
 
 

@@ -44,12 +44,14 @@ class Run:
     status: int
 
 
-def measure(argv, *, stdout=subprocess.DEVNULL, stderr=None, cwd=None, expect=0):
-    """Runs `argv` to its end and says what it took. `expect` is the exit status that counts as success, None for any."""
+def measure(argv, *, stdout=subprocess.DEVNULL, stderr=None, cwd=None, expect=0, variables=None):
+    """Runs `argv` to its end and says what it took. `expect` is the exit status that counts as success, None for any.
+    `variables` are added to the environment."""
     with tempfile.TemporaryFile() as words:
         begin = time.perf_counter()
         child = subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=stdout,
-                                 stderr=words if stderr is None else stderr, cwd=cwd, env=environment())
+                                 stderr=words if stderr is None else stderr, cwd=cwd,
+                                 env=environment() | (variables or {}))
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - begin
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -61,10 +63,12 @@ def measure(argv, *, stdout=subprocess.DEVNULL, stderr=None, cwd=None, expect=0)
 
 
 def environment():
-    """The environment of all competitors: nothing that makes one of them page, colour or ask the network."""
+    """The environment of all competitors: nothing that makes one of them page, colour or ask the network, and no
+    symbols that an earlier run has found."""
     env = dict(os.environ)
     env.pop("DEBUGINFOD_URLS", None)
-    env.update(LC_ALL="C", NO_COLOR="1", PAGER="cat", PERF_CONFIG_NOSYSTEM="1", PERF_CONFIG_NOGLOBAL="1")
+    env.update(LC_ALL="C", NO_COLOR="1", PAGER="cat", PERF_CONFIG_NOSYSTEM="1", PERF_CONFIG_NOGLOBAL="1",
+               KYMO_SYMBOL_CACHE="off")
     return env
 
 

@@ -38,8 +38,8 @@ pub struct PrivateFile {
 }
 
 impl PrivateFolder {
-    /// The folder `base/below[0]/below[1]/...`. What of it is missing is made, with mode 0700. `base`
-    /// is made only where its parent belongs to this user.
+    /// The folder `base/below[0]/below[1]/...`. What of it is missing is made, with mode 0700.
+    /// `base` is made only where its parent belongs to this user.
     ///
     /// # Errors
     /// What the system says; a sentence where one of the folders is a link, is another user's (root
@@ -65,8 +65,8 @@ impl PrivateFolder {
     /// The bytes of a file that has at most `most` of them. It counts as used now.
     ///
     /// # Errors
-    /// What the system says; a sentence for what is no regular file, too long, or could be changed by
-    /// others.
+    /// What the system says; a sentence for what is no regular file, too long, or could be changed
+    /// by others.
     pub fn read(&self, name: &OsStr, most: u64) -> io::Result<Vec<u8>> {
         /// A file that was used a moment ago is not marked again.
         const MARKED_FOR_S: i64 = 3600;

@@ -128,7 +128,8 @@ impl ModuleSymbols {
         Some(&self.cached.as_ref()?.answers.as_ref()?.0)
     }
 
-    /// The symbol that covers `address` (in the module's address space, see the module's documentation).
+    /// The symbol that covers `address` (in the module's address space, see the module's
+    /// documentation).
     pub fn find(&self, address: u64) -> Option<SymbolRef<'_>> {
         if let Some(known) = self.answers().and_then(|answers| answers.symbol(address)) {
             return known;
@@ -155,10 +156,12 @@ impl ModuleSymbols {
         self.loaded().source.as_deref()
     }
 
-    /// The functions that `address` belongs to, innermost first and the function of the symbol table last, with
-    /// the source line in each. Empty without debug information. The first call reads the debug information.
+    /// The functions that `address` belongs to, innermost first and the function of the symbol
+    /// table last, with the source line in each. Empty without debug information. The first call
+    /// reads the debug information.
     ///
-    /// For the caller's frames of a stack give the return address minus one: the call, not what follows it.
+    /// For the caller's frames of a stack give the return address minus one: the call, not what
+    /// follows it.
     pub fn inline_frames(&self, address: u64) -> Arc<[InlineFrame]> {
         match self.answers().and_then(|answers| answers.frames(address)) {
             Some(known) => known,

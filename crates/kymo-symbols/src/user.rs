@@ -50,7 +50,8 @@ pub(super) struct ModuleFiles {
 
 impl ModuleFiles {
     pub(super) fn of(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> ModuleFiles {
-        // Without a recorded build id the file as it lies there now decides which debug files fit it.
+        // Without a recorded build id the file as it lies there now decides which debug files fit
+        // it.
         let build_id = match recorded {
             Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
             _ => {

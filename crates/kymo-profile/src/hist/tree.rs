@@ -48,8 +48,8 @@ const ROOT: u32 = 0;
 const NO_NODE: u32 = ROOT;
 
 impl Trie {
-    /// The tree of these paths and their periods. A path shares its beginning with the one before it in
-    /// their order, so nothing is looked up: only what differs makes nodes.
+    /// The tree of these paths and their periods. A path shares its beginning with the one before
+    /// it in their order, so nothing is looked up: only what differs makes nodes.
     fn of(mut paths: Vec<(Path<'_>, u64)>) -> Trie {
         paths.sort_unstable_by(|a, b| a.0.functions().cmp(b.0.functions()));
         let mut trie = Trie::default();

@@ -11,11 +11,12 @@
 //!  text       UTF-8
 //! ```
 //!
-//! Numbers are little-endian. `NONE` stands for what is not there, `NOT_ASKED` for what nobody asked.
+//! Numbers are little-endian. `NONE` stands for what is not there, `NOT_ASKED` for what nobody
+//! asked.
 //!
 //! Invariants:
-//! - **C1** Any bytes give either answers or `None`, never a panic: every number is checked when the
-//!   file is read, and every access checks its bounds again.
+//! - **C1** Any bytes give either answers or `None`, never a panic: every number is checked when
+//!   the file is read, and every access checks its bounds again.
 //! - **C2** Reading takes as much memory as the file has bytes, and three words for each string.
 
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! Which files, in which state, an answer comes from.
 //!
-//! A module's names come from the first of some ten files that is there and fits: debug files, copies
-//! by build id, the module itself. All of them are part of the identity, those that are not there as
-//! well: a debug file that is installed later makes another identity, so no old answer hides it.
+//! A module's names come from the first of some ten files that is there and fits: debug files,
+//! copies by build id, the module itself. All of them are part of the identity, those that are not
+//! there as well: a debug file that is installed later makes another identity, so no old answer
+//! hides it.
 
 use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -184,8 +185,8 @@ mod tests {
         }
     }
 
-    /// Checks that a shared debug file is part of the identity, there or not, and that cut bytes are
-    /// no identity.
+    /// Checks that a shared debug file is part of the identity, there or not, and that cut bytes
+    /// are no identity.
     #[test]
     fn shared_files_count() {
         let folder = tempfile::tempdir().expect("a folder");

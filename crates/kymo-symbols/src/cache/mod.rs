@@ -1,4 +1,5 @@
-//! The symbol cache: what modules answered, on disk, so that the next report resolves nothing again.
+//! The symbol cache: what modules answered, on disk, so that the next report resolves nothing
+//! again.
 //!
 //! *You give it* the identity of a module (build id, options, the files that could have its names);
 //! *it gives you* the answers of earlier runs: which symbol and which inlined functions an address
@@ -14,21 +15,21 @@
 //! file of the cache is read as a whole.
 //!
 //! # Whose cache
-//! That of the effective user. Each folder of the cache must belong to that user, and be writable to
-//! nobody else; so must each file. Root who has the `HOME` of an ordinary user (`sudo -E`) has no
-//! cache then: it reads nothing that the user could have written, and leaves nothing in the user's
-//! home. Links inside of the cache are not followed.
+//! That of the effective user. Each folder of the cache must belong to that user, and be writable
+//! to nobody else; so must each file. Root who has the `HOME` of an ordinary user (`sudo -E`) has
+//! no cache then: it reads nothing that the user could have written, and leaves nothing in the
+//! user's home. Links inside of the cache are not followed.
 //!
 //! # What is not kept
-//! Modules without a build id, the kernel, its modules, generated code, the vdso. Modules of which a
-//! part was refused or a file did not fit: their notes are to be said each time.
+//! Modules without a build id, the kernel, its modules, generated code, the vdso. Modules of which
+//! a part was refused or a file did not fit: their notes are to be said each time.
 //!
 //! # Invariants
 //! - **S1** An answer is that of the files as they are now, or it is not used.
 //! - **S2** The cache never fails a run: what cannot be read is resolved, what cannot be written is
 //!   not kept. The log (`KYMO_LOG=debug`) says why.
-//! - **S3** A file appears whole ([`kymo_files::PrivateFolder`]). Of two writers at once the last one
-//!   wins; each adds what the file had before.
+//! - **S3** A file appears whole ([`kymo_files::PrivateFolder`]). Of two writers at once the last
+//!   one wins; each adds what the file had before.
 //! - **S4** After a run has written, its files have at most [`SymbolCache::most_bytes`]; those that
 //!   were not used longest go first. Files that are not the cache's are left alone.
 
@@ -62,10 +63,10 @@ const UNFINISHED_S: i64 = 3600;
 
 /// A symbol cache. Clones share it.
 #[derive(Debug, Clone)]
-pub struct SymbolCache(Arc<Inner>);
+pub struct SymbolCache(Arc<OpenedOnce>);
 
 #[derive(Debug)]
-struct Inner {
+struct OpenedOnce {
     base: PathBuf,
     most_bytes: u64,
     /// Opened, or made, when the first module is asked for.
@@ -83,7 +84,7 @@ impl SymbolCache {
 
     /// The cache in `kymo/symbols` below this folder.
     pub fn below(base: PathBuf, most_bytes: u64) -> SymbolCache {
-        SymbolCache(Arc::new(Inner { base, most_bytes, folder: OnceLock::new() }))
+        SymbolCache(Arc::new(OpenedOnce { base, most_bytes, folder: OnceLock::new() }))
     }
 
     /// What all its files may have together.

@@ -157,8 +157,8 @@ fn another_version() {
     assert!(Answers::read(bytes).is_none());
 }
 
-/// Checks that a module without debug information answers for every address, and that its symbols are
-/// answered for those that were asked.
+/// Checks that a module without debug information answers for every address, and that its symbols
+/// are answered for those that were asked.
 #[test]
 fn no_debug_information() {
     let mut builder = Builder::default();
@@ -297,7 +297,8 @@ fn writers_at_once() {
     assert!(answers.len() >= 10 && (0..10).all(|address| answers.symbol(address) == Some(None)));
 }
 
-/// Checks that nothing is kept where it cannot be written: below a file, and in the place of a folder.
+/// Checks that nothing is kept where it cannot be written: below a file, and in the place of a
+/// folder.
 #[test]
 fn nowhere_to_write() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -47,8 +47,8 @@ fn recording(folder: &Path) -> PathBuf {
     path
 }
 
-/// Checks that each report says the same, byte for byte, without a cache, with an empty one, and from a
-/// full one: of the recordings of `fixtures/recordings` and of a new one.
+/// Checks that each report says the same, byte for byte, without a cache, with an empty one, and
+/// from a full one: of the recordings of `fixtures/recordings` and of a new one.
 #[test]
 fn reports_are_the_same() {
     let Some(()) = require("symbol_cache::reports_are_the_same", &[Need::Program("c++")]) else { return };
@@ -68,8 +68,8 @@ fn reports_are_the_same() {
     }
 }
 
-/// Checks that a report leaves a cache that only its owner can read, and that it can be switched off in
-/// both ways; a variable that makes no sense is named.
+/// Checks that a report leaves a cache that only its owner can read, and that it can be switched
+/// off in both ways; a variable that makes no sense is named.
 #[test]
 fn it_can_be_switched_off() {
     let Some(()) = require("symbol_cache::it_can_be_switched_off", &[Need::Program("c++")]) else { return };
@@ -94,8 +94,8 @@ fn it_can_be_switched_off() {
     assert_eq!(files(folder.path()).len(), kept.len());
 }
 
-/// Checks that a full disk and a folder of another user cost nothing but the cache: the report is the
-/// same, and the log says what happened.
+/// Checks that a full disk and a folder of another user cost nothing but the cache: the report is
+/// the same, and the log says what happened.
 #[test]
 fn a_full_disk_and_a_foreign_folder() {
     let test = "symbol_cache::a_full_disk_and_a_foreign_folder";

@@ -80,8 +80,8 @@ impl Shop {
     }
 }
 
-/// Checks that the second run reads no file of a program, and says the same as the first one and as a
-/// run without a cache; also where the options differ, which have answers of their own.
+/// Checks that the second run reads no file of a program, and says the same as the first one and as
+/// a run without a cache; also where the options differ, which have answers of their own.
 #[test]
 fn the_second_run_resolves_nothing() {
     let Some(shop) = Shop::open("symbols::the_second_run_resolves_nothing") else { return };
@@ -97,7 +97,8 @@ fn the_second_run_resolves_nothing() {
     assert_eq!(shop.ask(mangled(), &addresses), (without, 0));
 }
 
-/// Checks that an address that was not asked before is resolved, and that the answers come together.
+/// Checks that an address that was not asked before is resolved, and that the answers come
+/// together.
 #[test]
 fn new_addresses_are_added() {
     let Some(shop) = Shop::open("symbols::new_addresses_are_added") else { return };
@@ -133,8 +134,8 @@ fn a_later_debug_file_is_found() {
     assert_eq!(shop.ask(shop.options(), &addresses), (nameless, 1));
 }
 
-/// Checks that a program that was built anew under its name is resolved anew, with a recorded build id
-/// or without.
+/// Checks that a program that was built anew under its name is resolved anew, with a recorded build
+/// id or without.
 #[test]
 fn a_program_that_was_rebuilt() {
     let Some(shop) = Shop::open("symbols::a_program_that_was_rebuilt") else { return };
@@ -191,7 +192,8 @@ fn what_is_not_kept() {
     assert!(is_empty(&shop));
 }
 
-/// Checks that runs that write at the same time all say the same, and that what they leave is whole.
+/// Checks that runs that write at the same time all say the same, and that what they leave is
+/// whole.
 #[test]
 fn runs_at_once() {
     let Some(shop) = Shop::open("symbols::runs_at_once") else { return };
