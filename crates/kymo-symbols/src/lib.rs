@@ -32,8 +32,8 @@
 //! - **I2** No input makes a loader panic, or take more memory and work than [`Budget`] gives for the bytes that the file
 //!   system stores of it.
 //! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
-//! - **I5** With a symbol cache the answers are the same as without.
 //! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
+//! - **I5** With a symbol cache the answers are the same as without.
 //!
 //! # Non-goals
 //! Recordings: nothing here knows of samples. Running programs: memory is read through what the caller passes.
