@@ -223,14 +223,9 @@ impl HoldSource for HoldProbes {
         self.before = self.all();
     }
 
-    fn read(&mut self) -> HoldReport {
+    fn end(&mut self) -> (HoldReport, Vec<String>) {
         let mut report = self.all();
         report.subtract(&self.before);
-        report
-    }
-
-    fn end(&mut self) -> (HoldReport, Vec<String>) {
-        let report = self.read();
         let mut words: Vec<String> = Vec::new();
         for engine in self.engines.drain(..) {
             words.extend(engine.unserved().map(|reason| format!("holds were not timed: {reason}")));

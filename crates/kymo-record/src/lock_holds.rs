@@ -43,10 +43,7 @@ pub trait HoldSource: Send {
     /// What is told from now on counts.
     fn begin(&mut self);
 
-    /// Everything since then.
-    fn read(&mut self) -> HoldReport;
-
-    /// Everything, and what the user should know. No more is told afterwards.
+    /// Everything since then, and what the user should know. No more is told afterwards.
     fn end(&mut self) -> (HoldReport, Vec<String>);
 }
 

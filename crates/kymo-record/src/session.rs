@@ -231,6 +231,13 @@ impl Session {
         self.workload.as_ref().map(Workload::pid)
     }
 
+    /// The names of the file's events, and the descriptions of its tracepoints: the file has them
+    /// at its end only, for readers that read it while it grows.
+    pub fn described(&self) -> (Vec<String>, Option<Vec<u8>>) {
+        let names = self.opened.specs.iter().map(|spec| spec.name.clone()).collect();
+        (names, self.output.features.tracing_data.clone())
+    }
+
     /// What was changed so that this machine would accept the plan.
     pub fn notes(&self) -> &[Note] {
         &self.opened.events.notes

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::programs::build;
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, require, text};
+use crate::tools::{Need, Running, kymo, require, text};
 
 /// What kymo prints on a terminal of 80 columns, with this pager. `script` makes the terminal.
 fn on_a_terminal(folder: &Path, pager: &str, words: &str) -> String {
@@ -70,6 +71,25 @@ fn small_rows() {
     let some = rows(&on_a_terminal(&folder, "", &report));
     let again = rows(&on_a_terminal(&folder, "", &format!("{report} --percent-limit 0")));
     assert!(some < all && again == all, "{some} {again} {all}");
+}
+
+/// Checks that `kymo locks -p` draws its table anew over the one before while it observes, and
+/// leaves the last one.
+#[test]
+fn live_table_of_locks() {
+    const TEST: &str = "terminal::live_table_of_locks";
+    let needs = [Need::Root, Need::Program("cc"), Need::Program("script"), Need::Program("stty")];
+    let Some(()) = require(TEST, &needs) else { return };
+    let program = build("waits.c", &["-g"]);
+    let again = "i=0; while [ $i -lt 100 ]; do $0 convoy >/dev/null; i=$((i+1)); done";
+    let observed = Running::start(Command::new("sh").args(["-c", again, text(&program)]));
+    let words = format!("locks -d 8 --interval 200ms -p {}", observed.pid());
+    let seen = on_a_terminal(&fresh_folder("live-locks"), "", &words);
+    let (before, last) = seen.rsplit_once("A\x1b[J").unwrap_or_else(|| panic!("nothing was drawn: {seen}"));
+    for part in [before, last] {
+        assert!(part.contains(" waits for ") && part.contains("  lock  (waits, "), "{seen}");
+    }
+    assert!(!last.contains("(from samples)"), "{last}");
 }
 
 /// Checks that `kymo demo` records its program, shows its functions, and leaves a page.

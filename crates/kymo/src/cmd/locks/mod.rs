@@ -3,6 +3,7 @@
 //! The recording is made by `kymo-record`, the table by [`kymo_profile::locks`]; here are the
 //! arguments and what is said on stderr.
 
+mod live;
 mod record;
 
 use std::ffi::OsString;
@@ -42,6 +43,9 @@ pub(crate) struct LocksArgs {
     /// End after this time: seconds, or with ms, s, m, h
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
     duration: Option<Duration>,
+    /// On a terminal, draw the table anew after this time: seconds, or with ms, s, m, h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2", conflicts_with = "command")]
+    interval: Duration,
     /// Read a recording instead of making one
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["pids", "all", "duration", "output", "command", "holds"])]
     input: Option<PathBuf>,

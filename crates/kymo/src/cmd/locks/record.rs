@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow, bail};
 use kymo_cli::signals::{self, Signals};
+use kymo_cli::terminal::is_read_by_a_person;
 use kymo_cli::{exit, open};
 use kymo_data::Recording;
 use kymo_perf::explain;
@@ -13,6 +14,7 @@ use kymo_perf::workload::Exit;
 use kymo_probe::holds::HoldProbes;
 use kymo_record::{FutexOptions, Options, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
 
+use super::live::LiveTable;
 use super::{LocksArgs, name_of};
 
 /// A recording that was made.
@@ -56,12 +58,26 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
         let notes = session.notes().iter().filter(|note| note.is_notable());
         notes.for_each(|note| say(args, &note.to_string()));
         session.plan().late_notes.iter().for_each(|note| say(args, note));
-        let Some(mut holds) = holds else { return session.run(Some(until)) };
-        if let Some(pid) = session.command_pid() {
-            let action = "wait for programs to start";
-            holds.begin(pid).map_err(|source| RecordError::System { action, source })?;
-        }
-        session.with_holds(Box::new(holds)).run(Some(until))
+        let session = match holds {
+            None => session,
+            Some(mut holds) => {
+                if let Some(pid) = session.command_pid() {
+                    let action = "wait for programs to start";
+                    holds.begin(pid).map_err(|source| RecordError::System { action, source })?;
+                }
+                session.with_holds(Box::new(holds))
+            }
+        };
+        let live = temporary.try_clone().ok().filter(|_| is_live(args));
+        let live = live.map(|file| LiveTable { args, file, described: session.described() });
+        std::thread::scope(|scope| {
+            // When it is dropped, the table ends.
+            let (_running, stop) = mpsc::channel();
+            if let Some(live) = &live {
+                scope.spawn(move || live.run(args.interval, &stop));
+            }
+            session.run(Some(until))
+        })
     });
     let summary = match done {
         Ok(summary) => summary,
@@ -93,6 +109,12 @@ fn say(args: &LocksArgs, text: &str) {
     if !args.quiet {
         eprintln!("kymo locks: {text}");
     }
+}
+
+/// Whether the table is drawn while it is made: a person looks at a process that writes elsewhere.
+fn is_live(args: &LocksArgs) -> bool {
+    let observed_only = args.command.is_empty() && args.output.is_none();
+    observed_only && !args.json && !args.quiet && is_read_by_a_person()
 }
 
 /// What times holds, if that is asked for: in the processes at once, in a command when it begins.
@@ -138,6 +160,8 @@ fn options(args: &LocksArgs, output: Output) -> Options {
     };
     Options {
         holds: args.holds,
+        // The table shows what is in the file.
+        unbuffered: is_live(args),
         locks: Some(FutexOptions { records_per_second: args.stacks, tracepoints: args.tracepoints }),
         ring_pages: args.ring_pages,
         python: false,
