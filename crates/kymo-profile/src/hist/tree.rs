@@ -2,6 +2,7 @@
 use super::Row;
 use crate::functions::FunctionId;
 use crate::profile::Profile;
+use std::cmp::Ordering;
 
 /// Which end of the stacks a tree starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl Trie {
     /// The tree of these paths and their periods. A path shares its beginning with the one before
     /// it in their order, so nothing is looked up: only what differs makes nodes.
     fn of(mut paths: Vec<(Path<'_>, u64)>) -> Trie {
-        paths.sort_unstable_by(|a, b| a.0.functions().cmp(b.0.functions()));
+        paths.sort_unstable_by(|a, b| a.0.order(b.0));
         let mut trie = Trie::default();
         trie.push(FunctionId(0), ROOT);
         let mut before: Vec<(FunctionId, u32)> = Vec::new();
@@ -123,6 +124,24 @@ impl<'a> Path<'a> {
         let last = stack.len().wrapping_sub(1);
         (0..stack.len()).map(move |at| stack[if is_inwards { last - at } else { at }])
     }
+
+    /// By the functions of both. Stacks share most of their outer frames, so those of paths inwards
+    /// are compared several at once.
+    fn order(self, other: Path<'_>) -> Ordering {
+        let (Path::Inwards(mut a), Path::Inwards(mut b)) = (self, other) else {
+            return self.functions().cmp(other.functions());
+        };
+        while let (Some((a_rest, a_end)), Some((b_rest, b_end))) =
+            (a.split_last_chunk::<8>(), b.split_last_chunk::<8>())
+        {
+            // Without a branch for each, so that they are compared as one vector.
+            if !(0..8).fold(true, |same, at| same & (a_end[at] == b_end[at])) {
+                break;
+            }
+            (a, b) = (a_rest, b_rest);
+        }
+        a.iter().rev().cmp(b.iter().rev())
+    }
 }
 
 impl CallTree {
@@ -174,4 +193,30 @@ fn join(profile: &Profile, trie: &Trie, totals: &[u64], node: u32, min_period: u
         })
     });
     nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Checks that paths are ordered by their functions, from either end, whatever they share.
+        #[test]
+        fn paths_in_the_order_of_their_functions(
+            shared in proptest::collection::vec(0..3u32, 0..40),
+            a in proptest::collection::vec(0..3u32, 0..12),
+            b in proptest::collection::vec(0..3u32, 0..12),
+        ) {
+            let stack = |own: &[u32], end: &[u32]| -> Vec<FunctionId> {
+                own.iter().chain(end).map(|&number| FunctionId(number)).collect()
+            };
+            for (a, b) in [(stack(&a, &shared), stack(&b, &shared)), (stack(&shared, &a), stack(&shared, &b))] {
+                let reversed = |stack: &[FunctionId]| stack.iter().rev().copied().collect::<Vec<_>>();
+                prop_assert_eq!(Path::Outwards(&a).order(Path::Outwards(&b)), a.cmp(&b));
+                let inwards = Path::Inwards(&a).order(Path::Inwards(&b));
+                prop_assert_eq!(inwards, reversed(&a).cmp(&reversed(&b)));
+            }
+        }
+    }
 }
