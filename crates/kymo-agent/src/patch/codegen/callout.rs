@@ -25,6 +25,7 @@ pub(crate) fn generate(function: u64) -> Result<Vec<u8>, IcedError> {
         a.push(register)?;
     }
     a.mov(rdi, rax)?;
+    a.cld()?;
     call(&mut a, function)?;
     for register in KEPT.into_iter().rev() {
         a.pop(register)?;
@@ -57,7 +58,8 @@ pub(crate) fn generate_at_calls(function: u64) -> Result<Vec<u8>, IcedError> {
     a.assemble(0)
 }
 
-/// Calls the function with rdi and rcx, on an aligned stack; its result is in rcx then.
+/// Calls the function with rdi and rcx, on an aligned stack; its result is in rcx then. The
+/// direction flag is clear.
 fn call(a: &mut CodeAssembler, function: u64) -> Emitted {
     a.mov(rbp, rsp)?;
     a.sub(rsp, 16 * VECTORS.len() as i32)?;
@@ -65,7 +67,6 @@ fn call(a: &mut CodeAssembler, function: u64) -> Emitted {
     for (at, register) in VECTORS.into_iter().enumerate() {
         a.movaps(xmmword_ptr(rsp + 16 * at as i32), register)?;
     }
-    a.cld()?;
     a.mov(rsi, rcx)?;
     a.mov(rax, function)?;
     a.call(rax)?;
