@@ -51,10 +51,28 @@ const UNSAFE: [&str; 29] = [
     "pthread_create",
 ];
 
+/// Functions that hold the lock of the C library's stacks, which starting a thread needs, too: but
+/// for while they wait for a thread to end.
+const UNSAFE_UNLESS_WAITING: [&str; 5] =
+    ["pthread_join", "pthread_tryjoin_np", "pthread_timedjoin_np", "pthread_clockjoin_np", "pthread_detach"];
+
+/// System calls that allocators and the C library make under their locks: a thread that ends unmaps
+/// stacks, for example, in functions without exported names.
+const UNSAFE_CALLS: [(libc::c_long, &str); 6] = [
+    (libc::SYS_mmap, "mmap"),
+    (libc::SYS_mprotect, "mprotect"),
+    (libc::SYS_munmap, "munmap"),
+    (libc::SYS_brk, "brk"),
+    (libc::SYS_mremap, "mremap"),
+    (libc::SYS_madvise, "madvise"),
+];
+
 /// Where the locks may be held.
 #[derive(Debug, Default)]
 pub(super) struct UnsafePlaces {
     functions: Vec<(ExportedFunction, &'static str)>,
+    /// Where they are held by a thread that does not wait.
+    unless_waiting: Vec<(ExportedFunction, &'static str)>,
     /// The dynamic linker's code, with its name.
     linker: Vec<(ExportedFunction, String)>,
 }
@@ -64,9 +82,10 @@ impl UnsafePlaces {
     pub(super) fn of(target: &TargetProcess) -> UnsafePlaces {
         let mut places = UnsafePlaces::default();
         for (base, _) in target.modules().unwrap_or_default() {
-            let found = Symbols::of(target, base).and_then(|symbols| symbols.functions(UNSAFE));
-            let named = found.into_iter().flatten().zip(UNSAFE);
-            places.functions.extend(named.filter_map(|(function, name)| Some((function?, name))));
+            let Ok(symbols) = Symbols::of(target, base) else { continue };
+            places.functions.extend(named(symbols.functions(UNSAFE).ok(), UNSAFE));
+            let found = symbols.functions(UNSAFE_UNLESS_WAITING).ok();
+            places.unless_waiting.extend(named(found, UNSAFE_UNLESS_WAITING));
         }
         let maps = target.maps().unwrap_or_default();
         for mapping in Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0) {
@@ -80,12 +99,14 @@ impl UnsafePlaces {
     }
 
     /// The function with a lock that this address is in, as `function+offset`. `exact`: the address
-    /// is one of the thread's real callers, not a word that looks like one.
-    fn at(&self, address: u64, exact: bool) -> Option<String> {
+    /// is one of the thread's real callers, not a word that looks like one. `waits`: the thread is
+    /// in a call of `futex`.
+    fn at(&self, address: u64, exact: bool, waits: bool) -> Option<String> {
         let within = |function: &ExportedFunction| (function.start..function.end).contains(&address);
         let offset =
             |name: &str, function: &ExportedFunction| format!("{name}+{:#x}", address - function.start);
-        let function = self.functions.iter().find(|(function, _)| within(function));
+        let unless_waiting = self.unless_waiting.iter().filter(|_| !waits);
+        let function = self.functions.iter().chain(unless_waiting).find(|(function, _)| within(function));
         let linker = || self.linker.iter().find(|(code, _)| exact && within(code));
         function
             .map(|(function, name)| offset(name, function))
@@ -108,6 +129,11 @@ pub(super) fn unsafe_reason(
     if in_restartable_sequence(target, thread, registers.rip) {
         return Some(format!("in a restartable sequence (rseq) at {:#x}", registers.rip));
     }
+    let call = (registers.orig_rax as i64 >= 0).then_some(registers.orig_rax as libc::c_long);
+    if let Some((_, name)) = UNSAFE_CALLS.iter().find(|(number, _)| call == Some(*number)) {
+        return Some(format!("in {name}, which allocators and the C library call under their locks"));
+    }
+    let waits = call == Some(libc::SYS_futex);
     let mut stack = vec![0; if unwinder.is_some() { MOST_STACK_BYTES } else { MOST_SEARCHED_BYTES }];
     let read = target.read_some(registers.rsp, &mut stack);
     stack.truncate(read);
@@ -115,7 +141,7 @@ pub(super) fn unsafe_reason(
         Some(unwinder) => unwinder.walk(registers, &stack),
         None => UnwoundStack { addresses: vec![registers.rip], complete: false },
     };
-    if let Some(place) = walk.addresses.iter().find_map(|at| places.at(*at, true)) {
+    if let Some(place) = walk.addresses.iter().find_map(|at| places.at(*at, true, waits)) {
         return Some(format!("in {place}, which may hold a lock of the allocator or the dynamic linker"));
     }
     if walk.complete {
@@ -123,10 +149,18 @@ pub(super) fn unsafe_reason(
     }
     let from = reached(&walk.addresses, &stack);
     let rest = &stack[from..stack.len().min(from + MOST_SEARCHED_BYTES)];
-    let place = words(rest).find_map(|at| places.at(at, false))?;
+    let place = words(rest).find_map(|at| places.at(at, false, waits))?;
     Some(format!(
         "perhaps in {place}, which may hold a lock of the allocator or the dynamic linker: its stack cannot be walked to the end"
     ))
+}
+
+/// The functions that were found, with their names.
+fn named<const N: usize>(
+    found: Option<[Option<ExportedFunction>; N]>,
+    names: [&'static str; N],
+) -> impl Iterator<Item = (ExportedFunction, &'static str)> {
+    found.into_iter().flatten().zip(names).filter_map(|(function, name)| Some((function?, name)))
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
@@ -177,6 +211,7 @@ mod tests {
         let function = |start, end| ExportedFunction { start, end };
         UnsafePlaces {
             functions: vec![(function(0x1000, 0x1100), "malloc"), (function(0x2000, 0x2100), "fork")],
+            unless_waiting: vec![(function(0x3000, 0x3100), "pthread_join")],
             linker: vec![(function(0x9000, 0xa000), "ld-linux-x86-64.so.2".to_owned())],
         }
     }
@@ -186,11 +221,22 @@ mod tests {
     #[test]
     fn named_places() {
         let places = places();
-        assert_eq!(places.at(0x1042, true).as_deref(), Some("malloc+0x42"));
-        assert_eq!(places.at(0x2000, false).as_deref(), Some("fork+0x0"));
-        assert_eq!(places.at(0x1100, true), None);
-        assert_eq!(places.at(0x9010, true).as_deref(), Some("ld-linux-x86-64.so.2+0x10"));
-        assert_eq!(places.at(0x9010, false), None);
+        assert_eq!(places.at(0x1042, true, false).as_deref(), Some("malloc+0x42"));
+        assert_eq!(places.at(0x2000, false, false).as_deref(), Some("fork+0x0"));
+        assert_eq!(places.at(0x1100, true, false), None);
+        assert_eq!(places.at(0x9010, true, false).as_deref(), Some("ld-linux-x86-64.so.2+0x10"));
+        assert_eq!(places.at(0x9010, false, false), None);
+    }
+
+    /// Checks that a thread which waits for another to end may be borrowed, and that one may not
+    /// which frees the stack of the other: a killed kymo left a program in its own lock so.
+    #[test]
+    fn stacks_of_threads_that_ended() {
+        let places = places();
+        assert_eq!(places.at(0x3010, true, true), None);
+        assert_eq!(places.at(0x3010, true, false).as_deref(), Some("pthread_join+0x10"));
+        assert_eq!(places.at(0x3010, false, false).as_deref(), Some("pthread_join+0x10"));
+        assert_eq!(places.at(0x2000, false, true).as_deref(), Some("fork+0x0"), "a fork waits, too");
     }
 
     /// Checks how much of a stack known callers take, so that only what lies above them is
