@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::programs::build;
+use crate::reference::keys;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Running, kymo, perf, require, run, skip, text};
 
@@ -232,22 +233,6 @@ fn refusals() {
     said.says("locks cannot be observed: ").says("run kymo as root");
 }
 
-/// The keys of an object and of what is in it.
-fn keys(prefix: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => {
-            for (key, value) in object {
-                let path = format!("{prefix}{key}");
-                let inner = if value.is_array() { format!("{path}[].") } else { format!("{path}.") };
-                keys(&inner, value, found);
-                found.insert(path);
-            }
-        }
-        Value::Array(list) => list.iter().for_each(|value| keys(prefix, value, found)),
-        _ => {}
-    }
-}
-
 /// Checks that docs/reference/formats/locks-json.md lists every key of the JSON and no other.
 #[test]
 fn the_document_lists_every_key() {
@@ -258,7 +243,7 @@ fn the_document_lists_every_key() {
         .collect();
     let Some(found) = observe("locks::the_document_lists_every_key", &["--holds"], "convoy") else { return };
     let mut of_json = BTreeSet::new();
-    keys("", &found.locks, &mut of_json);
+    keys(&found.locks, "", &mut of_json);
     assert_eq!(of_json, listed);
 }
 

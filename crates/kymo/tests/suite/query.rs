@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::programs::build;
+use crate::reference::keys;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, kymo, require, text};
 
@@ -83,21 +84,6 @@ fn questions_without_an_answer() {
     }
 }
 
-fn keys(prefix: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => {
-            for (key, value) in object {
-                let path = format!("{prefix}{key}");
-                let inner = if value.is_array() { format!("{path}[].") } else { format!("{path}.") };
-                keys(&inner, value, found);
-                found.insert(path);
-            }
-        }
-        Value::Array(list) => list.iter().for_each(|value| keys(prefix, value, found)),
-        _ => {}
-    }
-}
-
 /// Checks the waits of a real recording: the states are those of `kymo report --wall`, two halves
 /// are the whole, and docs/reference/formats/query-json.md lists every key of all answers.
 #[test]
@@ -137,7 +123,7 @@ fn waits_are_those_of_the_report() {
         .collect();
     let mut every = BTreeSet::new();
     for query in ["waits", "top", "tree 0%", "timeline 4 by thread", "events"] {
-        keys("", &ask(file, query), &mut every);
+        keys(&ask(file, query), "", &mut every);
     }
     assert_eq!(every, listed);
 }

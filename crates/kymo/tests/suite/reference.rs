@@ -31,3 +31,33 @@ fn the_book_has_the_options_of_today() {
     }
     assert_eq!(now.keys().collect::<Vec<_>>(), there.keys().collect::<Vec<_>>());
 }
+
+/// Adds the keys of a JSON object and of what is in it, as `outer.inner` and `list[].inner`. What is
+/// below a key `names` has names for keys, and is left out.
+pub(crate) fn keys(value: &serde_json::Value, names: &str, found: &mut std::collections::BTreeSet<String>) {
+    keys_below("", value, names, found);
+}
+
+fn keys_below(
+    prefix: &str,
+    value: &serde_json::Value,
+    names: &str,
+    found: &mut std::collections::BTreeSet<String>,
+) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                let path = format!("{prefix}{key}");
+                let inner = if value.is_array() { format!("{path}[].") } else { format!("{path}.") };
+                if key != names {
+                    keys_below(&inner, value, names, found);
+                }
+                found.insert(path);
+            }
+        }
+        serde_json::Value::Array(list) => {
+            list.iter().for_each(|value| keys_below(prefix, value, names, found));
+        }
+        _ => {}
+    }
+}

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::programs::build;
+use crate::reference::keys;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, kymo, perf, require, run, skip, text};
 
@@ -123,24 +124,6 @@ fn convoy() {
     assert!((sleeping + ready) * 10 > total * 7, "most of the path is what the holders do: {report:#}");
 }
 
-/// The keys of an object and of what is in it; those of states are names of states.
-fn keys(prefix: &str, value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => {
-            for (key, value) in object {
-                let path = format!("{prefix}{key}");
-                let inner = if value.is_array() { format!("{path}[].") } else { format!("{path}.") };
-                if key != "states" {
-                    keys(&inner, value, found);
-                }
-                found.insert(path);
-            }
-        }
-        Value::Array(list) => list.iter().for_each(|value| keys(prefix, value, found)),
-        _ => {}
-    }
-}
-
 /// Checks that docs/reference/formats/wall-json.md lists every key of the JSON and no other.
 #[test]
 fn the_document_lists_every_key() {
@@ -154,7 +137,7 @@ fn the_document_lists_every_key() {
         .collect();
     let Some(waits) = record_with("wall-keys", &["--request", "waits_for"], &["chain"]) else { return };
     let mut found = BTreeSet::new();
-    keys("", &waits.report(&["--request", "waits_for"]), &mut found);
+    keys(&waits.report(&["--request", "waits_for"]), "states", &mut found);
     assert_eq!(found, listed);
 }
 
