@@ -1,10 +1,10 @@
-//! Whether a stopped thread may load a library: it must hold no lock of the allocator or the
-//! dynamic linker.
+//! Whether a stopped thread may load a library: it must hold no lock of the allocator, of the
+//! dynamic linker, or of the C library's list of stacks.
 //!
 //! What it holds is seen by the functions that it is in. With an unwinder these are its real
 //! callers, and where that one cannot go on, and without one, each word of the stack that lies
 //! above counts as a return address. A thread that waits in a system call is as good as any other:
-//! what calls the wait decides.
+//! what calls the wait decides. Calls that change mappings are made under such locks.
 use super::symbols::{ExportedFunction, Symbols};
 use super::target::TargetProcess;
 use super::unwind::{Unwind, UnwoundStack};
