@@ -28,8 +28,8 @@
 //!
 //! # Limits
 //! x86-64. A thread is borrowed where it holds no lock of the allocator, of the loader or of the C
-//! library's list of stacks: as its system call and its callers show, where an [`Unwind`] walks its stack, and else as far as its stack's words
-//! show. An allocator that is linked into a program without exported names is not recognised; then
+//! library's list of stacks: as its system call and its callers show, where an [`Unwind`] walks its
+//! stack, and else as far as its stack's words show. An allocator that is linked into a program without exported names is not recognised; then
 //! `dlopen` can wait for a lock that its own thread holds: the time limit ends it, and the loader's
 //! lock stays taken in that process. Programs that run under a shadow stack are not entered by
 //! this. While this process is stopped (SIGSTOP) in the middle, the thread waits.
