@@ -90,7 +90,7 @@ impl Dump<'_> {
         if let Some(chain) = sample.callchain {
             writeln!(out, "... FP chain: nr:{}", chain.iter().count())?;
             for (at, word) in chain.iter().enumerate() {
-                writeln!(out, ".....{at:>3}: {word:016x}{}", context(word))?;
+                writeln!(out, "..... {at:>2}: {word:016x}{}", context(word))?;
             }
         }
         for (kind, registers) in [("user", sample.user_regs), ("intr", sample.intr_regs)] {
