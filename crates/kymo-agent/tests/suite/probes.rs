@@ -13,6 +13,32 @@ fn put(sites: &[Site]) -> Vec<Probe> {
     attach(sites, Consumers::Count).expect("attached")
 }
 
+/// How often threads were too slow to answer: in traps without pause a thread may get no time to, on a busy machine.
+#[derive(Default)]
+struct Patience {
+    silent: u32,
+}
+
+impl Patience {
+    /// Probes the functions and restores them; a silent thread is asked again.
+    fn come_and_go(&mut self, sites: &[Site]) {
+        match attach(sites, Consumers::Count) {
+            Ok(probes) => while !self.answered(detach(&probes)) {},
+            Err(error) => _ = self.answered(Err(error)),
+        }
+    }
+
+    fn answered(&mut self, result: Result<(), PatchError>) -> bool {
+        match result {
+            Err(PatchError::Silent { .. }) if self.silent < 10 => {
+                self.silent += 1;
+                false
+            }
+            result => result.is_ok() || panic!("{result:?}"),
+        }
+    }
+}
+
 /// Those that return their argument plus one.
 pub(crate) const PLUS_ONE: [&str; 21] = [
     "nop_first",
@@ -149,15 +175,15 @@ fn probes_come_and_go_under_running_threads() {
                 }
             });
         }
+        let _ends = Stop(&ends);
+        let mut patience = Patience::default();
         let begin = Instant::now();
         let mut rounds = 0;
         while rounds < 3000 && begin.elapsed() < Duration::from_secs(5) {
             let some = &passing[rounds % passing.len()..(rounds % passing.len() + 3).min(passing.len())];
-            let probes = put(some);
-            detach(&probes).expect("detached");
+            patience.come_and_go(some);
             rounds += 1;
         }
-        ends.store(true, Ordering::Relaxed);
         assert!(rounds > 10, "{rounds} rounds");
         eprintln!("{rounds} rounds in {:?}", begin.elapsed());
     });
@@ -220,20 +246,9 @@ fn a_uprobe_of_another_process_at_the_same_place() {
                 }
             });
             let _ends = Stop(&ends);
-            // In traps without pause a thread may get no time to answer, on a busy machine.
-            let mut silent = 0;
-            let mut answered = |result: Result<(), PatchError>| match result {
-                Err(PatchError::Silent { .. }) if silent < 10 => {
-                    silent += 1;
-                    false
-                }
-                result => result.is_ok() || panic!("{result:?}"),
-            };
+            let mut patience = Patience::default();
             for _ in 0..300 {
-                match attach(&sites, Consumers::Count) {
-                    Ok(probes) => while !answered(detach(&probes)) {},
-                    Err(error) => _ = answered(Err(error)),
-                }
+                patience.come_and_go(&sites);
             }
         });
         assert_eq!(wrong.into_inner(), 0);
