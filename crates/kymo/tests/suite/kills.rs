@@ -22,7 +22,7 @@ use crate::tools::{Need, Running, kymo, ready, run, skip};
 use crate::watch;
 
 /// What kymo does when it is killed; PID and FILE stand for the program and a recording.
-const LIVES: [&[&str]; 13] = [
+const LIVES: [&[&str]; 14] = [
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "many_*"],
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "--ret", "many_*", "libc.so.6:f*"],
     &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "libc.so.6:s*", "libc.so.6:_IO_*"],
@@ -33,6 +33,7 @@ const LIVES: [&[&str]; 13] = [
     &["record", "-a", "-o", "FILE", "-F", "499"],
     &["record", "--wall", "-p", "PID", "-o", "FILE", "-F", "499"],
     &["locks", "-p", "PID"],
+    &["locks", "--holds", "-p", "PID"],
     &["stat", "-p", "PID", "-e", "task-clock,context-switches,probe:many_2*"],
     &["stat", "-e", "task-clock", "--", "sleep", "0.2"],
     &["watch", "-p", "WATCHED", "counter"],
@@ -70,7 +71,7 @@ fn counts(mut watched: Running) {
 /// Whether a life puts kymo's agent into the program, or the kernel's uprobes, or neither.
 fn patches(life: &[&str]) -> Option<bool> {
     let has = |word: &str| life.iter().any(|one| one.contains(word));
-    if has("inproc") || has("many_1*") {
+    if has("inproc") || has("many_1*") || has("--holds") {
         Some(true)
     } else if has("many_") {
         Some(false)
@@ -255,6 +256,45 @@ fn killed_for_want_of_memory() {
         }
     }
     assert!(killed > 0 && done > 0, "{killed} killed, {done} done");
+}
+
+/// Checks that a program whose threads come and go without pause goes on when kymos are killed that enter it, and ends well: a thread
+/// that is borrowed to load the agent must hold no lock that this needs, such as that of the C library's stacks.
+#[test]
+fn killed_while_threads_come_and_go() {
+    const TEST: &str = "kills::killed_while_threads_come_and_go";
+    const LIVES: [&[&str]; 3] = [
+        &["locks", "--holds", "-q", "-p", "PID"],
+        &["probe", "-q", "-p", "PID", "--engine", "inproc", "comes", "begins"],
+        &["watch", "-q", "-p", "PID", "over"],
+    ];
+    if !ready(TEST, &[Need::Root, Need::X86, Need::Program("cc")]) {
+        return;
+    }
+    let program = build("held.c", &["-g"]);
+    let mut observed = Running::start(Command::new(&program).arg("comers"));
+    let pid = observed.pid();
+    let mut dice = Dice::of(TEST);
+    for number in 0..kills() / 10 {
+        let life = LIVES[number as usize % LIVES.len()];
+        let words = life.iter().map(|word| if *word == "PID" { pid.as_str() } else { *word });
+        let mut command = kymo().command(words);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        let said = kill(child, Treatment::Killed, LIFE, &mut dice);
+        let what = format!("kill {number}, {life:?}: {said}");
+        eprintln!("{what}");
+        let mut came = || {
+            observed.tell("how many\n");
+            let line = observed.line_within(Duration::from_secs(20));
+            let line = line.unwrap_or_else(|| panic!("its main thread hangs ({what})"));
+            line.split(' ').nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a number")
+        };
+        let before = came();
+        // Each of the four that begin threads has gone on.
+        soon(&format!("that threads come and go ({what})"), || came() > before + 20);
+    }
+    runs(observed.child.id(), "after all kills");
+    assert_eq!(observed.end().1, Some(7));
 }
 
 /// A new program is counted exactly, through the agent and by the kernel.

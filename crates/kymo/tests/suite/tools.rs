@@ -5,9 +5,11 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 pub(crate) use kymo_testing::skip;
 use kymo_testing::{kill_hung_children, perf_command, perf_works, without_user};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -137,6 +139,15 @@ impl Running {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("text");
         line
+    }
+
+    /// The next line, if it comes in time.
+    pub(crate) fn line_within(&mut self, time: Duration) -> Option<String> {
+        let ready = || {
+            let output = PollFd::new(self.output.get_ref(), PollFlags::IN);
+            poll(&mut [output], Some(&time.try_into().expect("a short time"))).expect("a pipe") > 0
+        };
+        (!self.output.buffer().is_empty() || ready()).then(|| self.line())
     }
 
     /// Writes to its input.

@@ -63,6 +63,7 @@ pub(super) fn is_shown(text: &str) -> bool {
 /// In the order in which it is done, as far as it is answered.
 pub(super) fn ask_everything(client: &Client) -> Result<(), ProtocolError> {
     client.define_action(1, ProbeAction::default())?;
+    client.time_holds()?;
     client.add(b"/lib/x.so", &[wanted(1), wanted(2), wanted(3)])?;
     let outcome = client.commit()?;
     assert!(outcome.refused.len() <= 3, "each is refused once");
@@ -75,6 +76,6 @@ pub(super) fn ask_everything(client: &Client) -> Result<(), ProtocolError> {
     client.remove(&[1])?;
     client.commit()?;
     assert!(client.refused_later().iter().all(|(_, reason)| is_shown(reason)));
-    _ = (client.counts(), client.is_over(), client.cleaned_up());
+    _ = (client.lock_holds(), client.counts(), client.is_over(), client.cleaned_up());
     Ok(())
 }

@@ -18,6 +18,7 @@ enum LieMoment {
     Hello,
     Counters,
     Holds,
+    TimeHolds,
     Commit,
     Rings,
     Losses,
@@ -25,7 +26,7 @@ enum LieMoment {
     List,
     Leave,
 }
-use LieMoment::{Callers, Commit, Counters, Hello, Holds, Leave, List, Losses, Rings};
+use LieMoment::{Callers, Commit, Counters, Hello, Holds, Leave, List, Losses, Rings, TimeHolds};
 
 /// What it does after its lie.
 #[derive(Clone, Copy)]
@@ -103,6 +104,7 @@ fn honest(command: &Command) -> Option<(LieMoment, Reply)> {
         Command::Hello { .. } => (Hello, hello(VERSION, 1, 4096)),
         Command::Counters { .. } => (Counters, Reply::Counting),
         Command::Holds => (Holds, Reply::Cleaned { probes: 0 }),
+        Command::HoldTable => (TimeHolds, Reply::TimingHolds),
         Command::Commit => (Commit, Reply::Armed { armed: 3, stopped_ns: 0 }),
         Command::Rings { .. } => (Rings, Reply::Recording),
         Command::Losses => (Losses, losses(0, true)),
@@ -184,7 +186,7 @@ fn at_each_question() -> Vec<LieKind> {
         ("answers another question", packets([Reply::Written]), Mute, &[ANOTHER]),
         ("sends a descriptor", vec![], Gift, &[SILENT, "without a descriptor"]),
     ];
-    let questions = [Hello, Counters, Holds, Commit, Rings, Losses, Callers, List, Leave];
+    let questions = [Hello, Counters, Holds, TimeHolds, Commit, Rings, Losses, Callers, List, Leave];
     let of = |(name, lie, then, says): Lie| {
         questions.map(|at| LieKind { name: format!("{name} at {at:?}"), at, lie: lie.clone(), then, says })
     };
