@@ -13,7 +13,7 @@ RANKS = [
     {"kymo-record"},
     {"kymo-probe"},
     {"kymo-cli"},
-    {"kymo-bench"},
+    {"kymo-bench", "kymo-view"},
     {"kymo"},
 ]
 RANK = {crate: rank for rank, crates in enumerate(RANKS) for crate in crates}

@@ -34,7 +34,8 @@
 //!   [`resolve`]: stacks with names.
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
 //!   [`locks`]: contended locks, their waiters and holders.
-//! - [`query`]: questions about ranges, threads, functions and states, answered as plain values.
+//! - [`query`]: questions about ranges, threads, functions and states, answered as plain values;
+//!   [`view`]: a recording that is looked at, and selected from.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
@@ -96,4 +97,5 @@ pub mod text;
 pub mod timeline;
 mod tracepoint;
 pub mod unwind_samples;
+pub mod view;
 pub mod wall;

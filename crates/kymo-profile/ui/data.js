@@ -170,6 +170,14 @@ class Event_ {
     return { self, samples };
   }
 
+  /** Exact sums of a selection, from the server's answer, in the form of `weigh`. */
+  spread(sums, bySamples) {
+    const self = new Float64Array(this.nodeCount);
+    const own = bySamples ? sums.own_samples : sums.own_period;
+    sums.node.forEach((node, i) => (self[node] = own[i]));
+    return { self, samples: this.isWallTime ? sums.period : sums.samples };
+  }
+
   /** A range moved to the borders of buckets, so that what is shown is what is counted. */
   snap(range) {
     const unit = this.bucketNs;

@@ -73,6 +73,8 @@ class Page {
     this.palette = new Palette(profile);
     this.state = stateFromHash(location.hash, profile);
     this.tree = null;
+    // A page that is a file has no server.
+    this.server = profile.served ? new SelectionServer(() => this.render(), (sentence) => this.remark(sentence)) : null;
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.flame = new FlameGraph($("flame"), profile, this.palette, {
       zoom: (node) => this.set({ zoom: node === NO_NODE ? [] : this.tree.path(node) }),
@@ -134,7 +136,7 @@ class Page {
     for (const note of p.notes.slice(0, 4)) $("notes").append(element("li", note));
     if (p.notes.length > 4) $("notes").append(element("li", `and ${formatCount(p.notes.length - 4)} more`));
     $("notes").hidden = !p.notes.length;
-    $("foot").textContent = [p.source && `From ${p.source}`, p.recorder && `recorded by ${p.recorder}`, "this file works offline and loads nothing"]
+    $("foot").textContent = [p.source && `From ${p.source}`, p.recorder && `recorded by ${p.recorder}`, p.served ? "served by kymo view on this machine" : "this file works offline and loads nothing"]
       .filter(Boolean).join(", ") + ".";
 
     const event = $("event");
@@ -325,9 +327,12 @@ class Page {
     }
     const bySamples = event.uniform ? event.unit !== "ns" : state.weight === "samples";
     this.unit = bySamples ? "samples" : event.unit;
-    const dataKey = [state.event, state.range, state.thread, bySamples].join("|");
+    const exact = this.server?.sums(state) ?? null;
+    const dataKey = [state.event, state.range, state.thread, bySamples, Boolean(exact)].join("|");
     const weighed = this.keep("weighed", dataKey, () => {
-      const { self, samples } = event.weigh({ range: state.range, threads: this.threadFlags(), bySamples });
+      const { self, samples } = exact
+        ? event.spread(exact, bySamples)
+        : event.weigh({ range: state.range, threads: this.threadFlags(), bySamples });
       return { self, samples, sums: sumByFunction(profile, event, self), whole: self.reduce((a, b) => a + b, 0) };
     });
     this.weighed = weighed;
@@ -358,6 +363,15 @@ class Page {
     } catch {
       // Some viewers forbid it; the page works without.
     }
+  }
+
+  /** A sentence above the page, once. */
+  remark(sentence) {
+    this.remarks ??= new Set();
+    if (this.remarks.has(sentence)) return;
+    this.remarks.add(sentence);
+    $("notes").append(element("li", sentence));
+    $("notes").hidden = false;
   }
 
   rank(event) {
@@ -418,7 +432,7 @@ class Page {
     $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lane${timeline.hiddenLanes === 1 ? "" : "s"}`;
     $("range-clear").hidden = !state.range;
     $("range-text").textContent = state.range
-      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated ? "about " : ""}${event.isWallTime ? `${formatNs(this.weighed.samples)} of threads` : `${formatCount(this.weighed.samples)} samples`}`
+      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated && !this.server?.sums(state) ? "about " : ""}${event.isWallTime ? `${formatNs(this.weighed.samples)} of threads` : `${formatCount(this.weighed.samples)} samples`}`
       : "drag to select a range";
   }
 
@@ -558,6 +572,7 @@ class Page {
       event: event.name,
       unit: this.unit,
       samples: weighed.samples,
+      exact: Boolean(this.server?.sums(this.state)),
       whole: weighed.whole,
       treeWhole: this.tree.whole,
       zoom: zoomNode === NO_NODE ? null : { name: this.profile.names[this.tree.func[zoomNode]], total: this.tree.total[zoomNode], self: this.tree.self[zoomNode] },

@@ -1,8 +1,10 @@
 //! What the tests of several crates share. A dependency of tests only; it knows nothing of kymo.
 #![forbid(unsafe_code)]
 
+mod browser;
 mod hung;
 
+pub use browser::Browser;
 pub use hung::kill_hung_children;
 use std::ffi::OsStr;
 use std::fmt::Display;

@@ -13,7 +13,8 @@ fn put(sites: &[Site]) -> Vec<Probe> {
     attach(sites, Consumers::Count).expect("attached")
 }
 
-/// How often threads were too slow to answer: in traps without pause a thread may get no time to, on a busy machine.
+/// How often threads were too slow to answer: in traps without pause a thread may get no time to,
+/// on a busy machine.
 #[derive(Default)]
 struct Patience {
     silent: u32,

@@ -21,6 +21,15 @@ const MOST_MARKS: u64 = 500;
 /// Threads and the timeline are filled when the profile was loaded with its
 /// [`columns`](crate::load::LoadOptions::columns), else they are empty.
 pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> ExportProfile {
+    collect_with_nodes(recording, profile, source).0
+}
+
+/// The same, and by event the nodes of its stacks.
+pub(crate) fn collect_with_nodes(
+    recording: &Recording,
+    profile: &Profile,
+    source: &str,
+) -> (ExportProfile, Vec<Nodes>) {
     let loaded = &profile.loaded;
     let range = loaded.time_range.unwrap_or((0, 0));
     let shown = loaded.columns.as_ref().map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
@@ -37,9 +46,11 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
         let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
         trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples });
     }
+    let mut of_events: Vec<Nodes> = Vec::new();
     for (index, event) in recording.events.list.iter().enumerate() {
         let total = loaded.totals[index];
         if total.samples == 0 {
+            of_events.push(Nodes::default());
             continue;
         }
         let (stacks, nodes) = trees.stacks(index as u32);
@@ -53,9 +64,23 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
             timeline,
             ..ExportEvent::default()
         });
+        of_events.push(nodes);
     }
-    export
+    (export, of_events)
 }
+
+/// By row the node that it counts for.
+pub(crate) fn row_nodes(columns: &Columns, of_events: &[Nodes]) -> RowNodes {
+    let node = |row| {
+        let event = columns.get(RowField::Event, row) as usize;
+        let key = (columns.thread(row).comm, columns.get(RowField::Stack, row) as ChainId);
+        of_events.get(event).and_then(|nodes| nodes.get(&key)).copied().unwrap_or(NO_PARENT)
+    };
+    (0..columns.len()).map(node).collect()
+}
+
+/// By row the node of its event's call tree that it counts for; [`NO_PARENT`]: none.
+pub(crate) type RowNodes = Vec<u32>;
 
 /// What the periods of an event count; empty where nothing is known of it.
 pub(crate) fn unit_of(event: &kymo_data::Event) -> &'static str {
@@ -84,7 +109,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
 }
 
 /// Node of the call tree by thread name and raw stack.
-type Nodes = FxHashMap<(CommId, ChainId), u32>;
+pub(crate) type Nodes = FxHashMap<(CommId, ChainId), u32>;
 
 struct Trees<'a> {
     profile: &'a Profile,

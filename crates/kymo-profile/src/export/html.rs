@@ -32,27 +32,42 @@ const SCRIPTS: [&str; 6] = [
     include_str!("../../ui/table.js"),
     include_str!("../../ui/main.js"),
 ];
+/// Before these, of a page that has a server.
+const SERVED: &str = include_str!("../../ui/served.js");
 
 /// Writes the page: a complete document that opens from a file, offline, in any current browser.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
+    write(profile, None, out)
+}
+
+/// Writes the page as a server gives it out: scripts and styles have the word by which the browser
+/// knows them as the server's, and the page asks the server for exact sums of what is selected.
+pub(crate) fn served_html(profile: &ExportProfile, nonce: &str, out: &mut dyn Write) -> io::Result<()> {
+    write(profile, Some(nonce), out)
+}
+
+fn write(profile: &ExportProfile, nonce: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+    let attribute = nonce.map_or_else(String::new, |nonce| format!(" nonce=\"{nonce}\""));
     let mut rest = PAGE;
     // Cut at the marks in turn; what is inserted is never searched for marks.
-    for mark in ["<!--TITLE-->", "<!--STYLE-->", "<!--DATA-->", "<!--SCRIPTS-->"] {
+    for mark in ["<!--POLICY-->", "<!--TITLE-->", "<!--STYLE-->", "<!--DATA-->", "<!--SCRIPTS-->"] {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         out.write_all(before.as_bytes())?;
         rest = after;
         match mark {
+            "<!--POLICY-->" => out.write_all(policy(nonce).as_bytes())?,
             "<!--TITLE-->" => out.write_all(text(&crate::text::shown(profile.heading())).as_bytes())?,
-            "<!--STYLE-->" => out.write_all(STYLE.as_bytes())?,
+            "<!--STYLE-->" => write!(out, "<style{attribute}>\n{STYLE}\n</style>")?,
             "<!--DATA-->" => {
-                out.write_all(script_safe(&crate::text::json(&Page::new(profile))?).as_bytes())?
+                let page = Page { served: nonce.is_some(), ..Page::new(profile) };
+                out.write_all(script_safe(&crate::text::json(&page)?).as_bytes())?
             }
             _ => {
-                for script in SCRIPTS {
-                    out.write_all(b"<script>\n")?;
+                for script in nonce.map(|_| SERVED).into_iter().chain(SCRIPTS) {
+                    writeln!(out, "<script{attribute}>")?;
                     out.write_all(script.as_bytes())?;
                     out.write_all(b"</script>\n")?;
                 }
@@ -60,6 +75,16 @@ pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     out.write_all(rest.as_bytes())
+}
+
+/// What the browser permits the page: nothing from anywhere; of a served page questions to its
+/// server, and scripts and styles that have this word only.
+pub fn policy(nonce: Option<&str>) -> String {
+    let own = nonce.map_or_else(|| "'unsafe-inline'".to_owned(), |nonce| format!("'nonce-{nonce}'"));
+    let connect = if nonce.is_some() { "connect-src 'self'; " } else { "" };
+    format!(
+        "default-src 'none'; style-src {own}; script-src {own}; img-src data:; {connect}base-uri 'none'; form-action 'none'"
+    )
 }
 
 /// Text as HTML shows it literally.
@@ -86,6 +111,8 @@ fn script_safe(json: &str) -> String {
 #[serde(rename_all = "camelCase")]
 struct Page<'a> {
     schema_version: u32,
+    /// Whether a server can be asked for exact sums.
+    served: bool,
     heading: &'a str,
     command_line: &'a [String],
     host: &'a str,
@@ -207,6 +234,7 @@ impl<'a> Page<'a> {
         };
         Page {
             schema_version: SCHEMA_VERSION,
+            served: false,
             heading: profile.heading(),
             command_line: &profile.command_line,
             host: &profile.host,

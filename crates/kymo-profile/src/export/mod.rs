@@ -23,8 +23,11 @@ mod text;
 pub mod totals;
 
 pub use collect::collect;
-pub(crate) use collect::{facts, function_of, recorder, step, unit_of};
-pub use html::html;
+pub(crate) use collect::{
+    RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
+};
+pub(crate) use html::served_html;
+pub use html::{html, policy};
 pub use json::json;
 
 pub use model::{

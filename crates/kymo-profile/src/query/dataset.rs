@@ -96,7 +96,7 @@ pub fn open(
 
 impl Query {
     /// Whether it is about spans of wall time.
-    pub(super) fn needs_spans(&self) -> bool {
+    pub(crate) fn needs_spans(&self) -> bool {
         let of_states = match &self.verb {
             Verb::Waits { .. } => true,
             Verb::Top { group, .. } => *group == GroupBy::States,
@@ -192,7 +192,7 @@ impl Dataset {
         self.events.iter().filter(with_rows).cloned().collect()
     }
 
-    pub(super) fn is_of_spans(&self) -> bool {
+    pub(crate) fn is_of_spans(&self) -> bool {
         matches!(self.source, Source::Spans(_))
     }
 

@@ -38,6 +38,7 @@ mod filter;
 mod language;
 #[cfg(test)]
 mod model;
+mod nodes;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
 pub use dataset::{Dataset, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use language::parse;
+pub use nodes::{NodeSums, SelectedThreads, Selection};
 pub use text::{write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};

@@ -113,6 +113,19 @@ impl<'a> Scan<'a> {
         Ok(Scan { data, cancel, event, event_row, spans: filter.spans(), tests })
     }
 
+    /// Of rows that are chosen by their numbers: those of an event, by its place in the recording,
+    /// in spans of time.
+    pub(super) fn of_rows(
+        data: &'a Dataset,
+        event: u32,
+        spans: Vec<(u64, u64)>,
+        tests: Vec<Test>,
+        cancel: &'a AtomicBool,
+    ) -> Scan<'a> {
+        let event = (!data.is_of_spans()).then_some(event);
+        Scan { data, cancel, event, event_row: event.unwrap_or(0) as usize, spans, tests }
+    }
+
     /// What all answers begin with.
     pub(super) fn head(&self) -> AnswerHead {
         match self.data.events.get(self.event_row) {

@@ -4,8 +4,8 @@ use super::{End, SpanState, State, Wall};
 use crate::chains::ChainId;
 use crate::columns::RowField;
 use crate::export::{
-    ExportEvent, ExportProfile, Function, FunctionKind, Link, NO_CPU, NO_PARENT, StackTree, Thread, Timeline,
-    TimelineEntry, facts, function_of, step,
+    ExportEvent, ExportProfile, Function, FunctionKind, Link, NO_CPU, NO_PARENT, RowNodes, StackTree, Thread,
+    Timeline, TimelineEntry, facts, function_of, step,
 };
 use crate::functions::FunctionId;
 use crate::timeline::CommId;
@@ -27,16 +27,22 @@ impl Wall {
     /// As an export with one event, in ns. Idle threads are one stack for each place. The timeline
     /// is left out where times are of the time that passed.
     pub fn export(&self, recording: &Recording, source: &str) -> ExportProfile {
+        self.export_with_nodes(recording, source).0
+    }
+
+    /// The same, and the places of the spans in it, in the order of [`Wall::columns`].
+    pub(crate) fn export_with_nodes(&self, recording: &Recording, source: &str) -> (ExportProfile, RowNodes) {
         let begins = self.waits.iter().map(|row| row.time_ns.saturating_sub(row.total_ns()));
         let first = begins.min().unwrap_or(0);
         let last = self.waits.last().map_or(first, |row| row.time_ns.max(first));
         let mut export = facts(recording, source, (first, last));
-        self.fill(&mut export, (first, last));
-        export
+        let nodes = self.fill(&mut export, (first, last));
+        (export, nodes)
     }
 
-    /// Threads, functions and the event, of the time from the first moment to the last.
-    pub(super) fn fill(&self, export: &mut ExportProfile, (first, last): (u64, u64)) {
+    /// Threads, functions and the event, of the time from the first moment to the last; by span its
+    /// node.
+    pub(super) fn fill(&self, export: &mut ExportProfile, (first, last): (u64, u64)) -> RowNodes {
         let threads = self.threads();
         export.threads = (threads.iter())
             .map(|thread| Thread {
@@ -67,8 +73,9 @@ impl Wall {
             ((comm, stack, state), self.node_of(comm, (stack, state), export, &mut tree))
         };
         let nodes: FxHashMap<_, u32> = keys.into_iter().map(node).collect();
-        for row in 0..columns.len() {
-            let Some(node) = key(row).and_then(|key| nodes.get(&key)) else { continue };
+        let node = |row| key(row).and_then(|key| nodes.get(&key).copied()).unwrap_or(NO_PARENT);
+        let of_rows: RowNodes = (0..columns.len()).map(node).collect();
+        for (row, node) in of_rows.iter().enumerate().filter(|(_, node)| **node != NO_PARENT) {
             let (thread, end) = (columns.thread(row), columns.time()[row]);
             let span = (end - columns.get(RowField::Span, row), end);
             tree.add((thread.pid, thread.tid), *node, span, columns.get(RowField::Period, row));
@@ -86,6 +93,7 @@ impl Wall {
             timeline: Timeline { bucket_ns, entries },
             links,
         });
+        of_rows
     }
 
     /// What the picture shows of a stack in a state, innermost first: of a wait the kernel's

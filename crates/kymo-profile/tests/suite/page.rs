@@ -4,11 +4,10 @@ use kymo_profile::export::{
     self, ExportEvent, ExportProfile, Function, FunctionKind, Link, NO_PARENT, Node, StackTree, Thread,
     Timeline, TimelineEntry, Totals,
 };
-use kymo_testing::skip;
+use kymo_testing::Browser;
 use serde_json::Value;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 fn page_of(profile: &ExportProfile) -> String {
     let mut bytes = Vec::new();
@@ -72,27 +71,16 @@ fn page_code_stays_small() {
 
 // ---- in a browser ---------------------------------------------------------------------------------------------------
 
-fn browser() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    std::env::split_paths(&path)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
-        .find(|file| file.is_file())
-}
-
 /// A page on disk, and the browser that opens it.
 struct Opened {
     folder: tempfile::TempDir,
-    browser: PathBuf,
+    browser: Browser,
 }
 
 impl Opened {
     /// Writes the page of `profile`; `None`, with a loud line, where there is no browser.
     fn new(test: &str, profile: &ExportProfile) -> Option<Opened> {
-        let Some(browser) = browser() else {
-            skip(test, "no chromium on this machine");
-            return None;
-        };
+        let browser = Browser::find(test)?;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = std::fs::File::create(folder.path().join("page.html")).expect("the page can be created");
         export::html(profile, &mut BufWriter::new(file)).expect("the page can be written");
@@ -102,31 +90,12 @@ impl Opened {
     /// The document after the page has drawn itself, opened with `hash` in its address.
     fn document(&self, hash: &str) -> String {
         let user = tempfile::tempdir_in(&self.folder).expect("a temporary folder");
-        let output = Command::new(&self.browser)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-            .args(["--window-size=1280,1000", "--timeout=60000", "--dump-dom"])
-            .arg(format!("--user-data-dir={}", user.path().display()))
-            .arg(address(&self.folder.path().join("page.html"), hash))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the browser starts");
-        let document = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            document.contains("id=\"selfcheck\""),
-            "no document from {}: {}",
-            self.browser.display(),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        document
+        self.browser.document(&address(&self.folder.path().join("page.html"), hash), user.path())
     }
 
     /// What the page says that it computed.
     fn check(&self, hash: &str) -> Value {
-        let document = self.document(hash);
-        let (_, rest) = document.split_once("id=\"selfcheck\" hidden=\"\">").expect("the self-check element");
-        let (text, _) = rest.split_once("</output>").expect("its end");
-        let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        let text = Browser::self_check(&self.document(hash));
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("the self-check is no JSON: {error}: {text:?}"))
     }

@@ -23,4 +23,5 @@ pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;
 pub(crate) mod version;
+pub(crate) mod view;
 pub(crate) mod watch;

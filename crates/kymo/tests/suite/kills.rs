@@ -258,8 +258,9 @@ fn killed_for_want_of_memory() {
     assert!(killed > 0 && done > 0, "{killed} killed, {done} done");
 }
 
-/// Checks that a program whose threads come and go without pause goes on when kymos are killed that enter it, and ends well: a thread
-/// that is borrowed to load the agent must hold no lock that this needs, such as that of the C library's stacks.
+/// Checks that a program whose threads come and go without pause goes on when kymos are killed that
+/// enter it, and ends well: a thread that is borrowed to load the agent must hold no lock that this
+/// needs, such as that of the C library's stacks.
 #[test]
 fn killed_while_threads_come_and_go() {
     const TEST: &str = "kills::killed_while_threads_come_and_go";

@@ -46,6 +46,7 @@
 //! | where threads wait: `--wall` | `wall.rs` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
+//! | the page in a browser: `kymo view` | `view.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -113,6 +114,7 @@ mod terminal;
 mod tools;
 mod tree;
 mod trust;
+mod view;
 mod wall;
 mod watch;
 mod watch_finds;

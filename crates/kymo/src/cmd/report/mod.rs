@@ -201,6 +201,13 @@ fn write_exports(
     write_export(args, out, export, input)
 }
 
+/// When a file was written, ns since 1970; of what is no file nothing.
+pub(crate) fn written_unix_ns(path: &Path) -> Option<u64> {
+    let written = std::fs::metadata(path).ok().filter(|m| m.is_file()).and_then(|m| m.modified().ok());
+    let since = written?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    since.as_nanos().try_into().ok()
+}
+
 /// Writes the files that were asked for.
 fn write_export(
     args: &ReportArgs,
@@ -208,10 +215,7 @@ fn write_export(
     mut export: ExportProfile,
     input: &Path,
 ) -> anyhow::Result<()> {
-    let written = std::fs::metadata(input).ok().filter(|m| m.is_file()).and_then(|m| m.modified().ok());
-    export.written_unix_ns = written
-        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
-        .and_then(|since| since.as_nanos().try_into().ok());
+    export.written_unix_ns = written_unix_ns(input);
     if args.json {
         export::json(&export, &mut *out)?;
     }

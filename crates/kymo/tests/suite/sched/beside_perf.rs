@@ -263,8 +263,8 @@ fn summary() {
     }
 }
 
-/// A line of the map as lines of one switch each: perf ends no line after a task that comes in while one goes out that it
-/// never saw come in, if tasks are picked by name.
+/// A line of the map as lines of one switch each: perf ends no line after a task that comes in
+/// while one goes out that it never saw come in, if tasks are picked by name.
 fn one_switch_each(line: String) -> Vec<String> {
     let Some((map, rest)) = line.split_once(" secs") else { return vec![line] };
     if !rest.contains(" secs") {

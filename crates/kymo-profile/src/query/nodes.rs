@@ -1,0 +1,84 @@
+//! Sums by node of a call tree that is known already: what a picture asks when its user selects a
+//! range of time or a thread.
+use super::QueryError;
+use super::dataset::Dataset;
+use super::filter::Test;
+use super::scan::{Scan, Sum};
+use crate::columns::RowField;
+use crate::export::NO_PARENT;
+use serde::Serialize;
+use std::sync::atomic::AtomicBool;
+
+/// Whose rows count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelectedThreads {
+    /// Those of a process.
+    Process(i32),
+    /// Those of a thread: its process, and itself.
+    Thread(i32, i32),
+}
+
+/// Which rows count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// The event, by its place in the recording; of spans it does not matter.
+    pub event: u32,
+    /// From a moment to before another, ns of the recording's clock; `None`: all.
+    pub range: Option<(u64, u64)>,
+    /// `None`: all.
+    pub threads: Option<SelectedThreads>,
+}
+
+/// What each node has of the selected rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeSums {
+    /// Rows that count.
+    pub samples: u64,
+    /// The sum of their periods.
+    pub period: u64,
+    /// Node, its own rows, and the sum of their periods; nodes ascend.
+    pub nodes: Vec<(u32, u64, u64)>,
+}
+
+impl Dataset {
+    /// Sums of the selected rows by their nodes, which `nodes` has for each row. A span counts with
+    /// the part of it that lies in the range.
+    ///
+    /// # Errors
+    /// [`QueryError::Cancelled`].
+    pub(crate) fn sum_by_node(
+        &self,
+        selection: &Selection,
+        nodes: &[u32],
+        cancel: &AtomicBool,
+    ) -> Result<NodeSums, QueryError> {
+        let range = match selection.range {
+            Some((from, until)) if from < until => vec![(from, until - 1)],
+            Some(_) => return Ok(NodeSums::default()),
+            None => vec![(0, u64::MAX)],
+        };
+        let chosen = |selected: SelectedThreads| -> Vec<bool> {
+            let threads = self.columns.threads.iter();
+            let is_chosen = threads.map(|thread| match selected {
+                SelectedThreads::Process(pid) => thread.pid == pid,
+                SelectedThreads::Thread(pid, tid) => (thread.pid, thread.tid) == (pid, tid),
+            });
+            is_chosen.collect()
+        };
+        let tests = selection.threads.map(|selected| Test::Table(RowField::Thread, chosen(selected)));
+        let scan = Scan::of_rows(self, selection.event, range, tests.into_iter().collect(), cancel);
+        let most = nodes.iter().filter(|node| **node != NO_PARENT).max();
+        let mut sums = vec![Sum::default(); most.map_or(0, |most| *most as usize + 1)];
+        let mut all = Sum::default();
+        scan.each(|found| {
+            let one = Sum { samples: 1, period: found.period };
+            all += one;
+            if let Some(sum) = nodes.get(found.row).and_then(|node| sums.get_mut(*node as usize)) {
+                *sum += one;
+            }
+        })?;
+        let nodes = (0..).zip(&sums).filter(|(_, sum)| sum.samples > 0);
+        let nodes = nodes.map(|(node, sum)| (node, sum.samples, sum.period)).collect();
+        Ok(NodeSums { samples: all.samples, period: all.period, nodes })
+    }
+}

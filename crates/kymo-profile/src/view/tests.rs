@@ -1,0 +1,94 @@
+//! Views of the recordings in `fixtures/`.
+use super::*;
+use crate::query::parse;
+use kymo_symbols::SymbolOptions;
+use std::fs::File;
+use std::sync::Arc;
+
+fn recording(name: &str) -> Recording {
+    let path = format!("{}/../../fixtures/recordings/{name}", env!("CARGO_MANIFEST_DIR"));
+    Recording::open(Arc::new(File::open(path).expect("a fixture")), Vec::new()).expect("readable")
+}
+
+fn view(recording: &Recording) -> RecordingView {
+    let store = SymbolStore::new(SymbolOptions::default());
+    let symbols = (ResolveOptions::default(), &store);
+    RecordingView::open(recording, ("test", false), symbols, 1, &|_, _, _| {}).expect("readable")
+}
+
+const GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// Checks V1: a selection of everything, with and without a range, is what the page's nodes have.
+#[test]
+fn a_selection_of_everything_is_the_page() {
+    for name in ["callgraph.data", "plain.data", "group.data", "switch.data", "dwarf.data"] {
+        let recording = recording(name);
+        let view = view(&recording);
+        assert!(!view.export().events.is_empty(), "{name}");
+        for (event, of_page) in view.export().events.iter().enumerate() {
+            let of_page: Vec<(u32, u64, u64)> = (0..)
+                .zip(&of_page.stacks.nodes)
+                .filter(|(_, node)| node.self_samples > 0)
+                .map(|(at, node)| (at, node.self_samples, node.self_period))
+                .collect();
+            for range in [None, Some((0, view.export().duration_ns + 1))] {
+                let selection = PageSelection { event, range, ..PageSelection::default() };
+                let sums = view.select(selection, &GO_ON).expect("sums");
+                assert_eq!(sums.nodes, of_page, "{name}, event {event}, {range:?}");
+            }
+        }
+    }
+}
+
+/// Checks V2: each tenth of a recording has as many samples as `kymo query` finds in it, and of a
+/// thread as many, and all tenths together have all.
+#[test]
+fn ranges_and_threads_are_those_of_queries() {
+    let recording = recording("callgraph.data");
+    let view = view(&recording);
+    let (start, length) = (view.export().start_ns, view.export().duration_ns + 1);
+    let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    let mut all = 0;
+    for tenth in 0..10 {
+        let (from, until) = (length * tenth / 10, length * (tenth + 1) / 10);
+        for (thread, of) in
+            (0..).zip(&view.export().threads).map(|(at, of)| (Some(at), Some(of))).chain([(None, None)])
+        {
+            let selection = PageSelection { range: Some((from, until)), thread, ..PageSelection::default() };
+            let sums = view.select(selection, &GO_ON).expect("sums");
+            let mut text =
+                format!("top where time={}..{}", seconds(start + from), seconds(start + until - 1));
+            if let Some(of) = of {
+                text += &format!(" and thread={}", of.tid);
+            }
+            let answer = view.ask(&parse(&text, &recording).expect("a query"), &GO_ON).expect("an answer");
+            let crate::query::Body::Top(top) = answer.body else { panic!("{text}") };
+            assert_eq!((sums.samples, sums.period), (top.samples, top.period), "{text}");
+            assert_eq!(sums.nodes.iter().map(|(_, samples, _)| samples).sum::<u64>(), sums.samples);
+            all += if thread.is_none() { sums.samples } else { 0 };
+        }
+    }
+    assert_eq!(all, view.export().events[0].total_samples);
+}
+
+/// Checks that a page which asks for what there is not gets an error, and that a cancelled question
+/// ends.
+#[test]
+fn what_the_page_does_not_have() {
+    let recording = recording("plain.data");
+    let view = view(&recording);
+    let select = |selection| view.select(selection, &GO_ON);
+    let own = PageSelection::default();
+    for selection in [PageSelection { event: 99, ..own }, PageSelection { thread: Some(99_999), ..own }] {
+        assert!(matches!(select(selection), Err(QueryError::Unknown(_))), "{selection:?}");
+    }
+    for selection in [
+        PageSelection { range: Some((7, 7)), ..own },
+        PageSelection { range: Some((9, 7)), ..own },
+        PageSelection { range: Some((u64::MAX - 1, u64::MAX)), ..own },
+        PageSelection { process: Some(-7), ..own },
+    ] {
+        assert_eq!(select(selection).expect("sums").samples, 0, "{selection:?}");
+    }
+    assert_eq!(view.select(own, &AtomicBool::new(true)), Err(QueryError::Cancelled));
+}

@@ -1,0 +1,130 @@
+//! What requests get: the page, sums, answers of queries.
+use crate::guard::Question;
+use crate::shown::ShownRecording;
+use hyper::StatusCode;
+use kymo_profile::query::{self, QueryError};
+use kymo_profile::view::{NodeSums, PageSelection};
+use serde::Serialize;
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+/// An answer, whole.
+#[derive(Debug)]
+pub(crate) struct HttpReply {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: &'static str,
+    pub(crate) body: Vec<u8>,
+    /// The word that the page's scripts have.
+    pub(crate) nonce: Option<String>,
+}
+
+impl HttpReply {
+    /// A sentence.
+    pub(crate) fn says(status: StatusCode, sentence: &str) -> HttpReply {
+        let body = format!("{sentence}\n").into_bytes();
+        HttpReply { status, kind: "text/plain; charset=utf-8", body, nonce: None }
+    }
+
+    fn json(body: Vec<u8>) -> HttpReply {
+        HttpReply { status: StatusCode::OK, kind: "application/json", body, nonce: None }
+    }
+}
+
+/// The columns of [`NodeSums`].
+#[derive(Serialize)]
+struct Sums {
+    samples: u64,
+    period: u64,
+    node: Vec<u32>,
+    own_samples: Vec<u64>,
+    own_period: Vec<u64>,
+}
+
+impl From<NodeSums> for Sums {
+    fn from(sums: NodeSums) -> Sums {
+        Sums {
+            samples: sums.samples,
+            period: sums.period,
+            node: sums.nodes.iter().map(|(node, _, _)| *node).collect(),
+            own_samples: sums.nodes.iter().map(|(_, samples, _)| *samples).collect(),
+            own_period: sums.nodes.iter().map(|(_, _, period)| *period).collect(),
+        }
+    }
+}
+
+/// Answers what was asked. `nonce`: a new word, for the page.
+pub(crate) fn answer(
+    shown: &ShownRecording,
+    asked: Question,
+    nonce: String,
+    cancel: &AtomicBool,
+) -> HttpReply {
+    let answered = match asked {
+        Question::Page => page(shown, nonce),
+        Question::Select(words) => select(shown, &words, cancel),
+        Question::Query(words) => ask(shown, &words, cancel),
+    };
+    answered.unwrap_or_else(|refusal| refusal)
+}
+
+/// An error of a query.
+fn refused(error: &QueryError) -> HttpReply {
+    HttpReply::says(StatusCode::BAD_REQUEST, &error.to_string())
+}
+
+fn failed(error: &io::Error) -> HttpReply {
+    HttpReply::says(StatusCode::INTERNAL_SERVER_ERROR, &format!("the answer cannot be written: {error}"))
+}
+
+fn page(shown: &ShownRecording, nonce: String) -> Result<HttpReply, HttpReply> {
+    let mut body = Vec::new();
+    shown.view.write_page(&nonce, &mut body).map_err(|error| failed(&error))?;
+    Ok(HttpReply { status: StatusCode::OK, kind: "text/html; charset=utf-8", body, nonce: Some(nonce) })
+}
+
+fn select(
+    shown: &ShownRecording,
+    words: &[(String, String)],
+    cancel: &AtomicBool,
+) -> Result<HttpReply, HttpReply> {
+    let selection =
+        selection(words).map_err(|sentence| HttpReply::says(StatusCode::BAD_REQUEST, &sentence))?;
+    let sums = shown.view.select(selection, cancel).map_err(|error| refused(&error))?;
+    let body = serde_json::to_vec(&Sums::from(sums)).map_err(|error| failed(&error.into()))?;
+    Ok(HttpReply::json(body))
+}
+
+/// What the words of an address select.
+fn selection(words: &[(String, String)]) -> Result<PageSelection, String> {
+    let (mut selection, mut from, mut until) = (PageSelection::default(), None, None);
+    for (name, value) in words {
+        let wrong = |_| format!("{name} must be a number");
+        match name.as_str() {
+            "event" => selection.event = value.parse().map_err(wrong)?,
+            "from" => from = Some(value.parse().map_err(wrong)?),
+            "until" => until = Some(value.parse().map_err(wrong)?),
+            "thread" => selection.thread = Some(value.parse().map_err(wrong)?),
+            "process" => selection.process = Some(value.parse().map_err(wrong)?),
+            _ => return Err("a selection has event, from, until, thread and process".into()),
+        }
+    }
+    if from.is_some() || until.is_some() {
+        selection.range = Some((from.unwrap_or(0), until.unwrap_or(u64::MAX)));
+    }
+    Ok(selection)
+}
+
+fn ask(
+    shown: &ShownRecording,
+    words: &[(String, String)],
+    cancel: &AtomicBool,
+) -> Result<HttpReply, HttpReply> {
+    let [(_, text)] = words.iter().filter(|(name, _)| name == "q").collect::<Vec<_>>()[..] else {
+        return Err(HttpReply::says(StatusCode::BAD_REQUEST, "a query is one word q: /query?q=top+10"));
+    };
+    let query = query::parse(text, &shown.recording).map_err(|error| refused(&error))?;
+    let answer = shown.view.ask(&query, cancel).map_err(|error| refused(&error))?;
+    let mut body = Vec::new();
+    query::write_json(&mut body, text, &answer).map_err(|error| failed(&error))?;
+    Ok(HttpReply::json(body))
+}

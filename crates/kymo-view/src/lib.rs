@@ -1,0 +1,31 @@
+//! A recording shown to the user's browser, by a server of this process on the loopback address.
+//!
+//! *You give it* a recording that was read ([`ShownRecording`]); *it gives you* an address with a
+//! secret in it, and answers the page that the browser gets there.
+//!
+//! ```text
+//!   browser --- GET /?token=... ----------> guard --> page: trees whole, timeline coarse
+//!           --- GET /select?event=0&... --> guard --> sums by node of what is selected
+//!           --- GET /query?q=top+10 ------> guard --> what `kymo query --json` prints
+//! ```
+//!
+//! # Invariants
+//! - **S1** Nothing is answered without the token, to another host name, or for a page of another
+//!   origin: such a request learns only that there is a server (`guard`).
+//! - **S2** A request names no file: there are three paths, and all others are not there.
+//! - **S3** So many connections at most, each with a deadline, and a limit for the size of its
+//!   head; who sends slowly or reads slowly blocks nobody else for ever (`server`).
+//! - **S4** Who hangs up ends the query that he asked.
+//! - **S5** A recording that is cut or replaced meanwhile is said with each answer. What is shown
+//!   was read before, so that answers fit together.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod guard;
+mod server;
+mod shown;
+#[cfg(test)]
+mod tests;
+
+pub use server::Server;
+pub use shown::{ShownFile, ShownRecording};

@@ -1,0 +1,203 @@
+//! Connections: on the loopback address, so many at a time, each for so long.
+use crate::answer::{HttpReply, answer};
+use crate::guard::Guard;
+use crate::shown::ShownRecording;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io::{self, Read as _};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// So many connections at a time; others wait until they are accepted.
+const MOST_CONNECTIONS: usize = 64;
+/// So much of a request's head is read.
+const MOST_HEAD_BYTES: usize = 16 << 10;
+/// A request's head comes in this time.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// A connection lasts so long, with its one answer.
+const CONNECTION_TIME: Duration = Duration::from_secs(120);
+/// How soon the end of the server is noticed.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// With each answer: whether the file of the recording has changed.
+const RECORDING: HeaderName = HeaderName::from_static("x-kymo-recording");
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: std::net::TcpListener,
+    guard: Guard,
+}
+
+/// What all connections share.
+struct ServerState {
+    shown: ShownRecording,
+    guard: Guard,
+    /// Queries that run at a time.
+    queries: Semaphore,
+}
+
+/// So many random bits as text.
+fn random() -> io::Result<String> {
+    let mut bits = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bits)?;
+    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Sets the flag when it is dropped: nobody waits for the answer any more.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        // Relaxed: nothing else is told by it.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Server {
+    /// Listens on the loopback address. `port`: 0 takes a free one.
+    ///
+    /// # Errors
+    /// Those of `bind`, for a port that is taken, for example, and of reading random bits.
+    pub fn bind(port: u16) -> io::Result<Server> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok(Server { listener, guard: Guard::new(random()?, port) })
+    }
+
+    /// The address of the page, with the token.
+    pub fn address(&self) -> String {
+        self.guard.address()
+    }
+
+    /// Answers until the flag is set. Blocks.
+    ///
+    /// # Errors
+    /// When the runtime cannot be made, or the socket does not accept any more.
+    pub fn run(self, shown: ShownRecording, stop: &AtomicBool) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let queries = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared = Arc::new(ServerState { shown, guard: self.guard, queries: Semaphore::new(queries) });
+        let ended = runtime.block_on(async {
+            let listener = TcpListener::from_std(self.listener)?;
+            let accepting = tokio::spawn(async move { accept(&listener, &shared).await });
+            // Relaxed: a signal's handler sets it, and nothing else.
+            while !stop.load(Ordering::Relaxed) {
+                if accepting.is_finished() {
+                    return accepting.await.unwrap_or(Ok(()));
+                }
+                tokio::time::sleep(STOP_POLL).await;
+            }
+            Ok(())
+        });
+        // A query that still runs ends by its flag, not by being waited for.
+        runtime.shutdown_background();
+        ended
+    }
+}
+
+async fn accept(listener: &TcpListener, shared: &Arc<ServerState>) -> io::Result<()> {
+    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Of a client that has gone, or for want of descriptors: a moment later it may be well.
+            Err(error) if may_pass(&error) => {
+                tokio::time::sleep(STOP_POLL).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            _ = tokio::time::timeout(CONNECTION_TIME, serve(stream, shared)).await;
+            drop(place);
+        });
+    }
+}
+
+/// Whether accepting may work again.
+fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    const OUT_OF: [i32; 4] = [12, 23, 24, 105]; // ENOMEM, ENFILE, EMFILE, ENOBUFS
+    [ConnectionAborted, ConnectionReset, Interrupted].contains(&error.kind())
+        || error.raw_os_error().is_some_and(|code| OUT_OF.contains(&code))
+}
+
+async fn serve(stream: TcpStream, shared: Arc<ServerState>) {
+    let service = service_fn(|request| respond(request, Arc::clone(&shared)));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(MOST_HEAD_BYTES);
+    // One question for each connection: nobody keeps a place by being silent.
+    http.keep_alive(false);
+    // An error is the client's: it has gone, or sent what is no request.
+    _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    shared: Arc<ServerState>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let admitted = shared.guard.admit(request.method(), request.uri(), request.headers());
+    // Whatever body it has is not read.
+    drop(request);
+    let asked = match admitted {
+        Ok(asked) => asked,
+        Err(status) => return Ok(refusal(status)),
+    };
+    let Ok(_turn) = shared.queries.acquire().await else {
+        return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE));
+    };
+    let Ok(nonce) = random() else { return Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let cancel = Arc::new(AtomicBool::new(false));
+    let _waiting = CancelOnDrop(Arc::clone(&cancel));
+    let of_task = Arc::clone(&shared);
+    let task = tokio::task::spawn_blocking(move || {
+        (answer(&of_task.shown, asked, nonce, &cancel), of_task.shown.file.has_changed())
+    });
+    Ok(match task.await {
+        Ok((answer, has_changed)) => response(answer, has_changed),
+        Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR),
+    })
+}
+
+/// Says the status only.
+fn refusal(status: StatusCode) -> Response<Full<Bytes>> {
+    response(HttpReply::says(status, status.canonical_reason().unwrap_or("refused")), false)
+}
+
+fn response(answer: HttpReply, has_changed: bool) -> Response<Full<Bytes>> {
+    let of_page = answer.nonce.as_deref().map(|nonce| kymo_profile::view::policy(Some(nonce)));
+    let policy = of_page.unwrap_or_else(|| "default-src 'none'".to_owned());
+    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    let fixed = [
+        (header::CONTENT_TYPE, answer.kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (RECORDING, if has_changed { "changed" } else { "same" }),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}

@@ -1,0 +1,100 @@
+//! `kymo view`: a recording in the browser, by a server on the loopback address.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context as _;
+use clap::Args;
+use kymo_cli::terminal::{ReadProgress, say};
+use kymo_cli::{exit, open, signals};
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::view::RecordingView;
+use kymo_view::{Server, ShownFile, ShownRecording};
+
+use super::report::{SymbolArgs, written_unix_ns};
+
+/// Look at a recording in the browser: timeline, flame graph and table, exact for any range and
+/// thread.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
+)]
+pub(crate) struct ViewArgs {
+    /// The recording, - for stdin
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    no_open: bool,
+    /// The port; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// The samples of a recording that has the time of threads, too (record --wall)
+    #[arg(long)]
+    samples: bool,
+    /// Worker threads; as many as CPUs are usual
+    #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    jobs: usize,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// Say only what is wrong
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Reads a recording, and shows it until a signal comes.
+pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
+    // A port that is taken is said before a long reading.
+    let server = Server::bind(args.port).with_context(|| match args.port {
+        0 => "failed to listen on 127.0.0.1".to_owned(),
+        port => format!("failed to listen on 127.0.0.1:{port}; --port 0 takes a free one"),
+    })?;
+    let file = ShownFile::new(&args.file);
+    let recording = open::recording(&args.file)?;
+    let store = args.symbols.store(&recording);
+    let progress = ReadProgress::new(args.quiet);
+    let source = args.file.display().to_string();
+    let symbols = (ResolveOptions::default(), &store);
+    let view =
+        RecordingView::open(&recording, (&source, args.samples), symbols, args.jobs, &|pass, done, all| {
+            progress.at(pass, done, all);
+        });
+    progress.finish();
+    let mut view = view.with_context(|| format!("failed to read {source}"))?;
+    view.set_written(written_unix_ns(&args.file));
+    if !args.quiet {
+        recording.problems.iter().chain(view.data().problems()).for_each(|problem| say(&problem.to_string()));
+        view.data().notes().iter().for_each(|note| say(note));
+    }
+    let code = exit::of_reading(&recording, view.data().problems());
+    let stop = signals::interrupted()?;
+    let address = server.address();
+    // The address is the verb's result; whoever waits for it must get it now.
+    writeln!(io::stdout(), "{address}").and_then(|()| io::stdout().flush()).context("failed to write")?;
+    if !args.no_open {
+        open_browser(&address);
+    }
+    if !args.quiet {
+        say("the page is served until Ctrl-C");
+    }
+    server.run(ShownRecording { recording, view, file }, &stop).context("failed to serve the page")?;
+    Ok(code)
+}
+
+/// Opens the user's browser where there is a screen. Root's browser is nobody's: the address is
+/// there.
+fn open_browser(address: &str) {
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    if !has_screen || rustix::process::geteuid().is_root() || !Path::new("/usr/bin/xdg-open").exists() {
+        return;
+    }
+    let quiet = || Stdio::null();
+    let begun =
+        Command::new("/usr/bin/xdg-open").arg(address).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn();
+    match begun {
+        // It hands the address to the browser and ends.
+        Ok(mut child) => _ = std::thread::spawn(move || child.wait()),
+        Err(error) => say(&format!("no browser was opened: xdg-open: {error}")),
+    }
+}
