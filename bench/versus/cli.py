@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, cpython, evlist, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, wall, watch
+from versus import attach, breakpoint, cpython, evlist, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, view, wall, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -31,6 +31,7 @@ SUBJECTS = {
     "idle": idle,
     "watch": watch,
     "probe": probe,
+    "view": view,
     "wall": wall,
     "locks": locks,
     "releases": releases,

@@ -16,7 +16,7 @@ fn view(recording: &Recording) -> RecordingView {
     RecordingView::open(recording, ("test", false), symbols, 1, &|_, _, _| {}).expect("readable")
 }
 
-const GO_ON: AtomicBool = AtomicBool::new(false);
+static GO_ON: AtomicBool = AtomicBool::new(false);
 
 /// Checks V1: a selection of everything, with and without a range, is what the page's nodes have.
 #[test]
