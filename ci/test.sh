@@ -83,6 +83,7 @@ miri() {
 race_once() {
     race report --samples 4000 | tee "$scratch/race" &&
         ! grep -q 'THE ANSWERS DIFFER' "$scratch/race" &&
+        race view --samples 4000 --selections 3 &&
         race evlist --only 'dummy, 1 thread' &&
         race attach --threads 20 &&
         race spawn --threads 200 &&
