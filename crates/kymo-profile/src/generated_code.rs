@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 const MONOTONIC: i32 = 1;
 /// The flag of a jitdump file whose times are the processor's counter.
 const COUNTER_TIMES: u64 = 1;
+/// Numbers of machines in ELF files.
+const ELF_386: u32 = 3;
+const ELF_X86_64: u32 = 62;
 /// Jitdump files that are read for a recording.
 const MOST_DUMPS: usize = 1024;
 
@@ -28,6 +31,8 @@ pub(crate) struct GeneratedCode {
     maps: FxHashMap<i32, CodeMap>,
     /// By process: why its file was not read.
     notes: FxHashMap<i32, String>,
+    /// By process: the jitdump files that were read.
+    dumps: FxHashMap<i32, Vec<PathBuf>>,
 }
 
 impl GeneratedCode {
@@ -39,6 +44,46 @@ impl GeneratedCode {
     /// What the user should know of a process's names.
     pub(crate) fn note(&self, pid: i32) -> Option<&str> {
         self.notes.get(&pid).map(String::as_str)
+    }
+
+    /// The bytes of the code that was at an address of a process at a time, and how wide its
+    /// addresses are: 32 or 64.
+    ///
+    /// # Errors
+    /// Why they are not known, a sentence.
+    pub(crate) fn bytes_at(
+        &self,
+        pid: i32,
+        address: u64,
+        time_ns: u64,
+        options: &SymbolOptions,
+    ) -> Result<(Vec<u8>, u32), String> {
+        let of = format!("the generated code of process {pid}");
+        let code = self.of(pid).and_then(|map| map.find(address, time_ns));
+        let code = code.ok_or_else(|| format!("{of} has none at {address:#x}"))?;
+        let Some(code_at) = code.code_at else {
+            return Err(format!("{of}: a perf map has names, not code; a jitdump file has both"));
+        };
+        let [path] = self.dumps.get(&pid).map_or(&[][..], Vec::as_slice) else {
+            return Err(format!("{of} is in several jitdump files"));
+        };
+        let (bytes, _) = read_code_file(options, path)?;
+        let shown = path.display();
+        let (header, mut records) = jitdump::parse(&bytes).map_err(|error| format!("{shown}: {error}"))?;
+        let bits = match header.elf_machine {
+            ELF_X86_64 => 64,
+            ELF_386 => 32,
+            machine => {
+                return Err(format!("{shown} is for ELF machine {machine}, and only x86 is disassembled"));
+            }
+        };
+        // It is read anew: another program of this number may have written it since.
+        let found = records.find_map(|record| match record.ok()?.what {
+            JitEvent::Load { code_at: at, code: bytes, .. } if at == code_at => Some(bytes.to_vec()),
+            _ => None,
+        });
+        let found = found.filter(|bytes| bytes.len() as u64 == code.end - code.start);
+        Ok((found.ok_or_else(|| format!("{shown} has changed since: its code is not shown"))?, bits))
     }
 }
 
@@ -85,8 +130,9 @@ impl CodeRecords {
         let clock = DumpClock::of(recorded, self.clocks);
         for (pid, path) in dumps(events) {
             let builder = builders.entry(pid).or_insert_with(|| CodeMapBuilder::new(&options.budget));
-            if let Err(why) = add_dump(builder, &clock, pid, &path, options) {
-                code.notes.insert(pid, why);
+            match add_dump(builder, &clock, pid, &path, options) {
+                Ok(read) => code.dumps.entry(pid).or_default().push(read),
+                Err(why) => _ = code.notes.insert(pid, why),
             }
         }
         for (pid, builder) in builders {
@@ -133,22 +179,19 @@ fn dumps(events: &[(Moment, SideEvent)]) -> Vec<(i32, PathBuf)> {
     found
 }
 
-/// Adds the code that a jitdump file tells of.
+/// Adds the code that a jitdump file tells of; the path that it was read from.
 fn add_dump(
     builder: &mut CodeMapBuilder,
     clock: &DumpClock,
     pid: i32,
     path: &Path,
     options: &SymbolOptions,
-) -> Result<(), String> {
-    let inside = || {
-        // In a container that still runs.
-        let path = PathBuf::from(format!("/proc/{pid}/root{}", path.display()));
-        read_code_file(options, &path).ok()
-    };
-    let (bytes, _) = match read_code_file(options, path) {
-        Ok(read) => read,
-        Err(why) => inside().ok_or(why)?,
+) -> Result<PathBuf, String> {
+    // In a container that still runs.
+    let inside = PathBuf::from(format!("/proc/{pid}/root{}", path.display()));
+    let ((bytes, _), path) = match read_code_file(options, path) {
+        Ok(read) => (read, path),
+        Err(why) => (read_code_file(options, &inside).map_err(|_| why)?, &*inside),
     };
     let (header, records) = jitdump::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
     let has_times = header.flags & COUNTER_TIMES == 0;
@@ -169,7 +212,7 @@ fn add_dump(
             _ => {}
         }
     }
-    Ok(())
+    Ok(path.to_owned())
 }
 
 /// From `CLOCK_MONOTONIC` to the recording's clock.

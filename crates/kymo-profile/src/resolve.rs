@@ -216,6 +216,27 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// Whether the recording itself tells of a module's code.
+    pub(crate) fn is_generated(&self, module: ModuleId) -> bool {
+        self.code_of(module).is_some()
+    }
+
+    /// Whether a module's symbols are in files of its own.
+    pub(crate) fn has_files(&self, module: ModuleId) -> bool {
+        use ModuleKind::{File, Kernel, KernelModule, Vdso};
+        matches!(self.timeline.modules.get(module).kind, File | Kernel | KernelModule | Vdso)
+    }
+
+    /// Where a module's symbols are asked for.
+    pub(crate) fn key(&self, module: ModuleId) -> &ModuleKey {
+        &self.keys[module.0 as usize]
+    }
+
+    /// The address in the terms of its module.
+    pub(crate) fn module_address(&self, maps: u32, mode: u8, ip: u64) -> Option<u64> {
+        Some(self.mapping(maps, mode, ip)?.module_address(ip))
+    }
+
     /// The symbols of a module.
     pub fn symbols(&self, module: ModuleId) -> Arc<ModuleSymbols> {
         self.store.get(&self.keys[module.0 as usize])

@@ -374,6 +374,14 @@ impl ElfFile {
         if into < segment.size_in_file { into.checked_add(segment.offset) } else { None }
     }
 
+    /// Where the instructions end that were linked at an address: with their section, if there is
+    /// one.
+    pub(crate) fn code_end(&self, vaddr: u64) -> Option<u64> {
+        let after = self.code.partition_point(|range| range.start <= vaddr);
+        let range = self.code.get(after.checked_sub(1)?)?;
+        (vaddr < range.end).then_some(range.end)
+    }
+
     /// The loaded segment that holds this linked address.
     pub(crate) fn segment_of(&self, vaddr: u64) -> Option<&Segment> {
         self.segments.iter().find(|segment| {

@@ -74,6 +74,10 @@ impl Symbol {
         self.name != 0 && self.section != SHN_UNDEF
     }
 
+    pub(crate) fn is_function(self) -> bool {
+        self.is_named_and_defined() && matches!(self.kind(), STT_FUNC | STT_GNU_IFUNC)
+    }
+
     fn is_function_or_object(self) -> bool {
         self.is_named_and_defined() && matches!(self.kind(), STT_FUNC | STT_GNU_IFUNC | STT_OBJECT)
     }

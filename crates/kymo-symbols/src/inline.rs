@@ -16,6 +16,7 @@ use super::budget::{Charge, Work};
 use super::cache::SharedFile;
 use super::demangle;
 use super::elf::{self, ElfFile, Fields};
+use super::elf_symbols::{self, SymbolEntries};
 use super::metered::{self, Metered};
 use super::name::shortened;
 
@@ -90,6 +91,30 @@ impl Lines {
         demangle: bool,
     ) -> Lines {
         Lines { debug, runtime, delta, demangle, ..Lines::default() }
+    }
+
+    /// The file whose code was mapped, and where it was loaded relative to where it was linked.
+    pub(super) fn image(&self) -> Option<(&Arc<ElfFile>, u64)> {
+        Some((self.runtime.as_ref().or(self.debug.as_ref())?, self.delta))
+    }
+
+    /// Calls `each` with the address of every function in the symbol tables, and its name as stored.
+    pub(super) fn each_function(&self, each: &mut dyn FnMut(u64, &[u8])) {
+        let Some((image, delta)) = self.image() else { return };
+        let files = [self.debug.as_ref(), self.runtime.as_ref()];
+        for elf in files.into_iter().flatten() {
+            for entries in elf_symbols::tables(elf).filter_map(|table| SymbolEntries::read(elf, table)) {
+                for symbol in entries.iter().filter(|symbol| symbol.is_function()) {
+                    let address = match self.runtime {
+                        Some(_) => image.code_offset(symbol.value),
+                        None => Some(symbol.value.wrapping_add(delta)),
+                    };
+                    if let Some(address) = address {
+                        each(address, entries.name(symbol));
+                    }
+                }
+            }
+        }
     }
 
     /// What was not read, and why.

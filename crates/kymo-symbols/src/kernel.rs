@@ -29,7 +29,7 @@ pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kall
     let mut text = Vec::with_capacity(12 << 20);
     file.take(LARGEST_LIST).read_to_end(&mut text).map_err(failed)?;
     // The kernel's own list is what it is; of any other only as much is read as its table may take.
-    if path != Path::new(RUNNING) {
+    if !is_running(path) {
         let room = options.budget.reserve(0).map_or(0, |charge| charge.room_left());
         perf_map::cut_to(&mut text, room);
     }
@@ -71,15 +71,25 @@ pub(super) fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) ->
     })
 }
 
+/// Whether a symbol list is that of the running kernel.
+pub(super) fn is_running(list: &Path) -> bool {
+    list == Path::new(RUNNING)
+}
+
 /// The kernel's own table, moved to where the recorded kernel lay.
 pub(super) fn table_of(list: &Kallsyms, reference: Option<&(String, u64)>) -> SymbolTable {
     let mut table = list.kernel.clone();
-    if let Some((name, recorded)) = reference
-        && let Some(now) = list.references.get(name.as_str())
-    {
-        table.shift(recorded.wrapping_sub(*now));
+    match moved_by(list, reference) {
+        0 => {}
+        by => table.shift(by),
     }
     table
+}
+
+/// How much further up the recorded kernel lay than that of a symbol list.
+pub(super) fn moved_by(list: &Kallsyms, reference: Option<&(String, u64)>) -> u64 {
+    let moved = reference.and_then(|(name, at)| Some(at.wrapping_sub(*list.references.get(name.as_str())?)));
+    moved.unwrap_or(0)
 }
 
 /// The table of a kernel image: the one that was asked for, or one of the usual ones whose build id is the

@@ -18,6 +18,7 @@
 //! - [`build_id_cache`]: copies of executables by build id, as perf keeps them.
 //! - [`sites`]: from names, lines and markers to places in files, for probes.
 //! - [`place`]: from what a person writes to an address to watch, and from a trap to the instruction that caused it.
+//! - [`disassembly`]: the code of functions as instructions, and their source files.
 //! - [`unwind`]: frames from stacks that were recorded as bytes.
 //! - [`pool`]: work on all CPUs, or on one where no thread can be made.
 //!
@@ -72,6 +73,7 @@ mod cache;
 mod code_map;
 mod debuginfod;
 pub mod demangle;
+pub mod disassembly;
 mod elf;
 mod elf_symbols;
 mod hotspot;

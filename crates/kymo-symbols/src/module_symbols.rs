@@ -8,10 +8,16 @@ use hashbrown::HashSet;
 
 use super::budget::Charge;
 use super::cache::{Answers, Identity, SymbolCache};
+use super::demangle;
+use super::elf::ElfFile;
 use super::inline::{InlineFrame, Lines};
+use super::name::shortened;
 use super::options::{Note, SymbolOptions};
 use super::table::{SymbolRef, SymbolTable};
 use super::user::{self, Loaded, ModuleFiles};
+
+/// Functions with a fitting name that are looked at.
+const MOST_ALIASES: usize = 1 << 16;
 
 /// The symbols of one module, ready for lookups from any thread.
 #[derive(Debug)]
@@ -154,6 +160,27 @@ impl ModuleSymbols {
     /// The file that the symbols come from.
     pub fn source(&self) -> Option<&Path> {
         self.loaded().source.as_deref()
+    }
+
+    /// Where functions are that have a fitting name among all names of their address, and that
+    /// name. [`find`](ModuleSymbols::find) knows one name of each address; this reads the files.
+    pub fn addresses_of(&self, fits: impl Fn(&str) -> bool) -> Vec<(u64, String)> {
+        let mut found = Vec::new();
+        self.loaded().lines.each_function(&mut |address, name| {
+            let name = shortened(name);
+            let shown = demangle::readable(&name);
+            let fitting = [&*name, &*shown].into_iter().find(|name| fits(name));
+            if let Some(name) = fitting.filter(|_| found.len() < MOST_ALIASES) {
+                found.push((address, name.to_owned()));
+            }
+        });
+        found
+    }
+
+    /// The file whose code was mapped, if there is one, and where it was loaded relative to where
+    /// it was linked.
+    pub(super) fn image(&self) -> Option<(&Arc<ElfFile>, u64)> {
+        self.loaded().lines.image()
     }
 
     /// The functions that `address` belongs to, innermost first and the function of the symbol

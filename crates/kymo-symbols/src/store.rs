@@ -1,6 +1,6 @@
 //! The store: every module's symbols, loaded on first use and shared by all threads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
@@ -129,19 +129,41 @@ impl SymbolStore {
         build_id: &Option<Vec<u8>>,
         pick: impl FnOnce(&Kallsyms) -> Result<SymbolTable, Note>,
     ) -> Loaded {
-        let path = match kernel::find_kallsyms(&self.options, build_id.as_deref()) {
-            Ok(path) => path,
-            Err(note) => return note.into(),
-        };
+        match self.with_symbol_list(build_id, |_, list| pick(list)) {
+            Ok(table) => Loaded { table, ..Loaded::default() },
+            Err(note) => note.into(),
+        }
+    }
+
+    /// Asks the symbol list of a kernel, and where that lies.
+    fn with_symbol_list<T>(
+        &self,
+        build_id: &Option<Vec<u8>>,
+        pick: impl FnOnce(&Path, &Kallsyms) -> Result<T, Note>,
+    ) -> Result<T, Note> {
+        let path = kernel::find_kallsyms(&self.options, build_id.as_deref())?;
         let slot = {
             let mut lists = self.kallsyms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             Arc::clone(lists.entry(path.clone()).or_default())
         };
         let list = slot.get_or_init(|| kernel::load_kallsyms(&self.options, &path));
-        match list.as_ref().map_err(Note::clone).and_then(pick) {
-            Ok(table) => Loaded { table, ..Loaded::default() },
-            Err(note) => note.into(),
-        }
+        list.as_ref().map_err(Note::clone).and_then(|list| pick(&path, list))
+    }
+
+    /// How much further up the running kernel lay when it was recorded. An error where the recorded
+    /// kernel is another one.
+    pub(crate) fn kernel_moved_by(
+        &self,
+        build_id: &Option<Vec<u8>>,
+        reference: Option<&(String, u64)>,
+    ) -> Result<u64, Note> {
+        self.with_symbol_list(build_id, |path, list| match kernel::is_running(path) {
+            true => Ok(kernel::moved_by(list, reference)),
+            false => Err(Note(
+                "the recorded kernel is not the running one: give its image with --vmlinux to see its code"
+                    .into(),
+            )),
+        })
     }
 }
 

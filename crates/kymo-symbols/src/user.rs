@@ -92,7 +92,7 @@ impl Chosen {
                 },
                 Err(refusal) => {
                     chosen.is_refused |= refusal.is_there;
-                    if candidate.path == own || refusal.is_mismatch {
+                    if candidate.path == own || refusal.mismatch.is_some() {
                         chosen.notes.push(Note(refusal.why));
                     }
                     continue;
@@ -196,7 +196,8 @@ pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
 /// Why a file is not the one that was meant.
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    pub(crate) is_mismatch: bool,
+    /// Why it is another file.
+    pub(crate) mismatch: Option<&'static str>,
     /// There is a file, which is damaged or takes more memory than is left.
     pub(crate) is_there: bool,
 }
@@ -209,14 +210,14 @@ pub(crate) fn open_if_it_fits(
 ) -> Result<ElfFile, Refusal> {
     let refuse = |error: SymbolError| Refusal {
         why: error.to_string(),
-        is_mismatch: false,
+        mismatch: None,
         is_there: matches!(error, SymbolError::Elf { .. }),
     };
     let elf = ElfFile::open(&candidate.path, budget).map_err(refuse)?;
     let own_id = elf.build_id();
-    let mismatch = |why: &str| Refusal {
+    let mismatch = |why: &'static str| Refusal {
         why: format!("{}: {why}; its symbols are not used", candidate.path.display()),
-        is_mismatch: true,
+        mismatch: Some(why),
         is_there: false,
     };
     match (build_id, &own_id) {

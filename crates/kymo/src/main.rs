@@ -48,6 +48,7 @@ enum Verb {
     Stat(Box<cmd::stat::StatCommand>),
     Probe(Box<cmd::probe::ProbeArgs>),
     Report(Box<cmd::report::ReportArgs>),
+    Annotate(Box<cmd::annotate::AnnotateArgs>),
     Query(Box<cmd::query::QueryArgs>),
     View(Box<cmd::view::ViewArgs>),
     List(cmd::list::ListArgs),
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
+        Verb::Annotate(args) => cmd::annotate::run(*args),
         Verb::Query(args) => cmd::query::run(*args),
         Verb::View(args) => cmd::view::run(*args),
         Verb::List(args) => cmd::list::run(args),
@@ -174,6 +176,7 @@ impl Verb {
         matches!(
             self,
             Verb::Report(_)
+                | Verb::Annotate(_)
                 | Verb::Query(_)
                 | Verb::Script(_)
                 | Verb::Sched(_)

@@ -1,4 +1,5 @@
 //! Answers as plain values.
+use super::annotate::Annotations;
 use super::dataset::EventRow;
 use super::{CallTreeAnswer, Tiles, Top, Waits};
 use serde::Serialize;
@@ -36,6 +37,8 @@ pub enum Body {
     Tree(CallTreeAnswer),
     /// Sums by time.
     Timeline(Tiles),
+    /// Functions with their code.
+    Annotate(Annotations),
     /// Where threads wait.
     Waits(Waits),
     /// The events of the recording.

@@ -1,5 +1,5 @@
 //! A recording that can be asked: its rows as columns, and names for what is in them.
-use super::{FilterField, Query, QueryError, Verb};
+use super::{Condition, FilterField, Query, QueryError, Verb};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
 use crate::export::{Function, function_of, unit_of};
@@ -76,7 +76,8 @@ pub fn open(
     workers: usize,
     progress: Progress<'_>,
 ) -> Result<Dataset, OpenError> {
-    let load = LoadOptions { callchains: true, columns: true, workers, ..LoadOptions::default() };
+    let callchains = query.needs_callers();
+    let load = LoadOptions { callchains, columns: true, workers, ..LoadOptions::default() };
     if query.needs_spans() {
         let wall = Wall::open(recording, (&load, None), resolve, store, progress)?;
         let wall = wall.ok_or_else(|| {
@@ -95,6 +96,12 @@ pub fn open(
 }
 
 impl Query {
+    /// Whether it asks for callers. Without them the innermost function of a stack is its symbol.
+    fn needs_callers(&self) -> bool {
+        let of_function = |condition: &Condition| condition.field == FilterField::Function;
+        !matches!(self.verb, Verb::Annotate { .. }) || self.filter.conditions.iter().any(of_function)
+    }
+
     /// Whether it is about spans of wall time.
     pub(crate) fn needs_spans(&self) -> bool {
         let of_states = match &self.verb {
@@ -187,7 +194,8 @@ impl Dataset {
         }
     }
 
-    pub(super) fn event_rows(&self) -> Vec<EventRow> {
+    /// The events with rows.
+    pub fn event_rows(&self) -> Vec<EventRow> {
         let with_rows = |event: &&EventRow| event.samples != Some(0);
         self.events.iter().filter(with_rows).cloned().collect()
     }

@@ -50,7 +50,7 @@ impl FilterField {
 pub struct FilterValue {
     /// The text without quotes.
     pub text: String,
-    /// Which character of the query it begins with, from 1 on.
+    /// Which character of the query it begins with, from 1 on; 0 where it is not of a query.
     pub at: usize,
 }
 
@@ -280,10 +280,11 @@ pub(super) fn unknown<'a>(
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     let quoted = crate::text::shown(&value.text).into_owned();
     let list = crate::text::shown(&listed[..count].join(", ")).into_owned();
-    QueryError::Unknown(format!(
-        "no {what} is called '{quoted}', which stands at character {} of the query: {begin} {list}{tail}",
-        value.at
-    ))
+    let place = match value.at {
+        0 => String::new(),
+        at => format!(", which stands at character {at} of the query"),
+    };
+    QueryError::Unknown(format!("no {what} is called '{quoted}'{place}: {begin} {list}{tail}"))
 }
 
 /// The names that have the word in them; else those that begin as it does for the longest.

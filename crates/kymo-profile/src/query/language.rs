@@ -6,6 +6,7 @@
 //!                   [ "by" ( "self" | "total" ) ]
 //!           | ( "tree" | "inverted" ) [ P "%" ]
 //!           | ( "callers" | "callees" ) [ "of" ] NAME [ P "%" ]
+//!           | "annotate" NAME
 //!           | "timeline" [ N ] [ "by" ( "thread" | "cpu" | "state" ) ]
 //!           | "waits" [ N ]  |  "events"
 //! condition = field ( "=" | "!=" ) value { "," value }
@@ -25,7 +26,7 @@ const MOST_TILES: u32 = 4096;
 /// Nodes of a tree with less are left out, percent.
 const LEAST_PERCENT: f64 = 1.0;
 
-const VERBS: &str = "top, tree, inverted, callers, callees, timeline, waits and events";
+const VERBS: &str = "top, tree, inverted, callers, callees, annotate, timeline, waits and events";
 
 /// A piece of a query.
 #[derive(Clone, Debug, PartialEq)]
@@ -227,6 +228,13 @@ impl TokenReader<'_> {
                     "callers" => Verb::Callers { function, least_percent },
                     _ => Verb::Callees { function, least_percent },
                 }
+            }
+            "annotate" => {
+                let name = self.word().filter(|token| token.kind != Kind::Sign);
+                let Some(Token { text: name, at, .. }) = name else {
+                    return wrong(self.end, "the name of a function is missing: annotate NAME");
+                };
+                Verb::Annotate { function: FilterValue { text: name, at } }
             }
             "timeline" => {
                 let tiles = self.number(MOST_TILES)?.unwrap_or(TILES);

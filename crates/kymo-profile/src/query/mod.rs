@@ -12,7 +12,8 @@
 //!   or spans       is asked about (filter)               |--> top: functions, modules, ... (top)
 //!                                                        |--> trees, callers, callees      (tree)
 //!                                                        |--> waits                        (waits)
-//!                                                        '--> tiles over time              (tiles)
+//!                                                        |--> tiles over time              (tiles)
+//!                                                        '--> instructions and lines       (annotate)
 //! ```
 //!
 //! # Two kinds of rows
@@ -28,10 +29,7 @@
 //! - **Q4** The cost is that of the rows in the range, of the distinct stacks, and for spans of a
 //!   look at one number for each 1024 rows after the range.
 //! - **Q5** A query ends soon after its cancel flag is set, with [`QueryError::Cancelled`].
-//!
-//! # Non-goals
-//! Annotation of the instructions of a function: it needs addresses, which rows have by their raw
-//! stacks only. A verb of its own takes [`Dataset`] and a [`Filter`] as the others do.
+pub mod annotate;
 mod answer;
 mod dataset;
 mod filter;
@@ -49,7 +47,7 @@ mod tree;
 mod waits;
 
 pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
-pub use dataset::{Dataset, OpenError, WALL_TIME, open};
+pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use language::parse;
 pub use nodes::{NodeSums, SelectedThreads, Selection};
@@ -59,6 +57,7 @@ pub use top::{GroupBy, Top, TopRow, Weight};
 pub use tree::{CallTreeAnswer, TreeNode};
 pub use waits::{WaitRow, Waits};
 
+use kymo_symbols::SymbolStore;
 use std::sync::atomic::AtomicBool;
 
 /// What is asked, of which rows.
@@ -110,6 +109,11 @@ pub enum Verb {
         /// How many tiles.
         tiles: u32,
     },
+    /// The instructions and source lines of a function, with what each cost.
+    Annotate {
+        /// Its name, with `*` for any characters.
+        function: FilterValue,
+    },
     /// Where threads wait, for what, and who ends it.
     Waits {
         /// So many rows at most.
@@ -142,11 +146,17 @@ pub enum QueryError {
 }
 
 impl Dataset {
-    /// Answers a query. `cancel` may be set by another thread.
+    /// Answers a query. `store`: the symbols that the recording was opened with; code and lines come
+    /// from its files. `cancel` may be set by another thread.
     ///
     /// # Errors
     /// When the query names what the recording does not have, or was cancelled.
-    pub fn ask(&self, query: &Query, cancel: &AtomicBool) -> Result<QueryAnswer, QueryError> {
+    pub fn ask(
+        &self,
+        query: &Query,
+        store: &SymbolStore,
+        cancel: &AtomicBool,
+    ) -> Result<QueryAnswer, QueryError> {
         let scan = scan::Scan::new(self, &query.filter, cancel)?;
         let body = match &query.verb {
             Verb::Top { group, count, by } => Body::Top(top::top(&scan, *group, *count, *by)?),
@@ -160,6 +170,10 @@ impl Dataset {
                 Body::Tree(tree::around(&scan, function, tree::Side::Callees, *least_percent)?)
             }
             Verb::Timeline { lanes, tiles } => Body::Timeline(tiles::tiles(&scan, *lanes, *tiles)?),
+            Verb::Annotate { function } => {
+                let annotator = self.annotator(&query.filter, store, cancel)?;
+                Body::Annotate(annotate::annotations(&annotator, function)?)
+            }
             Verb::Waits { count } => Body::Waits(waits::waits(&scan, *count)?),
             Verb::Events => Body::Events(self.event_rows()),
         };

@@ -135,7 +135,7 @@ fn choices() -> impl Strategy<Value = Vec<(u8, u64, u64, bool)>> {
 
 fn ask(data: &Dataset, verb: Verb, filter: &Filter) -> Body {
     let query = Query { verb, filter: filter.clone() };
-    data.ask(&query, &AtomicBool::new(false)).expect("an answer").body
+    data.ask(&query, &SymbolStore::default(), &AtomicBool::new(false)).expect("an answer").body
 }
 
 /// The rows of the event that is asked about when none is named.
@@ -336,8 +336,8 @@ fn patterns() {
 fn cancelled() {
     let data = samples(Vec::new(), ThreadTable::default());
     let query = Query { verb: Verb::Tree { inverted: false, least_percent: 0.0 }, filter: Filter::default() };
-    assert_eq!(data.ask(&query, &AtomicBool::new(true)), Err(QueryError::Cancelled));
-    assert!(data.ask(&query, &AtomicBool::new(false)).is_ok());
+    assert_eq!(data.ask(&query, &SymbolStore::default(), &AtomicBool::new(true)), Err(QueryError::Cancelled));
+    assert!(data.ask(&query, &SymbolStore::default(), &AtomicBool::new(false)).is_ok());
 }
 
 fn fixture(name: &str) -> Recording {
@@ -369,7 +369,8 @@ fn as_the_report() {
                 let text = format!("top 1000 by total where event=\"{}\"{range}", event.name);
                 let query = parse(&text, &recording).expect("a query");
                 let data = opened(&recording, &query);
-                let answer = data.ask(&query, &AtomicBool::new(false)).expect("an answer");
+                let answer =
+                    data.ask(&query, &SymbolStore::default(), &AtomicBool::new(false)).expect("an answer");
                 let Body::Top(top) = answer.body else { panic!("another answer") };
                 let totals = crate::export::Totals::new(event, export.functions.len());
                 let mut expected: Vec<_> = (export.functions.iter().enumerate())
@@ -448,7 +449,10 @@ fn what_is_no_query() {
     }
     let ask = |text: &str| {
         let query = parse(text, &recording).expect("a query");
-        opened(&recording, &query).ask(&query, &AtomicBool::new(false)).expect_err("no such name").to_string()
+        opened(&recording, &query)
+            .ask(&query, &SymbolStore::default(), &AtomicBool::new(false))
+            .expect_err("no such name")
+            .to_string()
     };
     let error = ask("top where module=libm.so");
     assert!(error.contains("no module is called 'libm.so', which stands at character 18"), "{error}");

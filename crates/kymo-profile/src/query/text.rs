@@ -1,4 +1,5 @@
 //! Answers as text, JSON and Markdown.
+use super::annotate::{self, AnnotationStyle, Annotations};
 use super::answer::{Body, QueryAnswer, SCHEMA_VERSION};
 use super::{CallTreeAnswer, Tiles, Top, TopRow, Waits};
 use crate::text::{json_pretty, shown};
@@ -39,6 +40,9 @@ pub fn write_text(out: &mut dyn Write, answer: &QueryAnswer) -> io::Result<()> {
     for line in title {
         writeln!(out, "# {line}")?;
     }
+    if let Body::Annotate(found) = &answer.body {
+        return write_functions(out, found, &answer.head.event);
+    }
     let widths: Vec<usize> = (0..table.head.len())
         .map(|column| {
             let cells = table.rows.iter().map(|row| row[column].chars().count());
@@ -72,6 +76,11 @@ pub fn write_text(out: &mut dyn Write, answer: &QueryAnswer) -> io::Result<()> {
 /// Those of `out`.
 pub fn write_markdown(out: &mut dyn Write, answer: &QueryAnswer) -> io::Result<()> {
     let (title, table) = table_of(answer);
+    if let Body::Annotate(found) = &answer.body {
+        let mut code = Vec::new();
+        write_functions(&mut code, found, &answer.head.event)?;
+        return write_code_block(out, &String::from_utf8_lossy(&code));
+    }
     writeln!(out, "{}\n", title.iter().map(|line| cell(line)).collect::<Vec<_>>().join("  \n"))?;
     let join =
         |cells: &[String]| format!("| {} |", cells.iter().map(|c| cell(c)).collect::<Vec<_>>().join(" | "));
@@ -83,6 +92,27 @@ pub fn write_markdown(out: &mut dyn Write, answer: &QueryAnswer) -> io::Result<(
         writeln!(out, "\nand {} more", table.more)?;
     }
     Ok(())
+}
+
+/// Functions with their code, as `kymo annotate` shows them.
+fn write_functions(out: &mut dyn Write, found: &Annotations, event: &str) -> io::Result<()> {
+    let style = AnnotationStyle { source: true, ..AnnotationStyle::default() };
+    for function in &found.functions {
+        annotate::write_heading(out, function, (event, &function.module), &style)?;
+        annotate::write_annotation(out, function, (found.samples, found.period), &style)?;
+        function.notes.iter().try_for_each(|note| writeln!(out, "# {}", shown(note)))?;
+    }
+    if found.more > 0 {
+        writeln!(out, "# and {} more functions", found.more)?;
+    }
+    Ok(())
+}
+
+/// Text as a block of code in Markdown, whose fence is longer than any in the text.
+fn write_code_block(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let runs = text.split(|char| char != '`').map(str::len);
+    let fence = "`".repeat(runs.max().unwrap_or(0).max(2) + 1);
+    writeln!(out, "{fence}text\n{}\n{fence}", text.trim_end())
 }
 
 /// Text as a cell of Markdown shows it literally. Names come from a recording and are hostile.
@@ -139,6 +169,7 @@ fn table_of(answer: &QueryAnswer) -> (Vec<String>, AnswerTable) {
     match &answer.body {
         Body::Top(top) => (whole(top.period, top.samples), of_top(top, unit)),
         Body::Tree(tree) => (whole(tree.period, tree.samples), of_tree(tree, unit)),
+        Body::Annotate(found) => (whole(found.period, found.samples), AnswerTable::default()),
         Body::Timeline(tiles) => {
             let mut title = whole(tiles.period, tiles.samples);
             title.push(format!(

@@ -191,7 +191,7 @@ impl ModuleFile {
                             found.symbols = Some(elf);
                         }
                     }
-                    Err(refusal) if refusal.is_mismatch => found.refused.push(refusal.why),
+                    Err(refusal) if refusal.mismatch.is_some() => found.refused.push(refusal.why),
                     Err(_) => {}
                 }
                 if found.debug.is_some() && found.symbols.is_some() {

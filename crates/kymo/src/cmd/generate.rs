@@ -12,6 +12,7 @@ use clap::Args;
 use kymo_cli::open;
 use kymo_cli::perf_options::{self, PerfOption, PerfOptionTable as _};
 
+use super::annotate::AnnotateOptions;
 use super::record::RecordOptions;
 use super::stat::StatOptions;
 
@@ -90,6 +91,7 @@ fn book(command: &clap::Command, directory: &Path) -> anyhow::Result<()> {
 /// The options of perf's verb of this name that kymo takes without effect, or refuses.
 fn perf_options(verb: &str) -> Option<Vec<PerfOption>> {
     match verb {
+        "annotate" => Some(AnnotateOptions::OPTIONS.to_vec()),
         "record" => Some(RecordOptions::OPTIONS.to_vec()),
         "stat" => Some(StatOptions::OPTIONS.to_vec()),
         "sched" => Some(super::sched::perf_options_page()),

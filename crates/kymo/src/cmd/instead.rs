@@ -1,11 +1,7 @@
 //! Verbs of perf that kymo does not have, and what to use instead.
 
 /// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 16] = [
-    (
-        "annotate",
-        "use `perf annotate` on kymo's recording; `kymo report` and `kymo script` name the functions",
-    ),
+const INSTEAD: [(&str, &str); 15] = [
     (
         "c2c",
         "`kymo watch` shows who reads and writes a variable; use `perf c2c` where the hardware samples memory",

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub(crate) mod annotate;
 pub(crate) mod build_ids;
 pub(crate) mod data;
 pub(crate) mod demo;

@@ -17,7 +17,7 @@ use super::report::SymbolArgs;
 /// Ask a question about a recording: what took most, who calls what, when, and where threads wait.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Queries:\n  top [N] [functions|modules|threads|processes|cpus|states] [by self|total]\n  tree [P%]      inverted [P%]      callers of NAME [P%]      callees of NAME [P%]\n  timeline [N] [by thread|cpu|state]      waits [N]      events\nand which rows count: where FIELD=VALUE,... and FIELD!=VALUE,...\n  time thread process cpu state event module function\n\nExamples:\n  kymo query perf.data 'top 20 by total where thread=1234 and time=+1.5..+2.5'\n  kymo query perf.data 'callers of malloc where module!=libc.so.6' --md\n  kymo query wall.data 'waits where state=lock' --json"
+    after_help = "Queries:\n  top [N] [functions|modules|threads|processes|cpus|states] [by self|total]\n  tree [P%]      inverted [P%]      callers of NAME [P%]      callees of NAME [P%]\n  annotate NAME      timeline [N] [by thread|cpu|state]      waits [N]      events\nand which rows count: where FIELD=VALUE,... and FIELD!=VALUE,...\n  time thread process cpu state event module function\n\nExamples:\n  kymo query perf.data 'top 20 by total where thread=1234 and time=+1.5..+2.5'\n  kymo query perf.data 'callers of malloc where module!=libc.so.6' --md\n  kymo query wall.data 'waits where state=lock' --json"
 )]
 pub(crate) struct QueryArgs {
     /// The recording, - for stdin
@@ -65,7 +65,7 @@ pub(crate) fn run(args: QueryArgs) -> anyhow::Result<ExitCode> {
         recording.problems.iter().chain(data.problems()).for_each(|problem| say(&problem.to_string()));
         data.notes().iter().for_each(|note| say(note));
     }
-    let answer = data.ask(&asked, &AtomicBool::new(false)).map_err(usage)?;
+    let answer = data.ask(&asked, &store, &AtomicBool::new(false)).map_err(usage)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match () {
         () if args.json => query::write_json(&mut out, &args.query, &answer),

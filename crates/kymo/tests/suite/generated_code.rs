@@ -248,7 +248,7 @@ fn names_of_maps(recording: &Path) -> Vec<PathBuf> {
 
 /// A program that replaces its code, and moves it, and writes a jitdump about it. Prints when the
 /// code was replaced, ns of `CLOCK_MONOTONIC`.
-const DUMPS: &str = "
+pub(crate) const DUMPS: &str = "
 import ctypes, mmap, os, struct, time
 code = bytes.fromhex('4883ef0175fac3')
 memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -47,6 +47,7 @@
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
 //! | the page in a browser: `kymo view` | `view.rs` |
+//! | instructions and source lines: `kymo annotate` | `annotate.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -54,6 +55,7 @@
 //! A test that cannot run here says so through `tools::skip`.
 
 mod aarch64;
+mod annotate;
 mod bench;
 mod bombs;
 mod cgroups;

@@ -125,5 +125,9 @@ fn waits_are_those_of_the_report() {
     for query in ["waits", "top", "tree 0%", "timeline 4 by thread", "events"] {
         keys(&ask(file, query), "", &mut every);
     }
+    // The instructions of what ran in the program itself.
+    let hottest = ask(file, "top 1 where module=waits");
+    let name = hottest["top"]["rows"][0]["name"].as_str().expect("a function").to_owned();
+    keys(&ask(file, &format!("annotate \"{name}\" where event=cpu-clock")), "", &mut every);
     assert_eq!(every, listed);
 }

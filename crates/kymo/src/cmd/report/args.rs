@@ -289,7 +289,7 @@ impl UnusedArgs {
         let notes = [
             (
                 self.disassembler_style.is_some(),
-                "-M has no effect: kymo report disassembles nothing; `perf annotate` reads the recording",
+                "-M has no effect: kymo report disassembles nothing; `kymo annotate` has it, too",
             ),
             (self.group, "--group has no effect: the events of a group are shown one by one"),
             (self.tui, "--tui has no effect: kymo prints text; `--html FILE` writes a page to click through"),

@@ -1,0 +1,88 @@
+//! The code of functions: its bytes from the file that was recorded, as instructions and as text,
+//! and the source files that its debug information names.
+//!
+//! ```text
+//!  module key, range --SymbolStore::code--> FunctionCode: bytes, linked address      (code, kcore)
+//!                                              |
+//!                                              '--disassemble--> instructions        (x86)
+//!  file, line of an inline frame --SourceFiles--> text of the line                   (sources)
+//! ```
+//!
+//! # Guarantees
+//! - **D1** Code is of the file that was recorded: one with another build id is refused.
+//! - **D2** The instructions cover all bytes, in order, without gaps. Their boundaries are those of
+//!   `objdump -d`; bytes that are no instruction are `(bad)`, as there.
+//! - **D3** Any bytes are disassembled without a panic, in time and memory that grow with them only.
+//! - **D4** A function has at most [`MOST_CODE_BYTES`], a source file at most
+//!   [`MOST_SOURCE_BYTES`]; more is refused with a sentence.
+//!
+//! # Non-goals
+//! Other machines than x86: their code is refused with a sentence.
+mod code;
+mod kcore;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod x86;
+
+pub use code::{CodeError, FunctionCode};
+pub use sources::{MOST_SOURCE_BYTES, SourceFile, SourceFiles, SourceOptions};
+pub use x86::disassemble;
+
+/// Longer functions are not disassembled.
+pub const MOST_CODE_BYTES: u64 = 2 << 20;
+
+/// How instructions are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Syntax {
+    /// As the GNU assembler does: `mov %rax,%rdx`.
+    #[default]
+    Att,
+    /// As Intel does: `mov rdx,rax`.
+    Intel,
+}
+
+/// What an instruction does to the order of execution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// The next instruction follows.
+    #[default]
+    Next,
+    /// A jump that is always taken.
+    Jump,
+    /// A jump that may be taken.
+    Branch,
+    /// A call.
+    Call,
+    /// A return.
+    Return,
+}
+
+impl Flow {
+    /// One word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Flow::Next => "next",
+            Flow::Jump => "jump",
+            Flow::Branch => "branch",
+            Flow::Call => "call",
+            Flow::Return => "return",
+        }
+    }
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Where it is, in the addresses of its code.
+    pub address: u64,
+    /// How many bytes it has.
+    pub length: u8,
+    /// The instruction with its operands; addresses with their symbols.
+    pub text: String,
+    /// What follows it.
+    pub flow: Flow,
+    /// Where a direct jump or call goes, in the addresses of its code.
+    pub target: Option<u64>,
+}
