@@ -98,7 +98,7 @@ impl Lines {
         Some((self.runtime.as_ref().or(self.debug.as_ref())?, self.delta))
     }
 
-    /// Calls `each` with the address of every function in the symbol tables, and its name as stored.
+    /// Calls `each` with the address of every function in the symbol tables, and its stored name.
     pub(super) fn each_function(&self, each: &mut dyn FnMut(u64, &[u8])) {
         let Some((image, delta)) = self.image() else { return };
         let files = [self.debug.as_ref(), self.runtime.as_ref()];

@@ -13,7 +13,7 @@
 //!                                                        |--> trees, callers, callees      (tree)
 //!                                                        |--> waits                        (waits)
 //!                                                        |--> tiles over time              (tiles)
-//!                                                        '--> instructions and lines       (annotate)
+//!                                                        '--> instructions, lines      (annotate)
 //! ```
 //!
 //! # Two kinds of rows
@@ -146,8 +146,8 @@ pub enum QueryError {
 }
 
 impl Dataset {
-    /// Answers a query. `store`: the symbols that the recording was opened with; code and lines come
-    /// from its files. `cancel` may be set by another thread.
+    /// Answers a query. `store`: the symbols that the recording was opened with; code and lines
+    /// come from its files. `cancel` may be set by another thread.
     ///
     /// # Errors
     /// When the query names what the recording does not have, or was cancelled.

@@ -12,7 +12,8 @@
 //! - **D1** Code is of the file that was recorded: one with another build id is refused.
 //! - **D2** The instructions cover all bytes, in order, without gaps. Their boundaries are those of
 //!   `objdump -d`; bytes that are no instruction are `(bad)`, as there.
-//! - **D3** Any bytes are disassembled without a panic, in time and memory that grow with them only.
+//! - **D3** Any bytes are disassembled without a panic, in time and memory that grow with them
+//!   only.
 //! - **D4** A function has at most [`MOST_CODE_BYTES`], a source file at most
 //!   [`MOST_SOURCE_BYTES`]; more is refused with a sentence.
 //!

@@ -1,13 +1,14 @@
 //! `kymo annotate`: its counts are those of `perf annotate`, source lines have their cost once, and
 //! code that is not the recorded one is never shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
 use crate::generated_code::DUMPS;
 use crate::perf_verbs::newest_perf;
 use crate::programs::build;
+use crate::reference::keys;
 use crate::scenario::{fresh_folder, record};
 use crate::tools::{Need, Tool, kymo, perf, ready, run, skip, text};
 
@@ -124,6 +125,7 @@ fn lines_of_inlined_functions() {
     said.prints("<shop::hot_loop>:").prints("return (x << 13) ^ (x >> 7) ^ i;");
     said.prints("shop::innermost() inline.cc:").prints("Sorted summary for file");
     let answer = kymo().succeed(["query", "--json", file, "annotate shop::hot_loop"]).json();
+    keys_are_documented(&answer);
     let function = &answer["annotate"]["functions"][0];
     let sum = |list: &str, key: &str| -> u64 {
         let rows = function[list].as_array().expect("a list").iter();
@@ -147,8 +149,22 @@ fn lines_of_inlined_functions() {
     assert!(2 * bodies > samples, "{bodies} of {samples}");
 }
 
-/// Checks that code is shown only of the file that was recorded: not of one that was built anew, was
-/// cut off or is gone, and that the sentence says so.
+/// Checks that docs/reference/formats/query-json.md lists every key of an answer with code.
+fn keys_are_documented(answer: &serde_json::Value) {
+    let document = include_str!("../../../../docs/reference/formats/query-json.md");
+    let listed: BTreeSet<String> = document
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
+        .filter(|key| key.starts_with("annotate"))
+        .collect();
+    let mut every = BTreeSet::new();
+    keys(answer, "", &mut every);
+    every.retain(|key| key.starts_with("annotate"));
+    assert_eq!(every, listed);
+}
+
+/// Checks that code is shown only of the file that was recorded: not of one that was built anew,
+/// was cut off or is gone, and that the sentence says so.
 #[test]
 fn a_changed_program_is_not_shown() {
     const TEST: &str = "annotate::a_changed_program_is_not_shown";

@@ -204,7 +204,7 @@ fn means(wanted: &str, name: &str) -> bool {
         return true;
     }
     let whole = without_parts(name);
-    fits(wanted, whole) || !wanted.contains('(') && fits(wanted, without_parameters(whole))
+    fits(wanted, whole) || !wanted.ends_with(')') && fits(wanted, without_parameters(whole))
 }
 
 /// `f` of `f.cold`, `f.isra.0` and `f(int) [clone .part.1]`.

@@ -1,9 +1,9 @@
 //! Functions as instructions and source lines, with what each cost.
 //!
 //! ```text
-//!  rows that the filter leaves --by stack--> sampled address --by function--> HotFunction    (heat)
-//!  HotFunction --code, lines, sources--> AnnotatedFunction                               (function)
-//!  AnnotatedFunction --> the text that users of `perf annotate --stdio` know                 (text)
+//!  rows that the filter leaves --by stack, function--> HotFunction: sums by address    (heat)
+//!  HotFunction --code, lines, sources--> AnnotatedFunction                         (function)
+//!  AnnotatedFunction --> the text that users of `perf annotate --stdio` know           (text)
 //! ```
 //!
 //! # Invariants

@@ -1,8 +1,8 @@
 //! Annotated functions in the form that users of `perf annotate --stdio` know.
 //!
 //! ```text
-//!  Percent |      Source code & Disassembly of spin for cpu-clock (12 samples, percent: local period)
-//! ----------------------------------------------------------------------------------------------
+//!  Percent |  Source code & Disassembly of spin for cpu-clock (12 samples, percent: ...)
+//! ------------------------------------------------------------------------------------
 //!          : 0000000000001200 <spin>:
 //!          : spin() spin.c:18
 //!          : 18   for (unsigned long i = 0; i < steps; i++) {
