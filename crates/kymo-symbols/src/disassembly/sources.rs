@@ -159,7 +159,7 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         assert!(files.get(&name).is_ok(), "it was read before");
         let mut why =
-            |name: &Path| files.get(&name.display().to_string().into()).err().expect("it is no source file");
+            |name: &Path| files.get(&name.display().to_string().into()).expect_err("it is no source file");
         assert!(why(&folder.path().join("b.c")).contains("b.c cannot be read: No such file"));
         assert!(why(folder.path()).contains("cannot be read"));
         let large = folder.path().join("large.c");

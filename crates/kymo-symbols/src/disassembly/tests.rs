@@ -133,7 +133,7 @@ fn boundaries_are_those_of_objdump() {
             (compared, instructions) = (compared + 1, instructions + found.len());
             if found != objdumps {
                 let first = found.symmetric_difference(&objdumps).next();
-                wrong.insert(symbol.name.to_owned(), format!("{:x?}", first));
+                wrong.insert(symbol.name.to_owned(), format!("{first:x?}"));
             }
         }
         assert!(compared > 500, "{}: {compared} functions", path.display());
