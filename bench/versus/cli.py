@@ -13,10 +13,12 @@ import argparse
 import sys
 
 from versus import attach, breakpoint, cpython, evlist, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, view, wall, watch
+from versus import annotate, attach, breakpoint, cpython, evlist, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, wall, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
     "report": report,
+    "annotate": annotate,
     "overhead": overhead,
     "runtimes": runtimes,
     "cpython": cpython,

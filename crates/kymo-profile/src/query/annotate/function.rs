@@ -163,7 +163,7 @@ impl Annotator<'_> {
         syntax: Syntax,
     ) {
         let function = self.function(hot);
-        let end = code.address.saturating_add(function.end - function.start);
+        let end = code.address.saturating_add(function.end.saturating_sub(function.start));
         let name = |address: u64| {
             let (start, name): (u64, &str) = if (code.address..end).contains(&address) {
                 (code.address, &shown.name)
