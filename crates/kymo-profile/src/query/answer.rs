@@ -1,7 +1,7 @@
 //! Answers as plain values.
 use super::annotate::Annotations;
 use super::dataset::EventRow;
-use super::{CallTreeAnswer, Tiles, Top, Waits};
+use super::{Branch, CallTreeAnswer, Tiles, Top, Waits};
 use serde::Serialize;
 
 /// Version of answers as JSON. It grows when a field changes its meaning or goes away.
@@ -35,6 +35,8 @@ pub enum Body {
     Top(Top),
     /// A tree of calls.
     Tree(CallTreeAnswer),
+    /// What lies below a path of a tree.
+    Branch(Branch),
     /// Sums by time.
     Timeline(Tiles),
     /// Functions with their code.

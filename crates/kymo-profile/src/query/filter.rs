@@ -200,13 +200,15 @@ impl Dataset {
     pub(super) fn event(&self, filter: &Filter) -> Result<(Option<u32>, usize), QueryError> {
         let named = filter.conditions.iter().find(|condition| condition.field == FilterField::Event);
         let has_rows = |at: &usize| self.events[*at].samples.is_some_and(|samples| samples > 0);
-        let is = |name: &str, word: &str| name == word || name.split(':').next() == Some(word);
+        let place = |is: &dyn Fn(&str) -> bool| self.events.iter().position(|event| is(&event.name));
         let found = match named.and_then(|condition| condition.values.first()) {
             None => (0..self.events.len()).find(has_rows),
             Some(value) => {
-                let at = (0..self.events.len()).find(|at| is(&self.events[*at].name, &value.text));
+                // `cycles` also names `cycles:u`, where no event is called exactly so.
+                let at = place(&|name| name == value.text);
+                let at = at.or_else(|| place(&|name| name.split(':').next() == Some(&value.text)));
                 Some(at.ok_or_else(|| {
-                    let names: Vec<String> = self.event_rows().into_iter().map(|event| event.name).collect();
+                    let names: Vec<String> = self.events().into_iter().map(|event| event.name).collect();
                     unknown("event", value, names.iter().map(String::as_str))
                 })?)
             }

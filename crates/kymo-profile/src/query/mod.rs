@@ -31,6 +31,7 @@
 //! - **Q5** A query ends soon after its cancel flag is set, with [`QueryError::Cancelled`].
 pub mod annotate;
 mod answer;
+mod branch;
 mod dataset;
 mod filter;
 mod language;
@@ -52,6 +53,11 @@ pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use language::parse;
 pub use nodes::{NodeSums, SelectedThreads, Selection};
 pub use text::{write_json, write_markdown, write_text};
+pub use branch::{Branch, BranchNode, FunctionKey, TreeKind};
+pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
+pub use filter::{Condition, Filter, FilterField, FilterValue};
+pub use language::parse;
+pub use text::{amount, write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};
 pub use tree::{CallTreeAnswer, TreeNode};
@@ -99,6 +105,17 @@ pub enum Verb {
     Callees {
         /// Its name, with `*` for any characters.
         function: FilterValue,
+        /// Nodes with less of the whole are left out, percent.
+        least_percent: f64,
+    },
+    /// What lies below a path of a call tree; the text of queries has no word for it.
+    Branch {
+        /// Which tree.
+        kind: TreeKind,
+        /// From the root of the tree on.
+        path: Vec<FunctionKey>,
+        /// So many levels of nodes below the path.
+        levels: usize,
         /// Nodes with less of the whole are left out, percent.
         least_percent: f64,
     },
@@ -169,13 +186,16 @@ impl Dataset {
             Verb::Callees { function, least_percent } => {
                 Body::Tree(tree::around(&scan, function, tree::Side::Callees, *least_percent)?)
             }
+            Verb::Branch { kind, path, levels, least_percent } => {
+                Body::Branch(branch::branch(&scan, *kind, path, *levels, *least_percent)?)
+            }
             Verb::Timeline { lanes, tiles } => Body::Timeline(tiles::tiles(&scan, *lanes, *tiles)?),
             Verb::Annotate { function } => {
                 let annotator = self.annotator(&query.filter, store, cancel)?;
                 Body::Annotate(annotate::annotations(&annotator, function)?)
             }
             Verb::Waits { count } => Body::Waits(waits::waits(&scan, *count)?),
-            Verb::Events => Body::Events(self.event_rows()),
+            Verb::Events => Body::Events(self.events()),
         };
         Ok(QueryAnswer { head: scan.head(), body })
     }

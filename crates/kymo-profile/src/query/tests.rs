@@ -227,6 +227,58 @@ fn trees_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Result<
     Ok(())
 }
 
+/// The branches below the first nodes of a stack, in all kinds of trees.
+fn branches_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Result<(), TestCaseError> {
+    let rows = of_event(data, filtered(data, filter));
+    let name = (name % data.names.len()) as u32;
+    for kind in [TreeKind::Calls, TreeKind::Inverted, TreeKind::Callers, TreeKind::Callees] {
+        let line = |path: &[u32]| -> Vec<u32> {
+            let outermost = path.iter().rposition(|at| *at == name);
+            match (kind, outermost) {
+                (TreeKind::Calls, _) => path.iter().rev().copied().collect(),
+                (TreeKind::Inverted, _) => path.to_vec(),
+                (TreeKind::Callers, Some(at)) => path[at..].to_vec(),
+                (TreeKind::Callees, Some(at)) => path[..=at].iter().rev().copied().collect(),
+                (_, None) => Vec::new(),
+            }
+        };
+        let all = model::tree(rows.iter().map(|(plain, part)| (line(&plain.path), *part)));
+        let of_function = matches!(kind, TreeKind::Callers | TreeKind::Callees);
+        let above = if of_function { vec![name] } else { Vec::new() };
+        let deeper = all.keys().find(|path| path.len() == above.len() + 2);
+        let longer = deeper.map_or_else(|| above.clone(), |path| path[..=above.len()].to_vec());
+        for (above, levels) in [(&above, 1), (&above, 2), (&above, usize::MAX), (&longer, 1)] {
+            let path = above.iter().map(|name| FunctionKey(*name)).collect();
+            let verb = Verb::Branch { kind, path, levels, least_percent: 0.0 };
+            let Body::Branch(branch) = ask(data, verb, filter) else { panic!("another answer") };
+            let mut found: BTreeMap<Vec<u32>, ([Pair; 2], bool)> = BTreeMap::new();
+            let mut path: Vec<u32> = above.clone();
+            for node in &branch.nodes {
+                path.truncate(above.len() + node.depth);
+                path.push(node.function.0);
+                let pairs = [(node.self_samples, node.self_period), (node.total_samples, node.total_period)];
+                prop_assert_eq!(found.insert(path.clone(), (pairs, node.has_below)), None, "a node twice");
+            }
+            let is_shown = |path: &&Vec<u32>| {
+                path.starts_with(above)
+                    && path.len() > above.len()
+                    && path.len() - above.len() <= levels
+            };
+            let has_below = |path: &[u32]| all.keys().any(|other| other.len() > path.len() && other.starts_with(path));
+            let shown = all.keys().filter(is_shown);
+            let mut expected: BTreeMap<Vec<u32>, ([Pair; 2], bool)> =
+                shown.map(|path| (path.clone(), (all[path], has_below(path)))).collect();
+            if data.is_of_spans() {
+                let both = found.values_mut().chain(expected.values_mut());
+                both.flat_map(|(pairs, _)| pairs).for_each(|pair| pair.0 = 0);
+            }
+            prop_assert_eq!(found, expected, "{:?} {:?} {}", kind, above, levels);
+            prop_assert_eq!(branch.period, rows.iter().map(|(_, part)| part).sum::<u64>());
+        }
+    }
+    Ok(())
+}
+
 fn tiles_are_plain_sums(data: &Dataset, filter: &Filter, count: u32) -> Result<(), TestCaseError> {
     let rows = of_event(data, filtered(data, filter));
     let whole: u64 = rows.iter().map(|(_, part)| part).sum();
@@ -260,6 +312,7 @@ proptest! {
         let filter = filter_of(&data, &choices);
         tops_are_plain_sums(&data, &filter)?;
         trees_are_plain_sums(&data, &filter, name)?;
+        branches_are_plain_sums(&data, &filter, name)?;
         tiles_are_plain_sums(&data, &filter, count)?;
     }
 
@@ -269,6 +322,7 @@ proptest! {
         let filter = filter_of(&data, &choices);
         tops_are_plain_sums(&data, &filter)?;
         trees_are_plain_sums(&data, &filter, name)?;
+        branches_are_plain_sums(&data, &filter, name)?;
         tiles_are_plain_sums(&data, &filter, count)?;
     }
 
@@ -315,6 +369,23 @@ proptest! {
             prop_assert_eq!(holds(&left), usize::from(any != negated));
         }
     }
+}
+
+/// Checks that an event is found by its whole name before one is by the name without a modifier:
+/// `cycles` asked for the samples of `cycles:u` where that was recorded first.
+#[test]
+fn an_event_by_its_whole_name() {
+    let mut data = samples(Vec::new(), ThreadTable::default());
+    let filter = |text: &str| {
+        let values = vec![FilterValue { text: text.into(), at: 1 }];
+        let condition =
+            Condition { field: FilterField::Event, negated: false, values, spans: Vec::new() };
+        Filter { conditions: vec![condition] }
+    };
+    assert_eq!(data.event(&filter("cycles")), Ok((Some(0), 0)));
+    data.events[1].name = "cycles".into();
+    assert_eq!(data.event(&filter("cycles")), Ok((Some(1), 1)));
+    assert_eq!(data.event(&filter("cycles:u")), Ok((Some(0), 0)));
 }
 
 /// Checks names with and without `*`.

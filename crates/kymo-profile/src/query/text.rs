@@ -1,7 +1,7 @@
 //! Answers as text, JSON and Markdown.
 use super::annotate::{self, AnnotationStyle, Annotations};
 use super::answer::{Body, QueryAnswer, SCHEMA_VERSION};
-use super::{CallTreeAnswer, Tiles, Top, TopRow, Waits};
+use super::{Branch, CallTreeAnswer, Tiles, Top, TopRow, Waits};
 use crate::text::{json_pretty, shown};
 use crate::wall::time;
 use serde::Serialize;
@@ -151,7 +151,8 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2}%", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-fn amount(unit: &str, period: u64) -> String {
+/// A sum of periods as answers show it: times with a unit, counts as they are.
+pub fn amount(unit: &str, period: u64) -> String {
     if unit == "ns" { time(period) } else { period.to_string() }
 }
 
@@ -170,6 +171,7 @@ fn table_of(answer: &QueryAnswer) -> (Vec<String>, AnswerTable) {
         Body::Top(top) => (whole(top.period, top.samples), of_top(top, unit)),
         Body::Tree(tree) => (whole(tree.period, tree.samples), of_tree(tree, unit)),
         Body::Annotate(found) => (whole(found.period, found.samples), AnswerTable::default()),
+        Body::Branch(branch) => (whole(branch.period, branch.samples), of_branch(branch, unit)),
         Body::Timeline(tiles) => {
             let mut title = whole(tiles.period, tiles.samples);
             title.push(format!(
@@ -243,6 +245,20 @@ fn of_tree(tree: &CallTreeAnswer, unit: &str) -> AnswerTable {
         false => head(["total", unit, "function, below it its callers"]),
     };
     AnswerTable { numbers: head.len() - 1, head, rows: rows.collect(), more: tree.more }
+}
+
+fn of_branch(branch: &Branch, unit: &str) -> AnswerTable {
+    let rows = branch.nodes.iter().map(|node| {
+        let indent = "  ".repeat(node.depth);
+        vec![
+            percent(node.total_period, branch.period),
+            percent(node.self_period, branch.period),
+            amount(unit, node.total_period),
+            format!("{indent}{}  ({})", shown(&node.name), shown(&node.module)),
+        ]
+    });
+    let head = head(["total", "self", unit, "function"]);
+    AnswerTable { numbers: head.len() - 1, head, rows: rows.collect(), more: branch.more }
 }
 
 fn of_tiles(tiles: &Tiles, unit: &str) -> AnswerTable {

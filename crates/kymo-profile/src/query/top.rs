@@ -1,5 +1,5 @@
 //! What took most: sums by function, module, thread, process, CPU or state.
-use super::QueryError;
+use super::{FunctionKey, QueryError};
 use super::scan::{Key, Scan, Sum};
 use crate::columns::RowField;
 use crate::wall::SpanState;
@@ -64,6 +64,9 @@ pub struct TopRow {
     pub total_samples: u64,
     /// The sum of their periods.
     pub total_period: u64,
+    /// A function, to ask for what is around it.
+    #[serde(skip)]
+    pub function: Option<FunctionKey>,
 }
 
 impl TopRow {
@@ -119,7 +122,7 @@ fn of_stacks(scan: &Scan<'_>, group: GroupBy, all: &mut Sum) -> Result<Vec<TopRo
     let mut numbers: FxHashMap<&str, usize> = FxHashMap::default();
     let mut rows: Vec<TopRow> = Vec::new();
     let mut row_of = Vec::with_capacity(names.len());
-    for function in names {
+    for (function, key) in names.iter().zip(0..) {
         let next = rows.len();
         let row = match group {
             GroupBy::Modules => *numbers.entry(&function.module).or_insert(next),
@@ -131,6 +134,7 @@ fn of_stacks(scan: &Scan<'_>, group: GroupBy, all: &mut Sum) -> Result<Vec<TopRo
                 _ => TopRow {
                     name: function.name.clone(),
                     module: Some(function.module.clone()),
+                    function: Some(FunctionKey(key)),
                     ..TopRow::default()
                 },
             });
