@@ -110,13 +110,15 @@ fn main() -> ExitCode {
     if !no_symbol_cache {
         use_symbol_cache();
     }
-    let pager = if no_pager || !verb.is_paged() { None } else { Pager::start() };
+    let in_browser = matches!(&verb, Verb::Report(args) if cmd::report::opens_browser(args, no_pager));
+    let pager = if no_pager || in_browser || !verb.is_paged() { None } else { Pager::start() };
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
         Verb::Annotate(args) => cmd::annotate::run(*args),
+        Verb::Report(args) => cmd::report::run(*args, in_browser),
         Verb::Query(args) => cmd::query::run(*args),
         Verb::View(args) => cmd::view::run(*args),
         Verb::List(args) => cmd::list::run(args),

@@ -260,11 +260,10 @@ fn branches_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Resu
                 prop_assert_eq!(found.insert(path.clone(), (pairs, node.has_below)), None, "a node twice");
             }
             let is_shown = |path: &&Vec<u32>| {
-                path.starts_with(above)
-                    && path.len() > above.len()
-                    && path.len() - above.len() <= levels
+                path.starts_with(above) && path.len() > above.len() && path.len() - above.len() <= levels
             };
-            let has_below = |path: &[u32]| all.keys().any(|other| other.len() > path.len() && other.starts_with(path));
+            let has_below =
+                |path: &[u32]| all.keys().any(|other| other.len() > path.len() && other.starts_with(path));
             let shown = all.keys().filter(is_shown);
             let mut expected: BTreeMap<Vec<u32>, ([Pair; 2], bool)> =
                 shown.map(|path| (path.clone(), (all[path], has_below(path)))).collect();
@@ -378,8 +377,7 @@ fn an_event_by_its_whole_name() {
     let mut data = samples(Vec::new(), ThreadTable::default());
     let filter = |text: &str| {
         let values = vec![FilterValue { text: text.into(), at: 1 }];
-        let condition =
-            Condition { field: FilterField::Event, negated: false, values, spans: Vec::new() };
+        let condition = Condition { field: FilterField::Event, negated: false, values, spans: Vec::new() };
         Filter { conditions: vec![condition] }
     };
     assert_eq!(data.event(&filter("cycles")), Ok((Some(0), 0)));

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub(crate) mod annotate;
+pub(crate) mod browse;
 pub(crate) mod build_ids;
 pub(crate) mod data;
 pub(crate) mod demo;

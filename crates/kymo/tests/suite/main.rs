@@ -48,6 +48,7 @@
 //! | questions about a recording: `kymo query` | `query.rs` |
 //! | the page in a browser: `kymo view` | `view.rs` |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
+//! | `kymo report` as a browser in the terminal | `browser.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -58,6 +59,7 @@ mod aarch64;
 mod annotate;
 mod bench;
 mod bombs;
+mod browser;
 mod cgroups;
 mod cli;
 mod control;

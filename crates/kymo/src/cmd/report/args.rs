@@ -16,9 +16,14 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(super) input: InputArgs,
 
-    /// Print text (the default; accepted for scripts written for perf)
+    /// Print text, also at a terminal
     #[arg(long)]
     pub(super) stdio: bool,
+
+    /// Open the browser, or say why it cannot be opened (at a terminal it opens by itself, unless an
+    /// option is about text or files)
+    #[arg(long)]
+    pub(super) tui: bool,
 
     /// Count what a function called, too (the default where the recording has call chains)
     #[arg(long, overrides_with = "no_children")]
@@ -274,10 +279,6 @@ pub(super) struct UnusedArgs {
     #[arg(long, overrides_with = "no_group")]
     group: bool,
 
-    /// Accepted for scripts written for perf: kymo prints text
-    #[arg(long, hide = true)]
-    tui: bool,
-
     /// Accepted for scripts written for perf: events without samples are left out
     #[arg(long, hide = true)]
     skip_empty: bool,
@@ -292,7 +293,6 @@ impl UnusedArgs {
                 "-M has no effect: kymo report disassembles nothing; `kymo annotate` has it, too",
             ),
             (self.group, "--group has no effect: the events of a group are shown one by one"),
-            (self.tui, "--tui has no effect: kymo prints text; `--html FILE` writes a page to click through"),
         ];
         notes.into_iter().filter(|(given, _)| *given).map(|(_, note)| note).collect()
     }

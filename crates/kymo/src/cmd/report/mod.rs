@@ -24,16 +24,29 @@ use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open};
 
 mod args;
+mod browser;
 mod plan;
 mod wall;
 
 pub(crate) use args::{ReportArgs, SymbolArgs};
 use plan::{Plan, plan};
 
-/// Reads a recording and prints or writes what was asked for.
-pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
+/// Whether it shows the recording in the terminal, not as text.
+pub(crate) fn opens_browser(args: &ReportArgs, no_pager: bool) -> bool {
+    browser::opens(args, no_pager)
+}
+
+/// Reads a recording and shows, prints or writes what was asked for. `in_browser`: see
+/// [`opens_browser`].
+pub(crate) fn run(args: ReportArgs, in_browser: bool) -> anyhow::Result<ExitCode> {
+    if let Some(sentence) = args.tui.then(|| browser::refusal(&args)).flatten() {
+        return Err(exit::usage(anyhow::anyhow!("{sentence}")));
+    }
     let input = args.input.path();
     let recording = open::recording(input)?;
+    if in_browser {
+        return browser::run(&args, &recording);
+    }
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     if !args.quiet {
         args.unused.notes().into_iter().for_each(say);
@@ -253,29 +266,34 @@ fn finish(file: BufWriter<Export>, path: &Path) -> anyhow::Result<()> {
     whole.and_then(Export::finish).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// What belongs on stderr: damage, losses, missing symbols.
+/// What should be known of a recording besides its samples: damage, losses, missing symbols.
+fn sentences(recording: &Recording, profile: &Profile) -> Vec<String> {
+    let problems = recording.problems.iter().chain(&profile.loaded.summary.problems);
+    let mut sentences: Vec<String> = problems.map(ToString::to_string).collect();
+    let counts = &profile.loaded.counts;
+    if counts.lost_records > 0 {
+        sentences.push(format!(
+            "the recording lost {} records in {} places because rings were full: record with a larger -m, or a lower -F",
+            counts.lost_records, counts.lost_chunks
+        ));
+    }
+    if counts.unknown_ids > 0 {
+        sentences.push(format!(
+            "{} samples belong to no event of this recording and are left out",
+            counts.unknown_ids
+        ));
+    }
+    sentences.extend(profile.notes.iter().cloned());
+    sentences.extend(kymo_profile::unwind_samples::not_unwound(recording));
+    sentences
+}
+
+/// What belongs on stderr.
 fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
     if args.quiet {
         return;
     }
-    let counts = &profile.loaded.counts;
-    for problem in recording.problems.iter().chain(&profile.loaded.summary.problems) {
-        say(&problem.to_string());
-    }
-    if counts.lost_records > 0 {
-        eprintln!(
-            "kymo: the recording lost {} records in {} places because rings were full: record with a larger -m, or a lower -F",
-            counts.lost_records, counts.lost_chunks
-        );
-    }
-    if counts.unknown_ids > 0 {
-        eprintln!(
-            "kymo: {} samples belong to no event of this recording and are left out",
-            counts.unknown_ids
-        );
-    }
-    profile.notes.iter().for_each(|note| say(note));
-    kymo_profile::unwind_samples::not_unwound(recording).iter().for_each(|why| say(why));
+    sentences(recording, profile).iter().for_each(|sentence| say(sentence));
     // Advice to a person; scripts read stderr for what is wrong with the recording.
     if let Some(words) = first_look::nameless(profile).filter(|_| io::stderr().is_terminal()) {
         say(&shown(&words));

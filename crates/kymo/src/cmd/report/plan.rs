@@ -38,11 +38,15 @@ fn is_latency(column: &Column) -> bool {
     matches!(column, Column::Latency | Column::ChildrenLatency)
 }
 
+/// Whether samples of some event have call chains, or stacks to make them of.
+pub(super) fn has_chains(recording: &Recording) -> bool {
+    use kymo_data::abi::{PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_STACK_USER};
+    let with_chains = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_STACK_USER;
+    recording.events.list.iter().any(|event| event.attr.sample_type & with_chains != 0)
+}
+
 pub(super) fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
-    let chains = recording.events.list.iter().any(|e| {
-        use kymo_data::abi::{PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_STACK_USER};
-        e.attr.sample_type & (PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_STACK_USER) != 0
-    });
+    let chains = has_chains(recording);
     let exports = args.json || args.folded.is_some() || args.flamegraph.is_some() || args.html.is_some();
     let chosen = !(args.comms.is_empty() && args.dsos.is_empty() && args.symbols.is_empty());
     if exports && (chosen || args.rows.symbol_filter.is_some()) {

@@ -1,0 +1,312 @@
+//! Rows on a screen: which are open, which are hidden, and which one is selected.
+use kymo_profile::query::FunctionKey;
+
+/// What a row is about, to ask for it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    /// A function.
+    Function(FunctionKey),
+    /// A module, by its name.
+    Module(String),
+    /// A thread, by its number.
+    Thread(i32),
+    /// A process, by its number.
+    Process(i32),
+    /// A CPU, by its number.
+    Cpu(String),
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// So many rows are above it in the tree.
+    pub(super) depth: usize,
+    /// How far its name is moved to the right: not along a chain of rows that have no others beside
+    /// them, so that deep stacks stay on the screen. [`List`] sets it.
+    pub(super) indent: usize,
+    pub(super) item: Item,
+    /// Its name, as it may be written to a terminal.
+    pub(super) name: String,
+    /// The module of a function, as the recording has it.
+    pub(super) module: Option<String>,
+    /// What it has itself; `None` where that is no question.
+    pub(super) own: Option<u64>,
+    /// What it has with all that it called.
+    pub(super) total: u64,
+    pub(super) samples: u64,
+    /// Whether it can be opened.
+    pub(super) has_below: bool,
+    pub(super) is_open: bool,
+}
+
+/// Rows in their order, of which some are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct List {
+    rows: Vec<Row>,
+    /// The rows that are not hidden.
+    shown: Vec<usize>,
+    /// The selected one of those shown.
+    cursor: usize,
+    /// The first one of those shown that is on the screen.
+    top: usize,
+    /// Only rows with this in their names are shown, with what is below them.
+    part: String,
+}
+
+impl List {
+    pub(super) fn new(rows: Vec<Row>, part: &str) -> List {
+        let mut list = List { rows, part: part.to_owned(), ..List::default() };
+        list.show();
+        list
+    }
+
+    fn show(&mut self) {
+        self.indent();
+        self.shown.clear();
+        let mut wanted = true;
+        for (at, row) in self.rows.iter().enumerate() {
+            if row.depth == 0 {
+                wanted = row.name.contains(&self.part);
+            }
+            if wanted {
+                self.shown.push(at);
+            }
+        }
+        self.cursor = self.cursor.min(self.shown.len().saturating_sub(1));
+    }
+
+    fn indent(&mut self) {
+        // How many rows are directly below each row, and which row is above each.
+        let mut below = vec![0_usize; self.rows.len()];
+        let mut above: Vec<usize> = Vec::new();
+        let parents: Vec<Option<usize>> = (self.rows.iter().enumerate())
+            .map(|(at, row)| {
+                above.truncate(row.depth);
+                let parent = above.last().copied();
+                above.push(at);
+                parent
+            })
+            .collect();
+        parents.iter().flatten().for_each(|parent| below[*parent] += 1);
+        for (at, parent) in parents.iter().enumerate() {
+            self.rows[at].indent = parent.map_or(0, |parent| {
+                let is_alone = parents[parent].is_some_and(|above| below[above] == 1);
+                let is_step = below[parent] > 1 || !is_alone;
+                self.rows[parent].indent + usize::from(is_step)
+            });
+        }
+    }
+
+    /// Hides rows without a part of a name.
+    pub(super) fn narrow(&mut self, part: &str) {
+        let selected = self.selected_at();
+        self.part = part.to_owned();
+        self.show();
+        self.cursor = selected.and_then(|at| self.shown.binary_search(&at).ok()).unwrap_or(0);
+    }
+
+    /// How many rows are shown, and how many there are.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.shown.len(), self.rows.len())
+    }
+
+    /// Which of the shown rows is selected, from 0 on.
+    pub(super) fn cursor(&self) -> usize {
+        self.cursor
+    }
+
+    /// Which of all rows is selected.
+    pub(super) fn selected_at(&self) -> Option<usize> {
+        self.shown.get(self.cursor).copied()
+    }
+
+    /// The selected row.
+    pub(super) fn selected(&self) -> Option<&Row> {
+        self.selected_at().map(|at| &self.rows[at])
+    }
+
+    /// The shown rows, and whether each is selected, of a screen with so many lines.
+    pub(super) fn on_screen(&self, height: usize) -> impl Iterator<Item = (&Row, bool)> {
+        let rows = self.shown.iter().enumerate().skip(self.top).take(height);
+        rows.map(|(at, row)| (&self.rows[*row], at == self.cursor))
+    }
+
+    /// All shown rows.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Row> {
+        self.shown.iter().map(|row| &self.rows[*row])
+    }
+
+    /// Selects the row so many further down, or the first or last one.
+    pub(super) fn go(&mut self, by: isize) {
+        let last = self.shown.len().saturating_sub(1);
+        self.cursor = self.cursor.saturating_add_signed(by).min(last);
+    }
+
+    /// Keeps the selected row on a screen with so many lines.
+    pub(super) fn scroll(&mut self, height: usize) {
+        let height = height.max(1);
+        self.top = self.top.clamp((self.cursor + 1).saturating_sub(height), self.cursor);
+        // No empty lines at the end where there are rows before the first one.
+        self.top = self.top.min(self.shown.len().saturating_sub(height));
+    }
+
+    /// Selects the row above the selected one in the tree; false where there is none.
+    pub(super) fn go_to_parent(&mut self) -> bool {
+        let Some(depth) = self.selected().map(|row| row.depth).filter(|depth| *depth > 0) else {
+            return false;
+        };
+        let above = self.shown[..self.cursor].iter().rposition(|row| self.rows[*row].depth < depth);
+        self.cursor = above.unwrap_or(self.cursor);
+        above.is_some()
+    }
+
+    /// The functions from the root of the tree to the selected row.
+    pub(super) fn path(&self) -> Vec<FunctionKey> {
+        let mut path = Vec::new();
+        let mut depth = usize::MAX;
+        for row in self.selected_at().into_iter().flat_map(|at| self.rows[..=at].iter().rev()) {
+            if row.depth < depth {
+                depth = row.depth;
+                if let Item::Function(key) = row.item {
+                    path.push(key);
+                }
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        path.reverse();
+        path
+    }
+
+    /// Puts rows below a row, whose depths count from it. The selected row stays selected.
+    pub(super) fn open(&mut self, at: usize, below: Vec<Row>) {
+        if at >= self.rows.len() {
+            return;
+        }
+        let selected = self.selected_at();
+        let depth = self.rows[at].depth + 1;
+        let row = &mut self.rows[at];
+        (row.is_open, row.has_below) = (!below.is_empty(), !below.is_empty());
+        let count = below.len();
+        let below = below.into_iter().map(|row| Row { depth: row.depth + depth, ..row });
+        self.rows.splice(at + 1..at + 1, below);
+        self.show();
+        let selected = selected.map(|row| if row > at { row + count } else { row });
+        self.cursor = selected.and_then(|row| self.shown.binary_search(&row).ok()).unwrap_or(self.cursor);
+    }
+
+    /// Takes away what is below the selected row.
+    pub(super) fn close(&mut self) {
+        let Some(at) = self.selected_at() else { return };
+        let depth = self.rows[at].depth;
+        let below = self.rows[at + 1..].iter().take_while(|row| row.depth > depth).count();
+        self.rows.drain(at + 1..=at + below);
+        self.rows[at].is_open = false;
+        self.show();
+    }
+
+    /// Takes away all rows that are below others, and selects what was above the selected one.
+    pub(super) fn close_all(&mut self) {
+        while self.go_to_parent() {}
+        let root = self.shown[..self.cursor].iter().filter(|row| self.rows[**row].depth == 0).count();
+        self.rows.retain(|row| row.depth == 0);
+        self.rows.iter_mut().for_each(|row| row.is_open = false);
+        self.show();
+        self.cursor = root.min(self.shown.len().saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(depth: usize, name: &str) -> Row {
+        Row {
+            depth,
+            indent: 0,
+            item: Item::Module(name.into()),
+            name: name.into(),
+            module: None,
+            own: None,
+            total: 1,
+            samples: 1,
+            has_below: true,
+            is_open: false,
+        }
+    }
+
+    fn names(list: &List) -> Vec<String> {
+        list.all().map(|row| format!("{}{}", " ".repeat(row.depth), row.name)).collect()
+    }
+
+    /// Checks that rows open below the selected one and close with all that is below them.
+    #[test]
+    fn open_and_close() {
+        let mut list = List::new(vec![row(0, "a"), row(0, "b")], "");
+        list.go(1);
+        list.open(1, vec![row(0, "x"), row(1, "y"), row(0, "z")]);
+        assert_eq!(names(&list), ["a", "b", " x", "  y", " z"]);
+        list.go(2);
+        assert_eq!(list.selected().map(|row| &*row.name), Some("y"));
+        assert!(list.go_to_parent() && list.go_to_parent() && !list.go_to_parent());
+        assert_eq!(list.selected().map(|row| &*row.name), Some("b"));
+        list.close();
+        assert_eq!(names(&list), ["a", "b"]);
+        list.open(0, vec![row(0, "w")]);
+        assert_eq!((list.cursor(), list.selected().map(|row| &*row.name)), (2, Some("b")));
+        list.open(2, vec![row(0, "x")]);
+        list.go(9);
+        list.close_all();
+        assert_eq!((names(&list), list.cursor()), (vec!["a".into(), "b".into()], 1));
+        list.open(1, Vec::new());
+        assert!(list.selected().is_some_and(|row| !row.has_below && !row.is_open), "nothing is below it");
+    }
+
+    /// Checks that a part of a name hides other rows with what is below them, and that the selected
+    /// row stays selected where it is not hidden.
+    #[test]
+    fn narrow() {
+        let mut list =
+            List::new(vec![row(0, "alpha"), row(1, "in alpha"), row(0, "beta"), row(0, "alps")], "");
+        list.go(3);
+        list.narrow("alp");
+        assert_eq!(names(&list), ["alpha", " in alpha", "alps"]);
+        assert_eq!(list.selected().map(|row| &*row.name), Some("alps"));
+        list.narrow("beta");
+        assert_eq!((names(&list), list.cursor(), list.counts()), (vec!["beta".into()], 0, (1, 4)));
+        list.narrow("no such name");
+        assert_eq!((list.counts().0, list.selected()), (0, None));
+        list.go(1);
+        list.close();
+        list.close_all();
+        list.open(9, vec![row(0, "x")]);
+        assert_eq!(list.counts(), (0, 3));
+    }
+
+    /// Checks that names move to the right where a tree branches, and not along a chain.
+    #[test]
+    fn indentation() {
+        let chain = (0..50).map(|depth| row(depth, "x"));
+        let list =
+            List::new(chain.chain([row(50, "a"), row(50, "b"), row(51, "c"), row(0, "d")]).collect(), "");
+        let indents: Vec<usize> = list.all().map(|row| row.indent).collect();
+        assert_eq!(indents[..3], [0, 1, 1]);
+        assert_eq!(indents[49..], [1, 2, 2, 3, 0]);
+    }
+
+    /// Checks that the selected row is on the screen, whatever its height, and that no line is
+    /// empty where there are rows.
+    #[test]
+    fn scroll() {
+        let rows = (0..30).map(|at| row(0, &at.to_string())).collect();
+        let mut list = List::new(rows, "");
+        for (by, height) in [(0, 5), (7, 5), (99, 5), (-3, 5), (0, 20), (0, 0), (-99, 3), (12, 1)] {
+            list.go(by);
+            list.scroll(height);
+            let on_screen: Vec<bool> = list.on_screen(height.max(1)).map(|(_, selected)| selected).collect();
+            assert_eq!(on_screen.len(), height.max(1));
+            assert_eq!(on_screen.iter().filter(|selected| **selected).count(), 1, "{by} {height}");
+        }
+    }
+}
