@@ -13,9 +13,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::Context;
 use ratatui_core::backend::{Backend, ClearType, WindowSize};
@@ -26,11 +24,9 @@ use ratatui_core::terminal::{Frame, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, kill_current_process_group};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGWINCH};
-use signal_hook::{flag, low_level};
 
 use crate::keys::{Key, KeyDecoder};
-use crate::signals::Signals;
+use crate::signals::{SIGHUP, Signals, TerminalChanges};
 
 /// Another screen, without a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[0m\x1b[2J";
@@ -74,9 +70,7 @@ pub struct FullScreen {
     terminal: Terminal<TerminalOutput>,
     decoder: KeyDecoder,
     signals: Signals,
-    /// Can be read when the size changed, or this process goes on after it was stopped.
-    changed: UnixStream,
-    went_on: Arc<AtomicBool>,
+    changes: TerminalChanges,
 }
 
 impl FullScreen {
@@ -86,20 +80,12 @@ impl FullScreen {
     /// When it is none, or signals cannot be caught.
     pub fn open() -> anyhow::Result<FullScreen> {
         let signals = Signals::catch()?;
-        let (changed, wakes) = UnixStream::pair().context("failed to make a socket pair")?;
-        changed.set_nonblocking(true).context("failed to make a socket pair")?;
-        let went_on = Arc::new(AtomicBool::new(false));
-        // The flag before the wake-up: what wakes must see it.
-        flag::register(SIGCONT, Arc::clone(&went_on)).context("failed to catch signals")?;
-        for signal in [SIGCONT, SIGWINCH] {
-            let wakes = wakes.try_clone().context("failed to make a socket pair")?;
-            low_level::pipe::register(signal, wakes).context("failed to catch signals")?;
-        }
+        let changes = TerminalChanges::follow()?;
         restore_before_panic_messages();
         enter().context("failed to set up the terminal")?;
         let output = TerminalOutput { bytes: String::new(), ends: signals.another_fd()? };
         let terminal = Terminal::new(output).context("failed to set up the terminal")?;
-        Ok(FullScreen { terminal, decoder: KeyDecoder::default(), signals, changed, went_on })
+        Ok(FullScreen { terminal, decoder: KeyDecoder::default(), signals, changes })
     }
 
     /// Its size.
@@ -125,7 +111,7 @@ impl FullScreen {
         let of_key = self.decoder.has_part().then_some(KEY_TIMEOUT_MS);
         let timeout = of_key.into_iter().chain(most_ms).min();
         let input = io::stdin();
-        let mut fds = [input.as_fd(), self.signals.as_fd(), self.changed.as_fd(), other]
+        let mut fds = [input.as_fd(), self.signals.as_fd(), self.changes.as_fd(), other]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let count = match poll(&mut fds, timeout.map(milliseconds).as_ref()) {
             Err(rustix::io::Errno::INTR) => return Ok(events),
@@ -136,9 +122,7 @@ impl FullScreen {
             events.extend(self.decoder.end_part().map(ScreenEvent::Key));
         }
         if changed {
-            let mut bytes = [0; 64];
-            let _ = rustix::io::read(&self.changed, &mut bytes);
-            if self.went_on.swap(false, Ordering::Relaxed) {
+            if self.changes.clear() {
                 self.enter_again()?;
             }
             events.push(ScreenEvent::Redraw);
@@ -365,7 +349,7 @@ impl Backend for TerminalOutput {
         Ok(WindowSize { columns_rows: size_now(), pixels: Size::default() })
     }
 
-    /// Writes what was drawn, unless a signal asks the verb to end while the terminal takes nothing.
+    /// Writes what was drawn, unless a signal asks the verb to end while the terminal takes none.
     fn flush(&mut self) -> io::Result<()> {
         let output = io::stdout();
         let mut rest = self.bytes.as_bytes();

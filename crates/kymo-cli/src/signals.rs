@@ -10,8 +10,8 @@ use anyhow::Context;
 use kymo_perf::sys::BlockedSignals;
 use kymo_perf::workload::die_by;
 use kymo_record::Silence;
-use signal_hook::consts::{SIGHUP, SIGUSR2, SIGXFSZ};
-pub use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGUSR2, SIGWINCH, SIGXFSZ};
+pub use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::{flag, low_level};
 
 /// What asks a verb to end.
@@ -169,6 +169,45 @@ pub fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
         .try_for_each(|signal| flag::register(signal, Arc::clone(&came)).map(drop))
         .context("failed to catch signals")?;
     Ok(came)
+}
+
+/// Tells of the terminal's size, and of times at which this process was stopped.
+#[derive(Debug)]
+pub struct TerminalChanges {
+    readable: UnixStream,
+    went_on: Arc<AtomicBool>,
+}
+
+impl TerminalChanges {
+    /// Follows them from now on.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn follow() -> anyhow::Result<TerminalChanges> {
+        let (readable, writable) = UnixStream::pair().context("failed to make a socket pair")?;
+        readable.set_nonblocking(true).context("failed to make a socket pair")?;
+        let went_on = Arc::new(AtomicBool::new(false));
+        // The flag before the wake-up: what wakes must see it.
+        flag::register(SIGCONT, Arc::clone(&went_on)).context("failed to catch signals")?;
+        for signal in [SIGCONT, SIGWINCH] {
+            let writable = writable.try_clone().context("failed to make a socket pair")?;
+            low_level::pipe::register(signal, writable).context("failed to catch signals")?;
+        }
+        Ok(TerminalChanges { readable, went_on })
+    }
+
+    /// Reads what woke the caller; whether this process was stopped, and goes on.
+    pub fn clear(&self) -> bool {
+        let mut bytes = [0; 64];
+        let _ = rustix::io::read(&self.readable, &mut bytes);
+        self.went_on.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl AsFd for TerminalChanges {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
 }
 
 /// A descriptor that can be read each time SIGUSR2 comes.

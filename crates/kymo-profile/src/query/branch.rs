@@ -61,7 +61,7 @@ pub struct BranchNode {
 }
 
 #[derive(Default)]
-struct Node {
+struct GrowingNode {
     name: u32,
     own: Sum,
     total: Sum,
@@ -70,14 +70,14 @@ struct Node {
 }
 
 /// Grows by the parts of stacks that lie below the path.
-struct Growing {
-    nodes: Vec<Node>,
+struct GrowingBranch {
+    nodes: Vec<GrowingNode>,
     roots: Vec<usize>,
     index: FxHashMap<(Option<usize>, u32), usize>,
     levels: usize,
 }
 
-impl Growing {
+impl GrowingBranch {
     fn add(&mut self, below: impl Iterator<Item = u32>, sum: Sum) {
         let mut at = None;
         let mut below = below.peekable();
@@ -86,7 +86,7 @@ impl Growing {
             let next = self.nodes.len();
             let node = *self.index.entry((at, name)).or_insert(next);
             if node == next {
-                self.nodes.push(Node { name, ..Node::default() });
+                self.nodes.push(GrowingNode { name, ..GrowingNode::default() });
                 match at {
                     Some(parent) => self.nodes[parent].children.push(node),
                     None => self.roots.push(node),
@@ -153,8 +153,12 @@ pub(super) fn branch(
     levels: usize,
     least_percent: f64,
 ) -> Result<Branch, QueryError> {
-    let mut tree =
-        Growing { nodes: Vec::new(), roots: Vec::new(), index: FxHashMap::default(), levels: levels.max(1) };
+    let mut tree = GrowingBranch {
+        nodes: Vec::new(),
+        roots: Vec::new(),
+        index: FxHashMap::default(),
+        levels: levels.max(1),
+    };
     let mut all = Sum::default();
     // The part of a stack that the tree shows, from the root of the tree on.
     let (mut stack, mut line) = (Vec::new(), Vec::new());

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,6 +78,10 @@ impl Emulator {
     fn put(&mut self, char: char) {
         if !self.is_other {
             self.usual.push(char);
+            return;
+        }
+        if char == '\r' || char == '\n' {
+            self.place = (0, self.place.1 + usize::from(char == '\n'));
             return;
         }
         assert!(!char.is_control(), "{char:?} on the screen");
@@ -239,6 +244,37 @@ fn ends_by_signals() {
     terminal.press("\x03");
     terminal.says("status=0");
     terminal.says("restored");
+}
+
+/// Checks that a signal ends it also while the terminal takes no output: nobody reads what `script`
+/// gets, and pictures of many sizes fill what lies between.
+#[test]
+fn ends_while_the_terminal_is_stuck() {
+    let Some(()) = ready("browser::ends_while_the_terminal_is_stuck") else { return };
+    let mut terminal = AtTerminal::start(&report(), ["", ""]);
+    terminal.shows("?: help");
+    terminal.press("2E");
+    terminal.shows("    - ");
+    let script = Pid::from_child(&terminal.child);
+    kill_process(script, Signal::STOP).expect("it is there");
+    for columns in 40..140 {
+        terminal.resize(columns, 60);
+        // Each picture by itself, where the machine is fast enough.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ended = terminal.pid();
+    kill_process(ended, Signal::TERM).expect("it is there");
+    // The shell waits for it, so its number is taken until then.
+    while std::fs::read_link(format!("/proc/{}/exe", ended.as_raw_nonzero())).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(script, Signal::CONT).expect("it is there");
+    terminal.until("the status", |emulator| {
+        emulator.screen().contains("status=143") || emulator.usual.contains("status=143")
+    });
+    terminal.until("the restored line", |emulator| {
+        emulator.screen().contains("restored") || emulator.usual.contains("restored")
+    });
 }
 
 /// Checks that Ctrl-Z gives the terminal back to the shell, and that the screen is there again when

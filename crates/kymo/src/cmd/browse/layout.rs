@@ -176,6 +176,9 @@ fn title(browser: &Browser) -> String {
         "ns" => amount(unit, period),
         unit => format!("{} {unit}", amount(unit, period)),
     };
+    if samples == 0 {
+        return format!("{}{of}: no samples  {}", shown(name), shown(&start.recording));
+    }
     let samples = if samples == 1 { "1 sample".into() } else { format!("{samples} samples") };
     format!("{}{of}: {sum} in {samples}  {}", shown(name), shown(&start.recording))
 }

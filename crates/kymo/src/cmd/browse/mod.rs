@@ -1,13 +1,13 @@
 //! A recording in the terminal: lists that open, zoom and narrow as keys are pressed.
 //!
 //! ```text
-//!  terminal --key, size--> state --question--> thread that asks the query layer
-//!      ^                    | ^ |                      |
-//!      '---changed cells--layout '------answer---------'
+//!  terminal --key, size--> update --question--> thread that asks the query layer
+//!      ^                   |  ^ |                      |
+//!      '--changed cells--layout '-------answer---------'
 //! ```
 //!
-//! - `state.rs` decides what a key does, from what is shown (`list.rs`) and what that is of
-//!   (`subject.rs`). It is a plain function from what happened to what is to be done.
+//! - `state.rs` is what is shown: rows (`list.rs`), and what they are of (`subject.rs`).
+//!   `update.rs` decides what a key does: a function from what happened to what is to be done.
 //! - `layout.rs` says where things are on a screen of any size, `help.rs` which keys there are.
 //! - This file joins them with the terminal ([`FullScreen`]) and with the thread that asks.
 //!
@@ -37,14 +37,16 @@ mod state;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod update;
 
+use state::Browser;
 pub(crate) use state::Start;
-use state::{Browser, Effect, Input};
 pub(crate) use subject::Subject;
+use update::{Effect, Input};
 
 /// A question of this number, and what cancels it.
 type Question = (u64, Query, Arc<AtomicBool>);
-type Answer = (u64, Result<QueryAnswer, QueryError>);
+type NumberedAnswer = (u64, Result<QueryAnswer, QueryError>);
 
 /// An answer that takes longer is waited for on a screen that says so.
 const SHORT_MS: i64 = 150;
@@ -57,12 +59,12 @@ pub(crate) fn run(
     done: ExitCode,
 ) -> anyhow::Result<ExitCode> {
     let (questions, asked) = channel::<Question>();
-    let (answer, answers) = channel::<Answer>();
+    let (answer, answers) = channel::<NumberedAnswer>();
     let (answered, wakes) = UnixStream::pair().context("failed to make a socket pair")?;
     answered.set_nonblocking(true).context("failed to make a socket pair")?;
     let ended = std::thread::scope(|scope| {
         scope.spawn(move || answer_questions(data, &asked, &answer, &wakes));
-        let mut session = Session {
+        let mut session = TerminalLoop {
             recording,
             screen: FullScreen::open()?,
             questions,
@@ -81,7 +83,7 @@ pub(crate) fn run(
 fn answer_questions(
     data: &Dataset,
     asked: &Receiver<Question>,
-    answers: &Sender<Answer>,
+    answers: &Sender<NumberedAnswer>,
     mut wakes: &UnixStream,
 ) {
     while let Ok((number, query, cancel)) = asked.recv() {
@@ -95,18 +97,18 @@ fn answer_questions(
     }
 }
 
-struct Session<'a> {
+struct TerminalLoop<'a> {
     recording: &'a Recording,
     screen: FullScreen,
     questions: Sender<Question>,
-    answers: Receiver<Answer>,
+    answers: Receiver<NumberedAnswer>,
     /// Can be read when there is an answer.
     answered: UnixStream,
     /// Cancels the last question.
     cancel: Arc<AtomicBool>,
 }
 
-impl Session<'_> {
+impl TerminalLoop<'_> {
     /// Until the user ends it, or a signal does.
     fn follow(&mut self, start: Start) -> anyhow::Result<Option<i32>> {
         let color = terminal::look().color;
@@ -155,7 +157,7 @@ impl Session<'_> {
         drawn.context("failed to write to the terminal")
     }
 
-    fn next_answer(&mut self) -> anyhow::Result<Option<Answer>> {
+    fn next_answer(&mut self) -> anyhow::Result<Option<NumberedAnswer>> {
         let mut byte = [0];
         let _ = rustix::io::read(&self.answered, &mut byte);
         match self.answers.try_recv() {

@@ -16,8 +16,9 @@ use ratatui_core::backend::TestBackend;
 use ratatui_core::style::Color;
 use ratatui_core::terminal::Terminal;
 
-use super::state::{Browser, Effect, Input, Mode, Start};
+use super::state::{Browser, Mode, Start};
 use super::subject::Subject;
+use super::update::{Effect, Input};
 use super::{conditions, layout};
 
 fn recording(name: &str) -> Recording {

@@ -20,8 +20,8 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(super) stdio: bool,
 
-    /// Open the browser, or say why it cannot be opened (at a terminal it opens by itself, unless an
-    /// option is about text or files)
+    /// Open the browser, or say why it cannot be opened (at a terminal it opens by itself, unless
+    /// an option is about text or files)
     #[arg(long)]
     pub(super) tui: bool,
 
