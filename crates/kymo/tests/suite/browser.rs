@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::tools::{Need, kymo, require};
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, kymo, require, text};
 
 /// A terminal that says nothing for so long will not say what is waited for.
 const HANGS_AFTER: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -332,6 +333,28 @@ fn refusals_of_tui() {
     kymo().run(["report", "--tui", "-i", &file]).ends(129).says("--tui needs a terminal on stdin and stdout");
     let both = kymo().run(["report", "--tui", "--json", "-i", &file]).ends(129);
     both.says("--tui opens the browser, and --json is about text");
+}
+
+/// Checks that a thread whose name would act on a terminal is shown as text.
+#[test]
+fn hostile_names() {
+    const TEST: &str = "browser::hostile_names";
+    let Some(()) = ready(TEST) else { return };
+    let folder = fresh_folder("hostile-names");
+    let (program, file) = (folder.join("\x1b[2Jred"), folder.join("perf.data"));
+    std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
+    let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let record = ["record", "-q", "-e", "cpu-clock", "-o", text(&file), "--", text(&program), "-c", work];
+    kymo().succeed(record);
+    let mut terminal = AtTerminal::start(&format!("report -q -i {}", text(&file)), ["", ""]);
+    terminal.shows("?: help");
+    terminal.press("5");
+    terminal.shows("\\x1b[2Jred");
+    terminal.press("4");
+    terminal.shows("Modules");
+    terminal.shows("\\x1b[2Jred");
+    terminal.press("q");
+    terminal.says("restored");
 }
 
 /// Checks that a recording without samples is told of in a sentence, not on an empty screen.

@@ -204,10 +204,13 @@ fn conditions(text: &str, recording: &Recording) -> Result<Filter, String> {
         }
         error => error.to_string(),
     })?;
-    match query.filter.conditions.iter().any(|condition| condition.field == FilterField::Event) {
-        true => Err("Tab chooses the event: conditions name the other fields".into()),
-        false => Ok(query.filter),
+    let mut filter = query.filter;
+    if filter.conditions.iter().any(|condition| condition.field == FilterField::Event) {
+        return Err("Tab chooses the event: conditions name the other fields".into());
     }
+    let values = filter.conditions.iter_mut().flat_map(|condition| &mut condition.values);
+    values.for_each(|value| value.at = value.at.saturating_sub(VERB.len()));
+    Ok(filter)
 }
 
 /// Writes a list to the first file of perf's names that is not there.

@@ -245,7 +245,7 @@ impl Zoom {
 
 /// A condition with one value.
 pub(super) fn condition(field: FilterField, text: String) -> Condition {
-    Condition { field, negated: false, values: vec![FilterValue { text, at: 1 }], spans: Vec::new() }
+    Condition { field, negated: false, values: vec![FilterValue { text, at: 0 }], spans: Vec::new() }
 }
 
 /// All conditions together.

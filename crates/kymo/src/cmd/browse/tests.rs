@@ -296,6 +296,21 @@ fn conditions_and_columns() {
     assert!(opened.printed[0].contains("Functions, by self") && opened.printed[0].lines().count() > 3);
 }
 
+/// Checks that a name which nothing has is told with its place where it was typed, and that Escape
+/// leads back.
+#[test]
+fn unknown_names() {
+    let mut opened = Opened::new("callgraph.data", (80, 24));
+    let before = opened.browser.place.whole;
+    opened.typed("fmodule=libm.so\n");
+    opened.shows("no module is called 'libm.so', which stands at character 8 of the query: there");
+    opened.press(Key::Esc);
+    assert_eq!(opened.browser.place.whole, before);
+    opened.browser.start.names[0].1.push("nosuch".into());
+    opened.typed("2");
+    opened.shows("no thread is called 'nosuch': there are");
+}
+
 /// Checks events: Tab goes on and around, Shift-Tab back, and each has its own samples.
 #[test]
 fn events() {
