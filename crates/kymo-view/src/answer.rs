@@ -123,7 +123,7 @@ fn ask(
         return Err(HttpReply::says(StatusCode::BAD_REQUEST, "a query is one word q: /query?q=top+10"));
     };
     let query = query::parse(text, &shown.recording).map_err(|error| refused(&error))?;
-    let answer = shown.view.ask(&query, cancel).map_err(|error| refused(&error))?;
+    let answer = shown.view.ask(&query, &shown.store, cancel).map_err(|error| refused(&error))?;
     let mut body = Vec::new();
     query::write_json(&mut body, text, &answer).map_err(|error| failed(&error))?;
     Ok(HttpReply::json(body))

@@ -1,6 +1,7 @@
 //! The recording that is shown, and whether its file is still the same.
 use kymo_data::Recording;
 use kymo_profile::view::RecordingView;
+use kymo_symbols::SymbolStore;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,8 @@ pub struct ShownRecording {
     pub recording: Recording,
     /// What was read of it.
     pub view: RecordingView,
+    /// The symbols that it was read with.
+    pub store: SymbolStore,
     /// Its file.
     pub file: ShownFile,
 }

@@ -27,7 +27,7 @@ fn shown(path: &Path) -> ShownRecording {
     let store = SymbolStore::new(SymbolOptions::default());
     let symbols = (ResolveOptions::default(), &store);
     let view = RecordingView::open(&recording, ("test", false), symbols, 1, &|_, _, _| {}).expect("readable");
-    ShownRecording { recording, view, file }
+    ShownRecording { recording, view, store, file }
 }
 
 /// A server of a recording, until it is dropped.

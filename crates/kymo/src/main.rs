@@ -116,7 +116,6 @@ fn main() -> ExitCode {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
-        Verb::Report(args) => cmd::report::run(*args),
         Verb::Annotate(args) => cmd::annotate::run(*args),
         Verb::Report(args) => cmd::report::run(*args, in_browser),
         Verb::Query(args) => cmd::query::run(*args),

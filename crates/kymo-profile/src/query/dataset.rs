@@ -194,8 +194,6 @@ impl Dataset {
         }
     }
 
-    /// The events with rows.
-    pub fn event_rows(&self) -> Vec<EventRow> {
     /// The events that have samples, or may have spans.
     pub fn events(&self) -> Vec<EventRow> {
         let with_rows = |event: &&EventRow| event.samples != Some(0);

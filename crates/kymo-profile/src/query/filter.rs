@@ -50,7 +50,6 @@ impl FilterField {
 pub struct FilterValue {
     /// The text without quotes.
     pub text: String,
-    /// Which character of the query it begins with, from 1 on; 0 where it is not of a query.
     /// Which character of the query it begins with, from 1 on; 0 where no text was written.
     pub at: usize,
 }

@@ -48,15 +48,11 @@ mod tree;
 mod waits;
 
 pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
-pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
-pub use filter::{Condition, Filter, FilterField, FilterValue};
-pub use language::parse;
-pub use nodes::{NodeSums, SelectedThreads, Selection};
-pub use text::{write_json, write_markdown, write_text};
 pub use branch::{Branch, BranchNode, FunctionKey, TreeKind};
 pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use language::parse;
+pub use nodes::{NodeSums, SelectedThreads, Selection};
 pub use text::{amount, write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};

@@ -129,16 +129,22 @@ impl RecordingView {
         self.data.sum_by_node(&Selection { event, range, threads }, &self.nodes, cancel)
     }
 
-    /// Answers a query as `kymo query` does.
+    /// Answers a query as `kymo query` does. `store`: the symbols that the recording was opened
+    /// with.
     ///
     /// # Errors
     /// When the query names what the recording does not have, asks what these rows do not tell, or
     /// was cancelled.
-    pub fn ask(&self, query: &Query, cancel: &AtomicBool) -> Result<QueryAnswer, QueryError> {
+    pub fn ask(
+        &self,
+        query: &Query,
+        store: &SymbolStore,
+        cancel: &AtomicBool,
+    ) -> Result<QueryAnswer, QueryError> {
         if query.needs_spans() && !self.data.is_of_spans() {
             let what = "what is shown are samples: the time of threads was not recorded, or not asked for";
             return Err(QueryError::NotRecorded(what.into()));
         }
-        self.data.ask(query, cancel)
+        self.data.ask(query, store, cancel)
     }
 }

@@ -46,6 +46,7 @@ fn a_selection_of_everything_is_the_page() {
 fn ranges_and_threads_are_those_of_queries() {
     let recording = recording("callgraph.data");
     let view = view(&recording);
+    let store = SymbolStore::new(SymbolOptions::default());
     let (start, length) = (view.export().start_ns, view.export().duration_ns + 1);
     let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     let mut all = 0;
@@ -61,7 +62,8 @@ fn ranges_and_threads_are_those_of_queries() {
             if let Some(of) = of {
                 text += &format!(" and thread={}", of.tid);
             }
-            let answer = view.ask(&parse(&text, &recording).expect("a query"), &GO_ON).expect("an answer");
+            let answer =
+                view.ask(&parse(&text, &recording).expect("a query"), &store, &GO_ON).expect("an answer");
             let crate::query::Body::Top(top) = answer.body else { panic!("{text}") };
             assert_eq!((sums.samples, sums.period), (top.samples, top.period), "{text}");
             assert_eq!(sums.nodes.iter().map(|(_, samples, _)| samples).sum::<u64>(), sums.samples);

@@ -78,7 +78,7 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
     if !args.quiet {
         say("the page is served until Ctrl-C");
     }
-    server.run(ShownRecording { recording, view, file }, &stop).context("failed to serve the page")?;
+    server.run(ShownRecording { recording, view, store, file }, &stop).context("failed to serve the page")?;
     Ok(code)
 }
 

@@ -55,12 +55,12 @@ pub(crate) fn run(args: AnnotateArgs) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut functions, mut refused, mut notes) = (0, None, Vec::new());
     let never = AtomicBool::new(false);
-    for event in data.event_rows() {
+    for event in data.events() {
         let value = FilterValue { text: event.name, at: 1 };
         let condition =
             Condition { field: FilterField::Event, negated: false, values: vec![value], spans: Vec::new() };
         let annotator = data.annotator(&Filter { conditions: vec![condition] }, &store, &never)?;
-        let mut page = Page {
+        let mut page = CodeListing {
             args: &args,
             annotator: &annotator,
             style: args.style(),
@@ -134,7 +134,7 @@ fn nothing(
 }
 
 /// The functions of one event.
-struct Page<'a> {
+struct CodeListing<'a> {
     args: &'a AnnotateArgs,
     annotator: &'a Annotator<'a>,
     style: AnnotationStyle,
@@ -142,7 +142,7 @@ struct Page<'a> {
     notes: &'a mut Vec<String>,
 }
 
-impl Page<'_> {
+impl CodeListing<'_> {
     /// Those that were asked for, the hottest first.
     fn functions(&self) -> Vec<HotFunction> {
         let mut found = self.annotator.matching(self.args.wanted().unwrap_or("*"));

@@ -29,6 +29,7 @@ use kymo_cli::screen::{FullScreen, ScreenEvent};
 use kymo_cli::{exit, open, terminal};
 use kymo_data::Recording;
 use kymo_profile::query::{self, Dataset, Filter, FilterField, Query, QueryAnswer, QueryError};
+use kymo_symbols::SymbolStore;
 
 mod help;
 mod layout;
@@ -54,7 +55,7 @@ const SHORT_MS: i64 = 150;
 /// Shows a recording until the user ends it. The status is `done`, unless a signal ends it.
 pub(crate) fn run(
     recording: &Recording,
-    data: &Dataset,
+    (data, store): (&Dataset, &SymbolStore),
     start: Start,
     done: ExitCode,
 ) -> anyhow::Result<ExitCode> {
@@ -63,7 +64,7 @@ pub(crate) fn run(
     let (answered, wakes) = UnixStream::pair().context("failed to make a socket pair")?;
     answered.set_nonblocking(true).context("failed to make a socket pair")?;
     let ended = std::thread::scope(|scope| {
-        scope.spawn(move || answer_questions(data, &asked, &answer, &wakes));
+        scope.spawn(move || answer_questions((data, store), &asked, &answer, &wakes));
         let mut session = TerminalLoop {
             recording,
             screen: FullScreen::open()?,
@@ -81,13 +82,13 @@ pub(crate) fn run(
 
 /// Answers questions until there are no more to come.
 fn answer_questions(
-    data: &Dataset,
+    (data, store): (&Dataset, &SymbolStore),
     asked: &Receiver<Question>,
     answers: &Sender<NumberedAnswer>,
     mut wakes: &UnixStream,
 ) {
     while let Ok((number, query, cancel)) = asked.recv() {
-        let answer = data.ask(&query, &cancel);
+        let answer = data.ask(&query, store, &cancel);
         if answer == Err(QueryError::Cancelled) {
             continue;
         }

@@ -46,6 +46,7 @@ fn start(events: Vec<EventRow>) -> Start {
 struct Opened {
     recording: Recording,
     data: Dataset,
+    store: SymbolStore,
     browser: Browser,
     terminal: Terminal<TestBackend>,
     printed: Vec<String>,
@@ -69,7 +70,8 @@ impl Opened {
         let events = data.events().into_iter().filter(|event| event.samples.is_some()).collect();
         let (browser, effects) = Browser::new(start(events), size);
         let terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("a screen");
-        let mut opened = Opened { recording, data, browser, terminal, printed: Vec::new(), has_ended: false };
+        let mut opened =
+            Opened { recording, data, store, browser, terminal, printed: Vec::new(), has_ended: false };
         opened.carry_out(effects);
         opened
     }
@@ -82,7 +84,7 @@ impl Opened {
                     Vec::new()
                 }
                 Effect::Ask(number, query) => {
-                    let answer = self.data.ask(&query, &AtomicBool::new(false));
+                    let answer = self.data.ask(&query, &self.store, &AtomicBool::new(false));
                     self.browser.update(Input::Answer(number, answer))
                 }
                 Effect::Understand(text) => {
@@ -340,7 +342,7 @@ fn late_answers() {
     let [Effect::Ask(number, query)] = &opened.browser.update(Input::Key(Key::Enter))[..] else {
         panic!("a question");
     };
-    let ask = || opened.data.ask(query, &AtomicBool::new(false));
+    let ask = || opened.data.ask(query, &opened.store, &AtomicBool::new(false));
     let (answer, again) = (ask(), ask());
     assert!(opened.browser.is_waiting());
     opened.press(Key::Down);

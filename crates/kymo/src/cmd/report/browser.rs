@@ -118,5 +118,5 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Ex
         names: [(FilterField::Thread, args.comms.clone()), (FilterField::Module, args.dsos.clone())],
         notes,
     };
-    browse::run(recording, &data, start, done)
+    browse::run(recording, (&data, &store), start, done)
 }
