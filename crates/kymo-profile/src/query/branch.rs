@@ -2,10 +2,8 @@
 //! each as it is opened, so a tree of any size costs what is shown of it.
 use super::QueryError;
 use super::scan::{Scan, Sum};
-use super::tree::MOST_NODES;
-use rustc_hash::FxHashMap;
+use super::tree::{Growing, MOST_NODES};
 use serde::Serialize;
-use std::cmp::Reverse;
 
 /// A function of a [`Dataset`](super::Dataset), exactly: functions of the same name stay apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -33,7 +31,7 @@ pub struct Branch {
     pub period: u64,
     /// A node comes before its children, and these in the order of their totals.
     pub nodes: Vec<BranchNode>,
-    /// So many nodes are left out, because they have too little.
+    /// So many nodes are left out, because they have too little or are deeper than asked for.
     pub more: usize,
 }
 
@@ -60,92 +58,64 @@ pub struct BranchNode {
     pub has_below: bool,
 }
 
-#[derive(Default)]
-struct GrowingNode {
-    name: u32,
-    own: Sum,
-    total: Sum,
-    children: Vec<usize>,
-    has_below: bool,
+/// What of a branch is asked for below a node.
+#[derive(Clone, Copy)]
+struct Levels {
+    left: usize,
+    /// All nodes above were without others beside them.
+    is_chain: bool,
 }
 
-/// Grows by the parts of stacks that lie below the path.
-struct GrowingBranch {
-    nodes: Vec<GrowingNode>,
-    roots: Vec<usize>,
-    index: FxHashMap<(Option<usize>, u32), usize>,
-    levels: usize,
-}
-
-impl GrowingBranch {
-    fn add(&mut self, below: impl Iterator<Item = u32>, sum: Sum) {
-        let mut at = None;
-        let mut below = below.peekable();
-        for _ in 0..self.levels {
-            let Some(name) = below.next() else { break };
-            let next = self.nodes.len();
-            let node = *self.index.entry((at, name)).or_insert(next);
-            if node == next {
-                self.nodes.push(GrowingNode { name, ..GrowingNode::default() });
-                match at {
-                    Some(parent) => self.nodes[parent].children.push(node),
-                    None => self.roots.push(node),
-                }
-            }
-            let node_ref = &mut self.nodes[node];
-            node_ref.total += sum;
-            match below.peek() {
-                Some(_) => node_ref.has_below = true,
-                None => node_ref.own += sum,
-            }
-            at = Some(node);
+impl Levels {
+    /// What is left for nodes that are so many beside each other; `None`: they are not shown.
+    fn below(self, beside: usize) -> Option<Levels> {
+        match self.is_chain && beside == 1 {
+            true => Some(self),
+            false => Some(Levels { left: self.left.checked_sub(1)?, is_chain: false }),
         }
     }
+}
 
-    /// The nodes with enough, in the order to show them.
-    fn finish(mut self, scan: &Scan<'_>, all: Sum, least_percent: f64) -> Branch {
-        let names = &scan.data.names;
-        let mut lists: Vec<Vec<usize>> =
-            self.nodes.iter_mut().map(|node| std::mem::take(&mut node.children)).collect();
-        let nodes = &self.nodes;
-        let by_total = |node: &usize| {
-            let (total, name) = (nodes[*node].total, nodes[*node].name);
-            let function = &names[name as usize];
-            (Reverse((total.period, total.samples)), &function.name, &function.module, name)
+/// The nodes with enough of as many levels as are asked for, in the order to show them.
+fn finish(mut tree: Growing, scan: &Scan<'_>, all: Sum, levels: usize, least_percent: f64) -> Branch {
+    let totals = tree.ordered_totals(scan);
+    let least = (all.period as f64 * least_percent / 100.0).ceil() as u64;
+    let mut branch = Branch { samples: all.samples, period: all.period, ..Branch::default() };
+    // Lists of nodes beside each other to come: how deep, what is left for them, and the next one.
+    let mut pending: Vec<(usize, Levels, std::slice::Iter<'_, usize>)> = Vec::new();
+    let asked = Levels { left: levels.max(1), is_chain: true };
+    pending.extend(asked.below(tree.roots.len()).map(|levels| (0, levels, tree.roots.iter())));
+    while let Some((depth, levels, list)) = pending.last_mut() {
+        let (depth, levels) = (*depth, *levels);
+        let Some(node) = list.next_back() else {
+            pending.pop();
+            continue;
         };
-        let sort = |list: &mut Vec<usize>| list.sort_by(|a, b| by_total(a).cmp(&by_total(b)));
-        lists.iter_mut().for_each(sort);
-        sort(&mut self.roots);
-        let least = (all.period as f64 * least_percent / 100.0).ceil() as u64;
-        let mut branch = Branch { samples: all.samples, period: all.period, ..Branch::default() };
-        // Those to come, the next one last.
-        let mut pending: Vec<(usize, usize)> = self.roots.iter().rev().map(|root| (*root, 0)).collect();
-        while let Some((at, depth)) = pending.pop() {
-            let node = &nodes[at];
-            if node.total.period < least || branch.nodes.len() == MOST_NODES {
-                continue;
-            }
-            let function = &names[node.name as usize];
-            branch.nodes.push(BranchNode {
-                depth,
-                function: FunctionKey(node.name),
-                name: function.name.clone(),
-                module: function.module.clone(),
-                self_samples: node.own.samples,
-                self_period: node.own.period,
-                total_samples: node.total.samples,
-                total_period: node.total.period,
-                has_below: node.has_below,
-            });
-            pending.extend(lists[at].iter().rev().map(|child| (*child, depth + 1)));
+        let ((name, own), total, children) = (tree.nodes[*node], totals[*node], &tree.children[*node]);
+        if total.period < least || branch.nodes.len() == MOST_NODES {
+            continue;
         }
-        branch.more = nodes.len() - branch.nodes.len();
-        branch
+        let function = &scan.data.names[name as usize];
+        branch.nodes.push(BranchNode {
+            depth,
+            function: FunctionKey(name),
+            name: function.name.clone(),
+            module: function.module.clone(),
+            self_samples: own.samples,
+            self_period: own.period,
+            total_samples: total.samples,
+            total_period: total.period,
+            has_below: !children.is_empty(),
+        });
+        pending.extend(levels.below(children.len()).map(|levels| (depth + 1, levels, children.iter())));
     }
+    branch.more = tree.nodes.len() - branch.nodes.len();
+    branch
 }
 
-/// The nodes below a path, so many levels of them. Of a stack on which the function of
-/// [`TreeKind::Callers`] and [`TreeKind::Callees`] is several times, the outermost place counts.
+/// The nodes below a path, so many levels of them. Nodes without others beside them cost no level,
+/// up to the first that have some. Of a stack on which the function of [`TreeKind::Callers`] and
+/// [`TreeKind::Callees`] is several times, the outermost place counts.
 pub(super) fn branch(
     scan: &Scan<'_>,
     kind: TreeKind,
@@ -153,12 +123,7 @@ pub(super) fn branch(
     levels: usize,
     least_percent: f64,
 ) -> Result<Branch, QueryError> {
-    let mut tree = GrowingBranch {
-        nodes: Vec::new(),
-        roots: Vec::new(),
-        index: FxHashMap::default(),
-        levels: levels.max(1),
-    };
+    let mut tree = Growing::default();
     let mut all = Sum::default();
     // The part of a stack that the tree shows, from the root of the tree on.
     let (mut stack, mut line) = (Vec::new(), Vec::new());
@@ -182,5 +147,5 @@ pub(super) fn branch(
             tree.add(line[path.len()..].iter().copied(), sum);
         }
     }
-    Ok(tree.finish(scan, all, least_percent))
+    Ok(finish(tree, scan, all, levels, least_percent))
 }

@@ -110,7 +110,8 @@ pub enum Verb {
         kind: TreeKind,
         /// From the root of the tree on.
         path: Vec<FunctionKey>,
-        /// So many levels of nodes below the path.
+        /// So many levels of nodes below the path. Nodes without others beside them cost no level,
+        /// up to the first that have some: a chain comes whole.
         levels: usize,
         /// Nodes with less of the whole are left out, percent.
         least_percent: f64,

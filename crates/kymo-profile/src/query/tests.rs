@@ -259,8 +259,17 @@ fn branches_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Resu
                 let pairs = [(node.self_samples, node.self_period), (node.total_samples, node.total_period)];
                 prop_assert_eq!(found.insert(path.clone(), (pairs, node.has_below)), None, "a node twice");
             }
+            // The first nodes with others beside them are one level, those below them the next.
+            let beside = |path: &[u32]| {
+                let before = &path[..path.len() - 1];
+                all.keys().filter(|other| other.len() == path.len() && other.starts_with(before)).count()
+            };
+            let level = |path: &[u32]| {
+                let first = (above.len() + 1..=path.len()).find(|length| beside(&path[..*length]) > 1);
+                first.map_or(0, |first| path.len() - first + 1)
+            };
             let is_shown = |path: &&Vec<u32>| {
-                path.starts_with(above) && path.len() > above.len() && path.len() - above.len() <= levels
+                path.starts_with(above) && path.len() > above.len() && level(path) <= levels
             };
             let has_below =
                 |path: &[u32]| all.keys().any(|other| other.len() > path.len() && other.starts_with(path));

@@ -54,15 +54,16 @@ pub struct TreeNode {
 
 /// A tree that grows. Children have larger numbers than their parents.
 #[derive(Default)]
-struct Growing {
-    nodes: Vec<(u32, Sum)>,
-    children: Vec<Vec<usize>>,
-    roots: Vec<usize>,
+pub(super) struct Growing {
+    /// The name of each, and the sum of what ends there.
+    pub(super) nodes: Vec<(u32, Sum)>,
+    pub(super) children: Vec<Vec<usize>>,
+    pub(super) roots: Vec<usize>,
     index: FxHashMap<(Option<usize>, u32), usize>,
 }
 
 impl Growing {
-    fn add(&mut self, path: impl Iterator<Item = u32>, sum: Sum) {
+    pub(super) fn add(&mut self, path: impl Iterator<Item = u32>, sum: Sum) {
         let mut at = None;
         for name in path {
             let next = self.nodes.len();
@@ -82,8 +83,9 @@ impl Growing {
         }
     }
 
-    /// The nodes with enough, in the order to show them.
-    fn finish(mut self, scan: &Scan<'_>, all: Sum, least_percent: f64, inverted: bool) -> CallTreeAnswer {
+    /// The sum of each node and all below it. Nodes beside each other are put in order: the one
+    /// with most comes last.
+    pub(super) fn ordered_totals(&mut self, scan: &Scan<'_>) -> Vec<Sum> {
         let mut totals: Vec<Sum> = self.nodes.iter().map(|(_, own)| *own).collect();
         for node in (0..self.nodes.len()).rev() {
             for child in &self.children[node] {
@@ -98,6 +100,13 @@ impl Growing {
         };
         self.children.iter_mut().for_each(|list| list.sort_by(|a, b| by_total(b).cmp(&by_total(a))));
         self.roots.sort_by(|a, b| by_total(b).cmp(&by_total(a)));
+        totals
+    }
+
+    /// The nodes with enough, in the order to show them.
+    fn finish(mut self, scan: &Scan<'_>, all: Sum, least_percent: f64, inverted: bool) -> CallTreeAnswer {
+        let totals = self.ordered_totals(scan);
+        let names = &scan.data.names;
         let least = (all.period as f64 * least_percent / 100.0).ceil() as u64;
         let mut answer =
             CallTreeAnswer { samples: all.samples, period: all.period, inverted, ..Default::default() };
