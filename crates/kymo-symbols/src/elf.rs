@@ -302,24 +302,45 @@ impl ElfFile {
 
     /// Bytes of the file; nothing if any of them lies outside.
     pub(crate) fn read(&self, offset: u64, size: u64) -> Option<Vec<u8>> {
-        if offset.checked_add(size)? > self.len() || size > LARGEST_READ {
-            return None;
-        }
+        let size = self.readable(offset, size)?;
         match &self.source {
             Source::File(file, _) => {
-                if !budget::is_stored(file, offset, size) {
-                    self.refuse(format!(
-                        "{}: {size} bytes at offset {offset} are mostly holes of a sparse file; they were not read",
-                        self.path.display()
-                    ));
-                    return None;
-                }
-                let mut bytes = vec![0; usize::try_from(size).ok()?];
+                let mut bytes = vec![0; size];
                 file.read_exact_at(&mut bytes, offset).ok()?;
                 Some(bytes)
             }
-            Source::Bytes(bytes) => Some(bytes.get(offset as usize..(offset + size) as usize)?.to_vec()),
+            Source::Bytes(bytes) => Some(bytes.get(offset as usize..offset as usize + size)?.to_vec()),
         }
+    }
+
+    /// The same, to be shared. A large section that is copied once more costs as much as its reading.
+    pub(crate) fn read_shared(&self, offset: u64, size: u64) -> Option<Arc<[u8]>> {
+        let size = self.readable(offset, size)?;
+        match &self.source {
+            Source::File(file, _) => {
+                let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
+                file.read_exact_at(Arc::get_mut(&mut bytes)?, offset).ok()?;
+                Some(bytes)
+            }
+            Source::Bytes(bytes) => Some(bytes.get(offset as usize..offset as usize + size)?.into()),
+        }
+    }
+
+    /// The size of a range, if it lies inside of the file and is stored.
+    fn readable(&self, offset: u64, size: u64) -> Option<usize> {
+        if offset.checked_add(size)? > self.len() || size > LARGEST_READ {
+            return None;
+        }
+        if let Source::File(file, _) = &self.source
+            && !budget::is_stored(file, offset, size)
+        {
+            self.refuse(format!(
+                "{}: {size} bytes at offset {offset} are mostly holes of a sparse file; they were not read",
+                self.path.display()
+            ));
+            return None;
+        }
+        usize::try_from(size).ok()
     }
 
     /// Keeps a sentence about a part that is not read.

@@ -255,28 +255,48 @@ impl Lines {
     }
 }
 
-/// The sections of debug information, and the room that they take.
+/// The sections of debug information, and the room that they take. Those of variables and macros are
+/// left out: they can be the largest, and lines and inlined functions need none of them.
 pub(super) fn sections_of(elf: &ElfFile) -> (gimli::Dwarf<Reader>, Vec<Charge>) {
+    use gimli::SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
     let mut room = Vec::new();
     let load = |id: gimli::SectionId| -> Result<Reader, std::convert::Infallible> {
-        let bytes = match section_bytes(elf, id.name().as_bytes()) {
-            // For a moment it is there twice.
-            Some((bytes, charge)) if elf.budget.reserve(bytes.len() as u64).is_some() => {
+        let is_needed = !matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro);
+        let bytes = match is_needed.then(|| shared_bytes(elf, id.name().as_bytes())).flatten() {
+            Some((bytes, charge)) => {
                 room.extend(charge);
                 bytes
             }
-            Some((bytes, _)) => {
-                elf.refuse(no_room(elf, id.name().as_bytes(), bytes.len() as u64));
-                Vec::new()
-            }
-            None => Vec::new(),
+            None => Arc::default(),
         };
-        Ok(Metered(gimli::EndianArcSlice::new(Arc::from(bytes), gimli::LittleEndian)))
+        Ok(Metered(gimli::EndianArcSlice::new(bytes, gimli::LittleEndian)))
     };
     match gimli::Dwarf::load(load) {
         Ok(dwarf) => (dwarf, room),
         Err(never) => match never {},
     }
+}
+
+/// A section's bytes as [`section_bytes`] gives them, to be shared.
+fn shared_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Arc<[u8]>, Option<Charge>)> {
+    let section = elf.section(name)?;
+    let refuse = |bytes: usize| elf.refuse(no_room(elf, name, bytes as u64));
+    if section.flags & elf::SHF_COMPRESSED != 0 || section.kind == elf::SHT_NOBITS {
+        let (bytes, charge) = section_bytes(elf, name)?;
+        // For a moment it is there twice.
+        if elf.budget.reserve(bytes.len() as u64).is_none() {
+            refuse(bytes.len());
+            return None;
+        }
+        return Some((bytes.into(), charge));
+    }
+    let bytes = elf.read_shared(section.offset, section.size)?;
+    let charge = elf.budget.reserve(bytes.len() as u64);
+    if charge.is_none() {
+        refuse(bytes.len());
+        return None;
+    }
+    Some((bytes, charge))
 }
 
 fn no_room(elf: &ElfFile, name: &[u8], bytes: u64) -> String {
