@@ -313,7 +313,7 @@ impl ElfFile {
         }
     }
 
-    /// The same, to be shared. A large section that is copied once more costs as much as its reading.
+    /// The same, to be shared. To copy a large section once more costs as much as to read it.
     pub(crate) fn read_shared(&self, offset: u64, size: u64) -> Option<Arc<[u8]>> {
         let size = self.readable(offset, size)?;
         match &self.source {

@@ -255,8 +255,8 @@ impl Lines {
     }
 }
 
-/// The sections of debug information, and the room that they take. Those of variables and macros are
-/// left out: they can be the largest, and lines and inlined functions need none of them.
+/// The sections of debug information, and the room that they take. Those of variables and macros
+/// are left out: they can be the largest, and lines and inlined functions need none of them.
 pub(super) fn sections_of(elf: &ElfFile) -> (gimli::Dwarf<Reader>, Vec<Charge>) {
     use gimli::SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
     let mut room = Vec::new();
