@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::programs::build;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, kymo, require, text};
 
@@ -223,6 +224,31 @@ fn opens_and_ends() {
     });
     terminal.resize(100, 30);
     terminal.until("a large screen", |emulator| emulator.lines.len() == 30);
+    terminal.press("q");
+    terminal.says("status=0");
+    terminal.says("restored");
+}
+
+/// Checks the code of a function: at its hottest instruction, and back to the list.
+#[test]
+fn code_of_a_function() {
+    let Some(()) = ready("browser::code_of_a_function") else { return };
+    if require("browser::code_of_a_function", &[Need::Program("cc")]).is_none() {
+        return;
+    }
+    let program = build("spin.c", &[]);
+    let file = fresh_folder("browser-code").join("perf.data");
+    kymo().succeed(["record", "-q", "-e", "cpu-clock:u", "-o", text(&file), "--", text(&program)]);
+    let mut terminal = AtTerminal::start(&format!("report -i {}", text(&file)), ["", ""]);
+    terminal.shows("Functions, by total");
+    terminal.press("s");
+    terminal.shows("Functions, by self");
+    terminal.press("a");
+    terminal.until("the code", |emulator| emulator.screen().contains("shl "));
+    terminal.press("\x1b[H");
+    terminal.shows("Disassembly of spin for cpu-clock:u");
+    terminal.press("q");
+    terminal.shows("Functions, by self");
     terminal.press("q");
     terminal.says("status=0");
     terminal.says("restored");

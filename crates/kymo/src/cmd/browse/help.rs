@@ -21,7 +21,7 @@ s            sort by what functions have themselves, or with what they called
 Tab          the next event; Shift-Tab: the one before
 F, H         percentages of what is left or of the whole; line of column names
 L            the least percentage of a row
-i            the row in full, and what is known of the recording
+i, a         the row in full and notes on the recording; a function's code
 P            write the list to perf.hist.N
 Ctrl-L       draw the screen anew
 ?, h, F1     this page; q, Ctrl-C: end";

@@ -1,5 +1,5 @@
 //! Where things are on the screen, and how they look.
-use kymo_profile::query::{Weight, amount};
+use kymo_profile::query::{self, QueryAnswer, Weight, amount};
 use kymo_profile::text::shown;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -238,13 +238,30 @@ fn status(browser: &Browser) -> String {
     }
     let (count, cursor) = (browser.place.list.counts().0, browser.place.list.cursor());
     let number = if count == 0 { 0 } else { cursor + 1 };
-    format!("{number}/{count}  ?: help  Enter: open  c: callers  /: names  Esc: back  q: end")
+    format!("{number}/{count}  ?: help  Enter: open  c: callers  a: code  /: names  Esc: back  q: end")
+}
+
+/// The lines of an answer about code, and which of them has the hottest instruction.
+pub(super) fn code(answer: &QueryAnswer) -> (Vec<String>, usize) {
+    let mut text = Vec::new();
+    // SANITY: a Vec takes everything.
+    _ = query::write_text(&mut text, answer);
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<String> =
+        text.lines().map(|line| shown(&line.replace('\t', "    ")).into_owned()).collect();
+    let percent = |line: &String| line.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    let shares = lines.iter().enumerate().filter_map(|(at, line)| Some((at, percent(line)?)));
+    let hottest = shares.fold((0, 0.0), |most, share| if share.1 > most.1 { share } else { most });
+    (lines, hottest.0)
 }
 
 /// The lines of a page.
 pub(super) fn page(browser: &Browser, page: Page) -> Vec<String> {
     if page == Page::Help {
         return HELP.lines().map(str::to_owned).collect();
+    }
+    if page == Page::Code {
+        return browser.code.clone();
     }
     let width = usize::from(browser.size.0);
     let mut lines = Vec::new();

@@ -22,6 +22,8 @@ pub(super) enum Page {
     Help,
     /// The selected row in full, and what is known of the recording.
     Details,
+    /// Instructions and source lines.
+    Code,
 }
 
 /// What is written in a line.
@@ -62,6 +64,8 @@ pub(super) enum Purpose {
     Rows,
     /// Those below this row of the list.
     Below(usize),
+    /// The code of a function.
+    Code,
 }
 
 /// How the browser begins.
@@ -94,6 +98,8 @@ pub(super) struct Browser {
     /// Where one was before, the last one at the end.
     pub(super) before: Vec<Place>,
     pub(super) mode: Mode,
+    /// The lines of the code that was asked for last.
+    pub(super) code: Vec<String>,
     pub(super) has_head: bool,
     /// A sentence until the next key.
     pub(super) message: Option<String>,

@@ -243,6 +243,11 @@ impl Zoom {
     }
 }
 
+/// The question for the code of a function.
+pub(super) fn code_of(name: String) -> Verb {
+    Verb::Annotate { function: FilterValue { text: name, at: 0 } }
+}
+
 /// A condition with one value.
 pub(super) fn condition(field: FilterField, text: String) -> Condition {
     Condition { field, negated: false, values: vec![FilterValue { text, at: 0 }], spans: Vec::new() }

@@ -313,6 +313,18 @@ fn unknown_names() {
     opened.shows("no thread is called 'nosuch': there are");
 }
 
+/// Checks the words where there is no code to show: of a row without a name, and of what is no
+/// function.
+#[test]
+fn no_code() {
+    let mut opened = Opened::new("callgraph.data", (80, 24));
+    opened.typed("a");
+    opened.shows("no sample was taken in it itself, or it was inlined: c shows what calls it");
+    assert_eq!(opened.browser.mode, Mode::List);
+    opened.typed("5a");
+    opened.shows("no function is selected");
+}
+
 /// Checks events: Tab goes on and around, Shift-Tab back, and each has its own samples.
 #[test]
 fn events() {

@@ -7,7 +7,7 @@ use kymo_profile::text::shown;
 use super::layout;
 use super::list::{Item, List};
 use super::state::{Browser, Mode, NOTHING, Page, Place, Prompt, Purpose, Start};
-use super::subject::{Subject, Zoom, condition, filter_of};
+use super::subject::{Subject, Zoom, code_of, condition, filter_of};
 
 /// What happened.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(super) enum Effect {
     Quit,
 }
 
+const NO_FUNCTION: &str = "no function is selected: 1 lists them";
+
 /// A line that is written has no more characters.
 const MOST_TYPED: usize = 200;
 
@@ -64,6 +66,7 @@ impl Browser {
             place,
             before: Vec::new(),
             mode: Mode::List,
+            code: Vec::new(),
             has_head: true,
             message,
             size,
@@ -136,6 +139,7 @@ impl Browser {
             }
             Key::Left => return self.left(),
             Key::Esc => return self.back(),
+            Key::Char('a') => return self.annotate(),
             Key::Char('c' | 'o') => return self.around(key == Key::Char('c')),
             Key::Char('d') => return self.zoom_module(),
             Key::Char('t') => return self.zoom_thread(),
@@ -209,6 +213,10 @@ impl Browser {
     fn take(&mut self, number: u64, answer: Result<QueryAnswer, QueryError>) {
         let Some((_, purpose)) = self.pending.filter(|(pending, _)| *pending == number) else { return };
         self.pending = None;
+        if purpose == Purpose::Code {
+            self.take_code(answer);
+            return;
+        }
         let least_percent = self.start.least_percent;
         let place = &mut self.place;
         let (rows, whole) = match answer {
@@ -234,12 +242,48 @@ impl Browser {
                 place.whole = whole;
                 place.problem = None;
             }
+            // Taken above.
+            Purpose::Code => {}
             Purpose::Below(row) => {
                 if rows.is_empty() {
                     self.message = Some("nothing is below it".to_owned());
                 }
                 place.list.open(row, rows);
             }
+        }
+    }
+
+    /// Asks for the code of the selected function.
+    fn annotate(&mut self) -> Vec<Effect> {
+        if self.pending.is_some_and(|(_, purpose)| purpose == Purpose::Rows) {
+            return Vec::new();
+        }
+        let selected = self.place.list.selected().filter(|row| matches!(row.item, Item::Function(_)));
+        let Some(row) = selected else {
+            self.message = Some(NO_FUNCTION.to_owned());
+            return Vec::new();
+        };
+        let query = Query { verb: code_of(row.name.clone()), filter: self.filter() };
+        self.ask(Purpose::Code, query)
+    }
+
+    fn take_code(&mut self, answer: Result<QueryAnswer, QueryError>) {
+        match answer {
+            Ok(answer) => {
+                let (lines, hottest) = layout::code(&answer);
+                let height = usize::from(self.size.1).saturating_sub(2);
+                let from = hottest.saturating_sub(height / 2).min(lines.len().saturating_sub(height));
+                self.code = lines;
+                // Who writes a line meanwhile goes on with it.
+                if self.mode == Mode::List {
+                    self.mode = Mode::Page(Page::Code, from);
+                }
+            }
+            Err(QueryError::Unknown(_)) => {
+                let words = "no sample was taken in it itself, or it was inlined: c shows what calls it";
+                self.message = Some(words.to_owned());
+            }
+            Err(error) => self.message = Some(error.to_string()),
         }
     }
 
@@ -341,7 +385,7 @@ impl Browser {
     fn around(&mut self, callers: bool) -> Vec<Effect> {
         let row = self.place.list.selected().map(|row| (row.item.clone(), row.name.clone()));
         let Some((Item::Function(key), name)) = row else {
-            self.message = Some("no function is selected: 1 lists them".to_owned());
+            self.message = Some(NO_FUNCTION.to_owned());
             return Vec::new();
         };
         let subject = if callers { Subject::Callers(key, name) } else { Subject::Callees(key, name) };
