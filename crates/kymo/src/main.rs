@@ -79,6 +79,9 @@ fn command() -> clap::Command {
     Cli::command()
 }
 
+/// What the first threads of any verb need: their stacks, and what they allocate at once.
+const HEADROOM_BYTES: usize = 64 << 20;
+
 #[global_allocator]
 static ALLOCATOR: kymo_perf::sys::memory::Allocator = kymo_perf::sys::memory::Allocator;
 
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    kymo_perf::sys::memory::require_headroom(HEADROOM_BYTES);
     let Cli { buildid_dir, no_symbol_cache, no_pager, verb } = cli;
     if let Some(folder) = buildid_dir {
         kymo_symbols::name_build_id_cache(folder);

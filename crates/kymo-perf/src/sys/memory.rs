@@ -46,6 +46,30 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// Prepares a process whose address space is limited (`ulimit -v`), before it starts threads; others
+/// are left as they are. One that cannot have so much memory more ends with the same sentence:
+/// where a thread starts with less, the C library or Rust's end the process in their own words, by
+/// a signal. And all threads allocate from one arena, because each further one reserves 64 MiB.
+pub fn require_headroom(bytes: usize) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    if limit.is_none() {
+        return;
+    }
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the allocator; nobody else allocates yet.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1)
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever there is room.
+    let room = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if room == libc::MAP_FAILED {
+        end(bytes);
+    }
+    // SAFETY: the mapping of above, which nobody has seen.
+    unsafe { libc::munmap(room, bytes) };
+}
+
 fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() && !MAY_FAIL.get() {
         end(bytes);
