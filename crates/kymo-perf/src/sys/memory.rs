@@ -46,10 +46,11 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Prepares a process whose address space is limited (`ulimit -v`), before it starts threads; others
-/// are left as they are. One that cannot have so much memory more ends with the same sentence:
-/// where a thread starts with less, the C library or Rust's end the process in their own words, by
-/// a signal. And all threads allocate from one arena, because each further one reserves 64 MiB.
+/// Prepares a process whose address space is limited (`ulimit -v`), before it starts threads;
+/// others are left as they are. One that cannot have so much memory more ends with the same
+/// sentence: where a thread starts with less, the C library or Rust's end the process in their own
+/// words, by a signal. And all threads allocate from one arena, as each further one reserves
+/// 64 MiB.
 pub fn require_headroom(bytes: usize) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     if limit.is_none() {
