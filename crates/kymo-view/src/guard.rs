@@ -90,7 +90,7 @@ impl Guard {
             origin.is_none_or(|origin| origin.strip_prefix("http://").is_some_and(|host| self.is_own(host)));
         let site = Guard::only(headers, FETCH_SITE).map_err(forbidden)?;
         let from_here = site.is_none_or(|site| ["none", "same-origin"].contains(&site));
-        if !named || !of_own_page || !from_here {
+        if !named || !of_own_page {
             return Err(StatusCode::FORBIDDEN);
         }
         let mut words = words(uri.query().unwrap_or_default());
@@ -101,6 +101,11 @@ impl Guard {
             Some(_) => return Err(StatusCode::FORBIDDEN),
             None => None,
         };
+        // The user's own file leads to the page, with the token: a browser tells that as another
+        // site.
+        if !from_here && in_address.is_none() {
+            return Err(StatusCode::FORBIDDEN);
+        }
         let token = in_header.or(in_address).unwrap_or_default();
         if !same(token.as_bytes(), self.token.as_bytes()) {
             return Err(StatusCode::FORBIDDEN);

@@ -147,6 +147,9 @@ fn what_is_refused() {
     ] {
         assert_eq!(page(path, &more), 403, "{path} {more}");
     }
+    // The file that leads to the page lies elsewhere, and has the token.
+    assert_eq!(page(&format!("/?token={token}"), "Sec-Fetch-Site: cross-site\r\n"), 200);
+    assert_eq!(page("/?token=0", "Sec-Fetch-Site: cross-site\r\n"), 403);
     // In the address of what a page asks the token would be seen by others.
     assert_eq!(page(&format!("/select?event=0&token={token}"), ""), 403);
     for path in

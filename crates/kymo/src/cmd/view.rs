@@ -11,6 +11,7 @@ use kymo_cli::{exit, open, signals};
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::view::RecordingView;
 use kymo_view::{Server, ShownFile, ShownRecording};
+use tempfile::NamedTempFile;
 
 use super::report::{SymbolArgs, written_unix_ns};
 
@@ -72,9 +73,7 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
     let address = server.address();
     // The address is the verb's result; whoever waits for it must get it now.
     writeln!(io::stdout(), "{address}").and_then(|()| io::stdout().flush()).context("failed to write")?;
-    if !args.no_open {
-        open_browser(&address);
-    }
+    let _redirect = if args.no_open { None } else { open_browser(&address) };
     if !args.quiet {
         say("the page is served until Ctrl-C");
     }
@@ -83,18 +82,56 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Opens the user's browser where there is a screen. Root's browser is nobody's: the address is
-/// there.
-fn open_browser(address: &str) {
+/// there. The file that leads to the page stays until it is dropped.
+fn open_browser(address: &str) -> Option<NamedTempFile> {
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
     if !has_screen || rustix::process::geteuid().is_root() || !Path::new("/usr/bin/xdg-open").exists() {
-        return;
+        return None;
     }
-    let quiet = || Stdio::null();
-    let begun =
-        Command::new("/usr/bin/xdg-open").arg(address).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn();
-    match begun {
-        // It hands the address to the browser and ends.
-        Ok(mut child) => _ = std::thread::spawn(move || child.wait()),
-        Err(error) => say(&format!("no browser was opened: xdg-open: {error}")),
+    let opened = redirect_to(address).and_then(|redirect| {
+        let quiet = || Stdio::null();
+        let mut command = Command::new("/usr/bin/xdg-open");
+        let child = command.arg(redirect.path()).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn();
+        Ok((redirect, child?))
+    });
+    match opened {
+        // It hands the file to the browser and ends.
+        Ok((redirect, mut child)) => {
+            std::thread::spawn(move || child.wait());
+            Some(redirect)
+        }
+        Err(error) => {
+            say(&format!("no browser was opened: {error}"));
+            None
+        }
+    }
+}
+
+/// A file of the user's own that leads a browser to an address. Arguments of programs can be read
+/// by all users, and the address has the token.
+fn redirect_to(address: &str) -> io::Result<NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix("kymo-view-").suffix(".html").tempfile()?;
+    write!(file, "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url={address}\">")?;
+    file.flush()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// Checks that nobody else can read the file that has the token, and that it is gone with its
+    /// owner.
+    #[test]
+    fn the_redirect_is_the_users_own() {
+        let redirect = redirect_to("http://127.0.0.1:1/?token=2").expect("a file");
+        let found = redirect.path().metadata().expect("it is there");
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(redirect.path()).expect("readable");
+        assert!(text.contains("url=http://127.0.0.1:1/?token=2\""), "{text}");
+        let path = redirect.path().to_owned();
+        drop(redirect);
+        assert!(!path.exists());
     }
 }

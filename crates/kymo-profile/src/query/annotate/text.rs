@@ -85,7 +85,15 @@ struct Costs<'a> {
     base: (u64, u64),
 }
 
-impl Costs<'_> {
+impl<'a> Costs<'a> {
+    fn new(style: &'a AnnotationStyle, function: &AnnotatedFunction, whole: (u64, u64)) -> Costs<'a> {
+        let base = match style.percent {
+            PercentBase::LocalPeriod | PercentBase::LocalHits => (function.samples, function.period),
+            PercentBase::GlobalPeriod | PercentBase::GlobalHits => whole,
+        };
+        Costs { style, base }
+    }
+
     fn percent(&self, samples: u64, period: u64) -> f64 {
         let (part, whole) = match self.style.percent {
             PercentBase::LocalPeriod | PercentBase::GlobalPeriod => (period, self.base.1),
@@ -166,11 +174,7 @@ pub fn write_annotation(
     whole: (u64, u64),
     style: &AnnotationStyle,
 ) -> io::Result<()> {
-    let base = match style.percent {
-        PercentBase::LocalPeriod | PercentBase::LocalHits => (function.samples, function.period),
-        PercentBase::GlobalPeriod | PercentBase::GlobalHits => whole,
-    };
-    let costs = Costs { style, base };
+    let costs = Costs::new(style, function, whole);
     let empty = costs.empty();
     let start = function.instructions.first().map_or(0, |row| row.address);
     let alias = function.alias.as_deref().map_or(String::new(), |alias| format!(" (also {})", shown(alias)));
@@ -267,11 +271,7 @@ pub fn write_hot_lines(
     (module, whole): (&str, (u64, u64)),
     style: &AnnotationStyle,
 ) -> io::Result<()> {
-    let base = match style.percent {
-        PercentBase::LocalPeriod | PercentBase::LocalHits => (function.samples, function.period),
-        PercentBase::GlobalPeriod | PercentBase::GlobalHits => whole,
-    };
-    let costs = Costs { style, base };
+    let costs = Costs::new(style, function, whole);
     let share = |row: &LineRow| costs.percent(row.self_samples, row.self_period);
     let mut hot: Vec<&LineRow> = function.lines.iter().filter(|row| share(row) >= WARM_PERCENT).collect();
     hot.sort_by(|a, b| share(b).total_cmp(&share(a)));
