@@ -70,6 +70,39 @@ class Profile {
   }
 }
 
+/** Samples over time, in buckets of equal length, ordered by time: of a whole event, or of a range that the server knows better. */
+class Entries {
+  /** `startNs`: where the first bucket begins. */
+  constructor(packed, perSample, startNs = 0) {
+    const n = packed.count;
+    this.count = n;
+    this.bucketNs = packed.bucketNs;
+    this.time = unpack(packed.bucket, new Float64Array(n));
+    let bucket = 0;
+    for (let i = 0; i < n; i++) this.time[i] = startNs + (bucket += this.time[i]) * this.bucketNs;
+    this.thread = unpack(packed.thread, new Int32Array(n));
+    this.cpu = unpack(packed.cpu, new Int32Array(n));
+    for (let i = 0; i < n; i++) this.cpu[i] -= 1;
+    this.node = unpack(packed.node, new Int32Array(n));
+    this.samples = unpack(packed.samples, new Float64Array(n));
+    this.period = packed.period ? unpack(packed.period, new Float64Array(n)) : this.samples.map((s) => s * perSample);
+    /** Where the last bucket ends. */
+    this.last = n ? this.time[n - 1] + this.bucketNs : 0;
+  }
+
+  /** The first entry whose bucket begins at or after `ns`. */
+  at(ns) {
+    let low = 0;
+    let high = this.count;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.time[middle] < ns) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
 /** One event: its call tree by column, and its samples over time, ordered by time. */
 class Event_ {
   constructor(packed, profile) {
@@ -88,31 +121,18 @@ class Event_ {
       ? unpack(packed.nodes.period, new Float64Array(n))
       : this.selfSamples.map((s) => s * this.perSample);
 
-    const t = packed.timeline;
-    const m = t.count;
-    this.entryCount = m;
-    this.bucketNs = t.bucketNs;
-    this.bucket = unpack(t.bucket, new Float64Array(m));
-    for (let i = 1; i < m; i++) this.bucket[i] += this.bucket[i - 1];
-    this.thread = unpack(t.thread, new Int32Array(m));
-    this.cpu = unpack(t.cpu, new Int32Array(m));
-    for (let i = 0; i < m; i++) this.cpu[i] -= 1;
-    this.node = unpack(t.node, new Int32Array(m));
-    this.entrySamples = unpack(t.samples, new Float64Array(m));
-    this.entryPeriod = t.period
-      ? unpack(t.period, new Float64Array(m))
-      : this.entrySamples.map((s) => s * this.perSample);
+    this.entries = new Entries(packed.timeline, this.perSample);
     this.readLinks(packed.links);
     // Of wall time each stack ends with what the thread did: its function, else -1.
     this.stateOf = this.func.map((fn) => (profile.kinds[fn] === "s" ? fn : -1));
     this.isWallTime = this.stateOf.some((fn) => fn >= 0);
-    this.hasStates = m > 0 && this.isWallTime;
-    this.lastBucket = m ? this.bucket[m - 1] : 0;
+    const { count, last } = this.entries;
+    this.hasStates = count > 0 && this.isWallTime;
     // The axis ends where the recording does, or where the last sample is.
-    this.spanNs = Math.max(profile.durationNs, (this.lastBucket + 1) * this.bucketNs, 1);
+    this.spanNs = Math.max(profile.durationNs, last, 1);
     // A long recording's timeline holds a part of the samples, each standing for several.
-    this.estimated = m > 0 && this.entrySamples.reduce((a, b) => a + b, 0) !== this.samples;
-    this.hasCpus = this.cpu.some((cpu) => cpu >= 0);
+    this.estimated = count > 0 && this.entries.samples.reduce((a, b) => a + b, 0) !== this.samples;
+    this.hasCpus = this.entries.cpu.some((cpu) => cpu >= 0);
   }
 
   /** Waits and what ended them, the longest first. */
@@ -137,18 +157,6 @@ class Event_ {
     return this.perSample !== null;
   }
 
-  /** The first entry whose bucket begins at or after `ns`. */
-  entryAt(ns) {
-    let low = 0;
-    let high = this.entryCount;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.bucket[middle] * this.bucketNs < ns) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
-
   /**
    * Weight by node of the samples that pass the filter, and their number.
    * filter: {range: [fromNs, toNs] or null, threads: Uint8Array or null, bySamples: bool}
@@ -158,14 +166,15 @@ class Event_ {
       return { self: filter.bySamples ? this.selfSamples : this.selfPeriod, samples: this.samples };
     }
     const self = new Float64Array(this.nodeCount);
-    const weight = filter.bySamples ? this.entrySamples : this.entryPeriod;
-    const from = filter.range ? this.entryAt(filter.range[0]) : 0;
-    const to = filter.range ? this.entryAt(filter.range[1]) : this.entryCount;
+    const { entries } = this;
+    const weight = filter.bySamples ? entries.samples : entries.period;
+    const from = filter.range ? entries.at(filter.range[0]) : 0;
+    const to = filter.range ? entries.at(filter.range[1]) : entries.count;
     let samples = 0;
     for (let i = from; i < to; i++) {
-      if (filter.threads && !filter.threads[this.thread[i]]) continue;
-      self[this.node[i]] += weight[i];
-      samples += this.entrySamples[i];
+      if (filter.threads && !filter.threads[entries.thread[i]]) continue;
+      self[entries.node[i]] += weight[i];
+      samples += entries.samples[i];
     }
     return { self, samples };
   }
@@ -180,7 +189,7 @@ class Event_ {
 
   /** A range moved to the borders of buckets, so that what is shown is what is counted. */
   snap(range) {
-    const unit = this.bucketNs;
+    const unit = this.entries.bucketNs;
     const from = Math.max(0, Math.floor(range[0] / unit) * unit);
     const to = Math.max(from + unit, Math.ceil(range[1] / unit) * unit);
     return [from, to];
@@ -200,6 +209,13 @@ function formatNs(ns) {
     if (ns >= unit) return trim(ns / unit) + " " + name;
   }
   return Math.round(ns) + " ns";
+}
+
+/** A moment of an axis whose marks are `step` apart. */
+function formatMoment(ns, step) {
+  const [unit, name] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9)));
+  return `${Number((ns / unit).toFixed(digits + 1))} ${name}`;
 }
 
 function trim(x) {

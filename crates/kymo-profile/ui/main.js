@@ -1,71 +1,5 @@
 "use strict";
-// The page: one state, read from and written to the address bar, and what each part shows of it.
-
-const $ = (id) => document.getElementById(id);
-
-const DEFAULTS = {
-  event: 0, weight: "period", thread: "", view: "down", focus: -1, zoom: [], q: "", range: null,
-  commands: true, merge: false, byname: false, flip: false, lanes: "threads", more: false, sort: "own", up: false, theme: "",
-};
-
-/** Takes what it understands out of "#event=0&q=main"; everything else keeps its default. */
-function stateFromHash(hash, profile) {
-  const state = { ...DEFAULTS, zoom: [] };
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
-  const whole = (key, limit) => {
-    const n = Number(given.get(key) ?? NaN);
-    return Number.isInteger(n) && n >= 0 && n < limit ? n : state[key];
-  };
-  const oneOf = (key, allowed) => (allowed.includes(given.get(key)) ? given.get(key) : state[key]);
-  state.event = whole("event", profile.events.length);
-  state.focus = whole("focus", profile.functionCount);
-  state.weight = oneOf("weight", ["period", "samples"]);
-  state.view = oneOf("view", ["down", "up", "callers", "callees"]);
-  state.lanes = oneOf("lanes", ["threads", "cpus"]);
-  state.sort = oneOf("sort", ["own", "total", "name", "module"]);
-  state.theme = oneOf("theme", ["light", "dark"]);
-  for (const key of ["commands", "merge", "byname", "flip", "up", "more"]) {
-    if (given.has(key)) state[key] = given.get(key) === "1";
-  }
-  state.q = given.get("q") ?? "";
-  if (/^[pt]\d+$/.test(given.get("thread") ?? "")) state.thread = given.get("thread");
-  const range = /^(\d+)-(\d+)$/.exec(given.get("range") ?? "");
-  if (range && Number(range[2]) > Number(range[1])) state.range = [Number(range[1]), Number(range[2])];
-  const zoom = (given.get("zoom") ?? "").split(".").map(Number);
-  if (given.get("zoom") && zoom.every(Number.isInteger)) state.zoom = zoom;
-  if (state.focus < 0 && (state.view === "callers" || state.view === "callees")) state.view = "down";
-  return state;
-}
-
-function hashOfState(state) {
-  const out = new URLSearchParams();
-  for (const [key, initial] of Object.entries(DEFAULTS)) {
-    const value = state[key];
-    if (key === "zoom") {
-      if (value.length) out.set(key, value.join("."));
-    } else if (key === "range") {
-      if (value) out.set(key, value.map(Math.round).join("-"));
-    } else if (value !== initial) {
-      out.set(key, typeof value === "boolean" ? (value ? "1" : "0") : String(value));
-    }
-  }
-  return out.toString();
-}
-
-/** Control characters and direction marks could make a name look like another one. */
-function clean(text) {
-  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u3164\ufe00-\ufe0f\uffa0]/gu, (c) => {
-    const code = c.codePointAt(0);
-    return code < 0x100 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u{" + code.toString(16) + "}";
-  });
-}
-
-function element(tag, text, css) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (css) made.className = css;
-  return made;
-}
+// The page: one state, and what each part shows of it.
 
 class Page {
   constructor(profile) {
@@ -74,114 +8,44 @@ class Page {
     this.state = stateFromHash(location.hash, profile);
     this.tree = null;
     // A page that is a file has no server.
-    this.server = profile.served ? new SelectionServer(() => this.render(), (sentence) => this.remark(sentence)) : null;
+    this.server = profile.served ? new RecordingServer(() => this.render(), (sentence) => this.remark(sentence)) : null;
     this.dark = matchMedia("(prefers-color-scheme: dark)");
-    this.flame = new FlameGraph($("flame"), profile, this.palette, {
-      zoom: (node) => this.set({ zoom: node === NO_NODE ? [] : this.tree.path(node) }),
-      choose: (node) => this.choose(node === NO_NODE ? -1 : this.tree.func[node], node),
-      hover: (frame, x, y) => this.tip(frame, x, y),
-    });
-    this.timeline = new Timeline($("timeline"), profile, this.palette, {
-      range: (range) => this.rangeSoon(range),
-      thread: (thread) => this.set({ thread: this.state.thread === `t${thread}` ? "" : `t${thread}` }),
-    });
-    this.table = new FunctionTable($("table"), profile, this.palette, {
-      choose: (fn) => this.choose(fn, null),
-      sort: (key) => this.set({ sort: key, up: this.state.sort === key ? !this.state.up : key === "name" || key === "module" }),
-    });
-    this.header();
+    this.parts();
+    showHeader(profile);
+    this.options = showChoices(profile);
     this.controls();
     this.theme();
     this.render();
   }
 
-  // ---- what never changes ----------------------------------------------------------------------------------------
-
-  header() {
-    const p = this.profile;
-    $("heading").textContent = p.heading;
-    const facts = $("facts");
-    const fact = (name, value, css) => {
-      if (!value) return;
-      const pair = element("div", undefined, css);
-      pair.append(element("dt", name), element("dd", value));
-      facts.append(pair);
-    };
-    const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`);
-    fact("Command", p.commandLine.map(quote).join(" "), "command");
-    const date = (ns) => (ns ? new Date(ns / 1e6).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "");
-    if (p.startUnixNs) fact("Recorded", date(p.startUnixNs));
-    else fact("Written", date(p.writtenUnixNs));
-    fact("Duration", p.durationNs ? formatNs(p.durationNs) : "");
-    for (const e of p.events.slice(0, 6)) {
-      const what = e.unit === "ns" && e.period ? `, ${formatNs(e.period)}` : "";
-      // Wall time is counted, not sampled.
-      fact(e.name, e.isWallTime ? formatNs(e.period) : `${formatCount(e.samples)} sample${e.samples === 1 ? "" : "s"}${what}`);
-    }
-    fact("Host", [p.host, p.kernel, p.arch].filter(Boolean).join(", "));
-    fact("CPUs", [p.cpusOnline || "", p.cpu].filter(Boolean).join(" × "));
-    fact("Threads", formatCount(p.threadCount));
-    const badge = $("loss");
-    badge.textContent = p.lost ? `${formatCount(p.lost)} lost` : "0 lost";
-    badge.classList.add(p.lost ? "bad" : "good");
-    badge.title = p.lost ? "Records that did not reach this profile" : "Nothing was lost: every sample that was taken is here";
-    if (p.lost) {
-      const taken = p.events.reduce((sum, e) => sum + e.samples, 0);
-      const causes = p.loss.filter((l) => l.count).map((l) => `${l.cause}: ${formatCount(l.count)}`).join("; ");
-      $("loss-detail").hidden = false;
-      $("loss-detail").textContent =
-        `${formatCount(p.lost)} of ${formatCount(p.lost + taken)} records were lost (${formatShare(p.lost, p.lost + taken)}). ` +
-        `${causes}. ${this.lostTime()}Shares below are of what was kept.`;
-    }
-    for (const note of p.notes.slice(0, 4)) $("notes").append(element("li", note));
-    if (p.notes.length > 4) $("notes").append(element("li", `and ${formatCount(p.notes.length - 4)} more`));
-    $("notes").hidden = !p.notes.length;
-    $("foot").textContent = [p.source && `From ${p.source}`, p.recorder && `recorded by ${p.recorder}`, p.served ? "served by kymo view on this machine" : "this file works offline and loads nothing"]
-      .filter(Boolean).join(", ") + ".";
-
-    const event = $("event");
-    p.events.forEach((e, i) => event.add(new Option(e.isWallTime ? e.name : `${e.name} (${formatCount(e.samples)})`, i)));
-    $("event-field").hidden = p.events.length < 2;
-
-    const thread = $("thread");
-    thread.add(new Option(`All (${formatCount(p.threadCount)})`, ""));
-    const t = p.threads;
-    const amount = p.events.some((e) => e.isWallTime) ? formatNs : formatCount;
-    const order = [...t.tid.keys()].sort((a, b) => t.samples[b] - t.samples[a] || a - b);
-    const processes = new Map();
-    for (const i of order) {
-      const found = processes.get(t.pid[i]) || { threads: 0, samples: 0, comm: t.comm[i] };
-      found.threads++;
-      found.samples += t.samples[i];
-      if (t.pid[i] === t.tid[i]) found.comm = t.comm[i];
-      processes.set(t.pid[i], found);
-    }
-    const group = (label, options) => {
-      if (!options.length) return;
-      const made = element("optgroup");
-      made.label = label;
-      made.append(...options);
-      thread.append(made);
-    };
-    const several = [...processes].filter(([, process]) => process.threads > 1);
-    several.sort((a, b) => b[1].samples - a[1].samples);
-    group("Processes", several.slice(0, 100).map(([pid, process]) =>
-      new Option(`${process.comm} ${pid}: ${process.threads} threads (${amount(process.samples)})`, `p${pid}`)));
-    group(order.length > 300 ? "The 300 busiest threads" : "Threads", order.slice(0, 300).map((i) =>
-      new Option(`${p.threadLabel(i)} (${amount(t.samples[i])})`, `t${i}`)));
-    this.options = new Set([...thread.options].map((option) => option.value));
-  }
-
-  /** In how much of the time something is missing; intervals do not overlap. */
-  lostTime() {
-    const p = this.profile;
-    const sum = p.intervals.reduce((ns, mark) => ns + (mark.kind === "loss" ? mark.end_ns - mark.start_ns : 0), 0);
-    return sum && p.durationNs ? `The red stretches are ${formatShare(sum, p.durationNs)} of the time. ` : "";
+  parts() {
+    const { profile, palette } = this;
+    const choose = (fn) => this.choose(fn);
+    const hover = (lines, x, y) => this.tipOf(lines && lines.map((line, i) => element(i ? "div" : "b", line)), x, y);
+    const range = (range) => this.set({ range: range && this.snap(range) });
+    this.timeline = new Timeline($("timeline"), profile, palette, {
+      range: (range) => this.rangeSoon(range),
+      window: (window) => this.set({ window }),
+      thread: (thread) => this.go({ thread: this.state.thread === `t${thread}` ? "" : `t${thread}` }),
+    });
+    this.flame = new FlameGraph($("flame"), profile, palette, {
+      zoom: (node) => this.go({ zoom: node === NO_NODE ? [] : this.tree.path(node) }),
+      choose: (node) => this.choose(node === NO_NODE ? -1 : this.tree.func[node]),
+      hover: (frame, x, y) => this.tip(frame, x, y),
+    });
+    this.chart = new FlameChart($("chart"), profile, palette, { choose, hover, range });
+    this.trees = ["tree", "callers", "callees"].map((id) => new CallTreeTable($(id), profile, palette, { choose }));
+    this.heat = new HeatMap($("heat"), palette, { range, hover });
+    this.code = new CodeView($("code"), profile, { choose: (name) => this.chooseName(name) });
+    this.table = new FunctionTable($("table"), profile, palette, {
+      choose,
+      sort: (key) => this.set({ sort: key, up: this.state.sort === key ? !this.state.up : key === "name" || key === "module" }),
+    });
   }
 
   controls() {
     const change = (id, patch) => $(id).addEventListener("change", (event) => this.set(patch(event.target)));
-    change("event", (box) => ({ event: Number(box.value), zoom: [], range: null }));
+    change("event", (box) => ({ event: Number(box.value), zoom: [], range: null, window: null }));
     change("weight", (box) => ({ weight: box.value }));
     change("thread", (box) => ({ thread: box.value }));
     for (const key of ["commands", "merge", "byname", "flip"]) change(key, (box) => ({ [key]: box.checked }));
@@ -190,11 +54,21 @@ class Page {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.set({ q }), 120);
     });
-    $("view").addEventListener("click", (event) => event.target.dataset.view && this.set({ view: event.target.dataset.view, zoom: [] }));
+    $("view").addEventListener("click", (event) => event.target.dataset.view && this.go({ view: event.target.dataset.view, zoom: [] }));
+    $("tabs").addEventListener("click", (event) => event.target.dataset.tab && this.go({ tab: event.target.dataset.tab }));
+    $("tabs").addEventListener("keydown", (event) => {
+      const sign = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!sign) return;
+      const shown = TABS.filter((tab) => !$(`tab-${tab}`).hidden);
+      this.go({ tab: shown[(shown.indexOf(this.state.tab) + sign + shown.length) % shown.length] });
+      $(`tab-${this.state.tab}`).focus();
+    });
     $("lanes").addEventListener("click", (event) => event.target.dataset.lanes && this.set({ lanes: event.target.dataset.lanes }));
     $("lanes-more").addEventListener("click", () => this.set({ more: !this.state.more }));
     $("range-clear").addEventListener("click", () => this.set({ range: null }));
-    $("zoom-out").addEventListener("click", () => this.set({ zoom: [] }));
+    $("window-in").addEventListener("click", () => this.go({ window: this.state.range }));
+    $("window-all").addEventListener("click", () => this.go({ window: null }));
+    $("zoom-out").addEventListener("click", () => this.go({ zoom: [] }));
     $("theme").addEventListener("click", () => this.set({ theme: this.isDark() ? "light" : "dark" }));
     $("help-open").addEventListener("click", () => $("help").showModal());
     $("legend").addEventListener("click", (event) => {
@@ -203,22 +77,26 @@ class Page {
     });
     $("detail").addEventListener("click", (event) => {
       const view = event.target.dataset.view;
-      if (view) this.set({ view, zoom: [] });
+      if (view) this.go({ view, zoom: [], ...(this.state.tab === "tree" ? {} : { tab: "flame" }) });
+      else if (event.target.dataset.tab) this.go({ tab: event.target.dataset.tab });
       else if (event.target.dataset.find) this.set({ q: "=" + this.profile.names[this.state.focus] });
     });
     this.dark.addEventListener("change", () => this.render());
-    addEventListener("hashchange", () => {
+    for (const name of ["hashchange", "popstate"]) addEventListener(name, () => {
       const hash = location.hash.replace(/^#/, "");
       if (hash === this.hash) return;
+      const { theme } = this.state;
       this.state = stateFromHash(location.hash, this.profile);
+      // The way back leads through what was looked at, not through colours.
+      if (name === "popstate") this.state.theme = theme;
       this.render();
     });
     let width = innerWidth;
     addEventListener("resize", () => {
       if (innerWidth === width) return;
       width = innerWidth;
-      this.timeline.layout();
-      this.flame.layout();
+      this.kept = {};
+      this.render();
     });
     addEventListener("keydown", (event) => this.key(event));
   }
@@ -232,7 +110,8 @@ class Page {
       else if (state.zoom.length) this.set({ zoom: [] });
       else if (state.view !== "down") this.set({ view: "down" });
       else if (state.range) this.set({ range: null });
-      else if (state.focus >= 0) this.choose(-1, null);
+      else if (state.window) this.set({ window: null });
+      else if (state.focus >= 0) this.choose(-1);
       return;
     }
     if (typing) return;
@@ -244,6 +123,14 @@ class Page {
       e: () => state.focus >= 0 && this.set({ view: "callees", zoom: [] }),
       i: () => this.set({ flip: !state.flip }),
       t: () => this.set({ theme: this.isDark() ? "light" : "dark" }),
+      z: () => this.go({ window: state.range }),
+      Z: () => this.go({ window: null }),
+      "1": () => this.go({ tab: "flame" }),
+      "2": () => this.go({ tab: "chart" }),
+      "3": () => this.go({ tab: "tree" }),
+      "4": () => this.go({ tab: "butterfly" }),
+      "5": () => this.go({ tab: "heat" }),
+      "6": () => this.go({ tab: "code" }),
     }[event.key];
     if (!act) return;
     event.preventDefault();
@@ -257,6 +144,21 @@ class Page {
     this.render();
   }
 
+  /** The same, and the browser's way back leads to what was shown before. */
+  go(patch) {
+    try {
+      history.pushState(null, "", location.href);
+    } catch {
+      // Some viewers forbid it; the page works without.
+    }
+    this.set(patch);
+  }
+
+  /** A range moved to the borders of what can be counted: of a page without a server, buckets. */
+  snap(range) {
+    return this.server ? [Math.round(range[0]), Math.max(Math.round(range[0]) + 1, Math.round(range[1]))] : this.event().snap(range);
+  }
+
   /** While the brush moves, once per picture is enough. */
   rangeSoon(range) {
     const first = this.waiting === undefined;
@@ -265,16 +167,21 @@ class Page {
     requestAnimationFrame(() => {
       const wanted = this.waiting;
       this.waiting = undefined;
-      this.set({ range: wanted && this.event().snap(wanted) });
+      this.set({ range: wanted && this.snap(wanted) });
     });
   }
 
-  choose(fn, node) {
-    this.chosenNode = node;
+  choose(fn) {
     if (fn < 0 || this.profile.kinds[fn] === "c") fn = -1;
     this.state.focus = fn;
     if (fn < 0 && (this.state.view === "callers" || this.state.view === "callees")) this.state.view = "down";
     this.render();
+  }
+
+  /** The function of this name, if it was sampled. */
+  chooseName(name) {
+    const fn = this.profile.names.indexOf(name);
+    if (fn >= 0) this.choose(fn);
   }
 
   event() {
@@ -348,7 +255,7 @@ class Page {
 
     this.renderControls(event, hits);
     this.renderTimeline(event, hits);
-    this.renderFlame(event, zoomNode, hits, [treeKey, state.zoom, state.byname, state.flip].join("|"));
+    this.renderTab(event, { treeKey, dataKey, zoomNode, hits, bySamples });
     this.renderLegend(weighed);
     this.table.chosen = state.focus;
     this.table.show(weighed.sums, weighed.whole, hits, { key: state.sort, up: state.up }, this.unit);
@@ -359,7 +266,8 @@ class Page {
     this.report(event, weighed, zoomNode, matched);
     this.hash = hashOfState(state);
     try {
-      history.replaceState(null, "", this.hash ? "#" + this.hash : location.pathname + location.search);
+      const address = this.hash ? "#" + this.hash : location.pathname + location.search;
+      if (location.hash.replace(/^#/, "") !== this.hash) history.replaceState(null, "", address);
     } catch {
       // Some viewers forbid it; the page works without.
     }
@@ -406,15 +314,16 @@ class Page {
     }
     if (document.activeElement !== $("query") || !state.q) $("query").value = state.q;
     for (const key of ["commands", "merge", "byname", "flip"]) $(key).checked = state[key];
+    $("tab-code").hidden = !this.hasCode();
     $("zoom-out").hidden = !state.zoom.length;
   }
 
   renderTimeline(event, hits) {
     const { state } = this;
-    $("timeline-card").hidden = !event.entryCount;
-    if (!event.entryCount) return;
+    $("timeline-card").hidden = !event.entries.count;
+    if (!event.entries.count) return;
     const timeline = this.timeline;
-    const cpus = state.lanes === "cpus" && event.hasCpus;
+    const by = state.lanes === "cpus" && !event.hasCpus || state.lanes === "states" && !event.hasStates ? "threads" : state.lanes;
     timeline.range = state.range;
     timeline.threads = this.keep("flags", state.thread, () => this.threadFlags());
     // The chosen function shows its moments where no search does.
@@ -424,12 +333,20 @@ class Page {
       return one;
     }) : null);
     timeline.under = this.keep("under", [state.event, state.q, hits ? "" : state.focus].join("|"), () => flags && this.nodesUnder(event, flags));
-    this.keep("lanes", [state.event, cpus, state.more, state.thread, state.q, state.focus, this.themed].join("|"), () => timeline.show(event, cpus, state.more));
+    // Closer than the page knows it, the server does.
+    const finer = state.window && this.server ? this.server.entries(state, event, state.window, "") : null;
+    this.keep("lanes", [state.event, by, state.more, state.thread, state.q, state.focus, this.themed, state.window, Boolean(finer)].join("|"),
+      () => timeline.show(event, finer || event.entries, by, state.window, state.more));
     timeline.paint();
-    $("lanes").hidden = !event.hasCpus;
-    for (const button of $("lanes").children) button.setAttribute("aria-pressed", (button.dataset.lanes === "cpus") === cpus);
-    $("lanes-more").hidden = !timeline.hiddenLanes && !state.more;
-    $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lane${timeline.hiddenLanes === 1 ? "" : "s"}`;
+    $("lanes").hidden = !event.hasCpus && !event.hasStates;
+    for (const button of $("lanes").children) {
+      button.setAttribute("aria-pressed", button.dataset.lanes === by);
+      button.hidden = button.dataset.lanes === "cpus" ? !event.hasCpus : button.dataset.lanes === "states" ? !event.hasStates : false;
+    }
+    $("lanes-more").hidden = timeline.lanes.count <= FEW_LANES;
+    $("lanes-more").textContent = state.more ? "Lower" : "Taller";
+    $("window-in").hidden = !state.range || String(state.range) === String(state.window);
+    $("window-all").hidden = !state.window;
     $("range-clear").hidden = !state.range;
     $("range-text").textContent = state.range
       ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated && !this.server?.sums(state) ? "about " : ""}${event.isWallTime ? `${formatNs(this.weighed.samples)} of threads` : `${formatCount(this.weighed.samples)} samples`}`
@@ -443,6 +360,86 @@ class Page {
       under[node] = flags[event.func[node]] || (above !== NO_NODE && under[above]) ? 1 : 0;
     }
     return under;
+  }
+
+  /** The chosen one of the pictures. */
+  renderTab(event, how) {
+    const { state } = this;
+    const { zoomNode, hits, treeKey, dataKey, bySamples } = how;
+    for (const tab of TABS) {
+      $(`tab-${tab}`).setAttribute("aria-selected", tab === state.tab);
+      $(`tab-${tab}`).tabIndex = tab === state.tab ? 0 : -1;
+      $(`panel-${tab}`).hidden = tab !== state.tab;
+    }
+    for (const box of document.querySelectorAll("[data-of]")) box.hidden = !box.dataset.of.split(" ").includes(state.tab);
+    const options = { whole: this.weighed.whole, unit: this.unit, hits, chosen: state.focus };
+    if (state.tab === "flame") this.renderFlame(event, zoomNode, hits, [treeKey, state.zoom, state.byname, state.flip].join("|"));
+    else if (state.tab === "chart") this.renderChart(event, hits);
+    else if (state.tab === "tree") this.trees[0].show(this.tree, { ...options, hasSelf: state.view === "down" || state.view === "callees", subject: [state.event, state.view, state.view[0] === "c" ? state.focus : ""].join("|") });
+    else if (state.tab === "butterfly") this.renderButterfly(event, dataKey, options);
+    else if (state.tab === "heat") {
+      const heat = this.server ? this.server.heat(state) : this.keep("heat", dataKey, () => heatOf(event, this.threadFlags(), bySamples));
+      const shown = heat && (heat.values ? heat : { ...heat, values: bySamples ? heat.cell_samples : heat.cell_periods });
+      if (shown) this.heat.show(shown, this.unit, state.range);
+    } else this.renderCode(bySamples);
+  }
+
+  /** The thread that is chosen, else the busiest one of those that are. */
+  chartThread(event, from, to) {
+    const { state } = this;
+    if (state.thread[0] === "t") return Number(state.thread.slice(1));
+    const flags = this.threadFlags();
+    return this.keep("busiest", [state.event, state.thread, from, to].join("|"), () => {
+      const sums = new Float64Array(this.profile.threadCount);
+      const end = event.entries.at(to);
+      for (let i = event.entries.at(from); i < end; i++) {
+        const idle = event.hasStates && this.profile.names[event.stateOf[event.entries.node[i]]]?.startsWith("idle");
+        if (!idle) sums[event.entries.thread[i]] += flags && !flags[event.entries.thread[i]] ? 0 : event.entries.samples[i];
+      }
+      return sums.reduce((best, sum, thread) => (sum > sums[best] ? thread : best), 0);
+    });
+  }
+
+  renderChart(event, hits) {
+    const { state } = this;
+    const [from, to] = state.range || state.window || [0, event.spanNs];
+    const thread = this.chartThread(event, from, to);
+    const finer = this.server?.entries(state, event, [from, to], `t${thread}`, "chart");
+    this.chart.show(event, finer || event.entries, { thread, from, to, commands: state.commands, hits, chosen: state.focus });
+    const word = state.thread[0] === "t" ? "" : "the busiest thread: ";
+    $("flame-text").textContent = `${word}${this.profile.threadLabel(thread)}${finer || !event.estimated ? "" : ", of a part of the samples"}`;
+  }
+
+  renderButterfly(event, dataKey, options) {
+    const { state, profile } = this;
+    const name = state.focus >= 0 ? profile.names[state.focus] : "";
+    $("butterfly-name").textContent = name || "Choose a function, in the table below for example.";
+    $("butterfly-sums").textContent = name ? `self ${formatShare(this.weighed.sums.own[state.focus], options.whole)}, total ${formatShare(this.weighed.sums.total[state.focus], options.whole)}` : "";
+    ["callers", "callees"].forEach((view, at) => {
+      const key = [dataKey, view, state.focus, state.commands, state.merge].join("|");
+      const tree = this.keep(view, key, () => buildTree(profile, event, this.weighed.self, { ...state, view, focus: state.focus }));
+      this.trees[at + 1].show(tree, { ...options, hasSelf: view === "callees", subject: [state.event, view, state.focus].join("|") });
+    });
+  }
+
+  renderCode(bySamples) {
+    const { state, profile } = this;
+    const fn = state.focus;
+    if (fn < 0) return this.code.say("Choose a function to see its source and its instructions.");
+    if (!"uk".includes(profile.kinds[fn])) {
+      const around = this.keep("around", [state.event, fn].join("|"), () => functionsAround(profile, this.event(), fn));
+      return this.code.say(`${profile.names[fn]} has no code of its own${around.length ? `: it was inlined into ${around.map((other) => profile.names[other]).join(", ")}.` : "."}`);
+    }
+    const answer = this.server ? this.server.code(state, fn) : this.codes()?.[state.event]?.[fn] ?? { error: "This page has no code of this function." };
+    if (!answer) return this.code.head.textContent || this.code.say("Reading the code…");
+    if (answer.error) return this.code.say(answer.error);
+    this.code.show(answer, bySamples);
+  }
+
+  /** The code that a page which is a file has with it. */
+  codes() {
+    const packed = $("codes");
+    return packed && this.keep("codes", "", () => JSON.parse(packed.textContent));
   }
 
   renderFlame(event, zoomNode, hits, key) {
@@ -520,10 +517,12 @@ class Page {
       element("span", [profile.moduleName(fn), profile.place(fn)].filter(Boolean).join(", "), "dim"),
       element("span", `self ${formatShare(own, weighed.whole)}, total ${formatShare(total, weighed.whole)} (${formatWeight(total, this.unit)})`),
     ];
-    for (const [view, text] of [["callers", "Callers"], ["callees", "Callees"]]) {
+    const tabs = [["butterfly", "Butterfly"], ...(this.hasCode() ? [["code", "Code"]] : [])];
+    const buttons = [["view", "callers", "Callers"], ["view", "callees", "Callees"], ...tabs.map(([tab, text]) => ["tab", tab, text])];
+    for (const [of, value, text] of buttons) {
       const button = element("button", text);
       button.type = "button";
-      button.dataset.view = view;
+      button.dataset[of] = value;
       parts.push(button);
     }
     const find = element("button", "Highlight");
@@ -533,13 +532,13 @@ class Page {
     detail.replaceChildren(...parts);
   }
 
+  hasCode() {
+    return Boolean(this.server || $("codes"));
+  }
+
   /** The numbers of a bar, beside the pointer. */
   tip(frame, x, y) {
-    const tip = $("tip");
-    if (!frame) {
-      tip.hidden = true;
-      return;
-    }
+    if (!frame) return this.tipOf(null);
     const { profile, tree, weighed } = this;
     const node = frame.node;
     const parts = [];
@@ -558,8 +557,15 @@ class Page {
         parts.push(element("div", `self ${formatShare(tree.self[node], weighed.whole)}: ${formatWeight(tree.self[node], this.unit)}`, "sums"));
       }
     }
+    this.tipOf(parts, x, y);
+  }
+
+  /** Shows elements beside the pointer, or nothing. */
+  tipOf(parts, x, y) {
+    const tip = $("tip");
+    tip.hidden = !parts;
+    if (!parts) return;
     tip.replaceChildren(...parts);
-    tip.hidden = false;
     const area = tip.getBoundingClientRect();
     tip.style.left = Math.max(4, Math.min(x + 14, innerWidth - area.width - 8)) + "px";
     tip.style.top = (y + 18 + area.height > innerHeight ? Math.max(4, y - area.height - 12) : y + 18) + "px";
@@ -578,8 +584,13 @@ class Page {
       zoom: zoomNode === NO_NODE ? null : { name: this.profile.names[this.tree.func[zoomNode]], total: this.tree.total[zoomNode], self: this.tree.self[zoomNode] },
       matched,
       rows: this.table.rows.length,
-      lanes: event.entryCount ? this.timeline.lanes.length : 0,
-      states: event.entryCount ? this.timeline.states.map(({ fn }) => this.profile.names[fn]) : [],
+      lanes: event.entries.count ? this.timeline.lanes.count : 0,
+      states: event.entries.count ? this.timeline.states.map(({ fn }) => this.profile.names[fn]) : [],
+      tab: this.state.tab,
+      boxes: this.chart.boxes.length,
+      treeRows: this.trees.map((tree) => tree.rows.length),
+      heat: this.heat.heat ? this.heat.heat.values.reduce((a, b) => a + b, 0) : null,
+      code: this.code.function && { name: this.code.function.name, instructions: this.code.function.instructions.length, samples: this.code.function.samples, lines: this.code.lines.length },
       links: event.links.count,
       arrows: this.timeline.arrows,
       frames: this.flame.frames.length,

@@ -1,46 +1,90 @@
 "use strict";
-// What a page asks the server that it came from: exact sums of what is selected. In no page that is
-// a file.
+// What a page asks the server that it came from: exact sums of what is selected, finer samples over time, heat maps,
+// and code. In no page that is a file.
 
-class SelectionServer {
+/** An answer that takes longer is announced. */
+const BUSY_AFTER_MS = 300;
+
+class RecordingServer {
   /** `changed` is called when an answer has come, `remark` with a sentence for the reader. */
   constructor(changed, remark) {
     this.changed = changed;
     this.remark = remark;
     this.token = new URLSearchParams(location.search).get("token") ?? "";
-    this.asked = null;
+    /** By what is asked for the newest question. */
+    this.asked = new Map();
+    this.pending = 0;
+  }
+
+  /** The words that select what the state does. `range` and `thread` may be given in its place. */
+  selection(state, { range = state.range, thread = state.thread } = {}) {
+    const words = new URLSearchParams({ event: state.event });
+    if (range) {
+      words.set("from", Math.round(range[0]));
+      words.set("until", Math.round(range[1]));
+    }
+    if (thread) words.set(thread[0] === "t" ? "thread" : "process", thread.slice(1));
+    return words;
   }
 
   /** The sums of what is selected, or null: nothing is, or they have been asked for and are not there yet. */
   sums(state) {
     if (!state.range && !state.thread) return null;
-    const words = new URLSearchParams({ event: state.event });
-    if (state.range) {
-      words.set("from", Math.round(state.range[0]));
-      words.set("until", Math.round(state.range[1]));
-    }
-    if (state.thread) words.set(state.thread[0] === "t" ? "thread" : "process", state.thread.slice(1));
-    const key = String(words);
-    if (this.asked?.key !== key) this.ask(key);
-    return this.asked.sums;
+    return this.answer("select", this.selection(state));
   }
 
-  /** The newest selection counts: what is still being counted for another one is given up. */
-  async ask(key) {
-    this.asked?.given.abort();
-    const asked = { key, sums: null, given: new AbortController() };
-    this.asked = asked;
+  /** Samples over time of a stretch, of all threads or of one, as finely as a picture needs; null until they are there. */
+  entries(state, event, range, thread, what = "entries") {
+    return this.answer(what, this.selection(state, { range, thread }), (packed) => new Entries(packed, event.perSample, range[0]), "entries");
+  }
+
+  /** How many samples each part of each second has. */
+  heat(state) {
+    return this.answer("heatmap", this.selection(state, { range: null }));
+  }
+
+  /** A function's code with its costs, or null; with `error` where there is none. */
+  code(state, fn) {
+    const words = this.selection(state);
+    words.set("function", fn);
+    return this.answer("code", words);
+  }
+
+  /** The answer to the newest question of its sort, or null while it is being worked on. */
+  answer(sort, words, make = (answer) => answer, path = sort) {
+    const key = String(words);
+    if (this.asked.get(sort)?.key !== key) this.ask(sort, path, key, make);
+    return this.asked.get(sort).answer;
+  }
+
+  /** The newest question of a sort counts: what is still being counted for another one is given up. */
+  async ask(sort, path, key, make) {
+    this.asked.get(sort)?.given.abort();
+    const asked = { key, answer: null, given: new AbortController() };
+    this.asked.set(sort, asked);
+    this.pending++;
+    setTimeout(() => this.showBusy(), BUSY_AFTER_MS);
     try {
-      const answer = await fetch("select?" + key, { headers: { "X-Kymo-Token": this.token }, signal: asked.given.signal });
+      const answer = await fetch(`${path}?${key}`, { headers: { "X-Kymo-Token": this.token }, signal: asked.given.signal });
       if (answer.headers.get("X-Kymo-Recording") === "changed") {
         this.remark("The recording's file has changed since it was read. This page shows what it was then.");
       }
-      if (!answer.ok) throw new Error((await answer.text()).trim());
-      asked.sums = await answer.json();
+      if (answer.ok) asked.answer = make(await answer.json());
+      else asked.answer = { error: (await answer.text()).trim() };
+      if (asked.answer.error && sort !== "code") throw new Error(asked.answer.error);
     } catch (error) {
-      if (this.asked !== asked) return;
+      if (this.asked.get(sort) !== asked) return;
+      asked.answer = sort === "code" ? { error: String(error.message) } : null;
       this.remark(`kymo view does not answer (${error.message}): what is selected is counted from the timeline's samples only.`);
+    } finally {
+      this.pending--;
+      this.showBusy();
     }
-    if (this.asked === asked) this.changed();
+    if (this.asked.get(sort) === asked) this.changed();
+  }
+
+  /** A bar at the top of the page while an answer takes its time. Escape gives a selection up. */
+  showBusy() {
+    $("busy").hidden = this.pending === 0;
   }
 }

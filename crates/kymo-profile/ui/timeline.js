@@ -1,72 +1,75 @@
 "use strict";
-// Samples over time: an overview of all, a lane for each thread or CPU, marks for losses and pauses, a brush.
+// Samples over time: an overview of all, a lane for each thread, CPU or state, marks for losses and pauses, a brush.
+//
+// The canvas is as large as what is visible of it: lanes are drawn as they scroll into view, so thousands cost nothing.
 
 const AXIS = 20;
 const OVERVIEW = 46;
 const LANE = 17;
-const FEW_LANES = 8;
-const MANY_LANES = 400;
+const HEAD = AXIS + OVERVIEW;
+/** Lanes that are seen at once, before one scrolls. */
+const FEW_LANES = 10;
 /** Arrows at once: more would hide what they are about. */
 const ARROWS = 30;
+/** The shortest stretch of time that can be looked at, ns. */
+const LEAST_WINDOW = 1000;
 
 class Timeline {
-  /** on: {range([fromNs, toNs] or null), thread(index)} */
+  /** on: {range([fromNs, toNs] or null), window([fromNs, toNs] or null), thread(index)} */
   constructor(box, profile, palette, on) {
     this.palette = palette;
     this.pointed = -1;
     this.arrows = 0;
     this.box = box;
+    this.space = box.querySelector(".timeline-space");
     this.canvas = box.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.profile = profile;
     this.on = on;
     this.range = null;
-    this.byCpu = false;
-    this.expanded = false;
     this.threads = null;
     this.under = null;
     this.drag = null;
+    this.pending = false;
+    box.addEventListener("scroll", () => this.paintSoon());
     this.canvas.addEventListener("pointerdown", (event) => this.press(event));
     this.canvas.addEventListener("pointermove", (event) => this.move(event));
     this.canvas.addEventListener("pointerup", (event) => this.release(event));
     this.canvas.addEventListener("pointercancel", () => (this.drag = null));
     this.canvas.addEventListener("dblclick", () => this.on.range(null));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
-  /** Chooses the lanes of an event: the busiest ones first. */
-  show(event, byCpu, expanded) {
+  /**
+   * Shows the lanes of an event.
+   * entries: its samples over time; window: the stretch of time that is looked at, null for all of it.
+   */
+  show(event, entries, by, window, tall) {
     this.event = event;
-    this.byCpu = byCpu && event.hasCpus;
-    this.expanded = expanded;
-    const keys = this.byCpu ? event.cpu : event.thread;
-    const sums = new Map();
-    for (let i = 0; i < event.entryCount; i++) {
-      // Threads that have nothing to do come last.
-      const idle = event.hasStates && this.profile.names[event.stateOf[event.node[i]]]?.startsWith("idle");
-      sums.set(keys[i], (sums.get(keys[i]) || 0) + (idle ? 0 : event.entrySamples[i]));
-    }
-    const all = [...sums.keys()];
-    if (this.byCpu) all.sort((a, b) => a - b);
-    else all.sort((a, b) => sums.get(b) - sums.get(a) || a - b);
-    this.laneCount = all.length;
-    this.lanes = all.slice(0, expanded ? MANY_LANES : FEW_LANES);
+    if (this.lanes?.event !== event || this.lanes.by !== by) this.lanes = new Lanes(this.profile, event, by);
+    this.lanes.index(entries);
+    this.entries = entries;
+    [this.from, this.to] = window || [0, event.spanNs];
+    this.tall = tall;
     this.layout();
   }
 
-  /** How many lanes are not shown. */
-  get hiddenLanes() {
-    return this.laneCount - this.lanes.length;
+  get byThread() {
+    return this.lanes.by === "threads";
   }
 
-  label(key) {
-    return this.byCpu ? (key < 0 ? "CPU ?" : `CPU ${key}`) : this.profile.threadLabel(key);
+  get few() {
+    return this.tall ? Math.max(FEW_LANES, Math.floor((innerHeight * 0.7 - HEAD) / LANE)) : FEW_LANES;
   }
 
   layout() {
     if (!this.event) return;
     this.width = this.box.clientWidth;
-    this.height = AXIS + OVERVIEW + this.lanes.length * LANE + 6;
+    const all = HEAD + this.lanes.count * LANE + 6;
+    this.height = Math.min(all, HEAD + this.few * LANE + 6);
+    this.box.style.height = this.height + "px";
+    this.space.style.height = all + "px";
     this.gutter = Math.round(Math.min(190, this.width * 0.26));
     this.plot = this.width - this.gutter - 10;
     const ratio = window.devicePixelRatio || 1;
@@ -80,112 +83,133 @@ class Timeline {
 
   /** Counts samples per column. A column is a whole number of buckets, so that none counts double. */
   count() {
-    const event = this.event;
-    const buckets = Math.ceil(event.spanNs / event.bucketNs);
+    const { event, entries } = this;
+    const unit = entries.bucketNs;
+    const buckets = Math.max(1, Math.ceil((this.to - this.from) / unit));
+    const [first, end] = [entries.at(this.from), entries.at(this.to)];
+    let samples = 0;
+    for (let i = first; i < end; i++) samples += entries.samples[i];
     // Columns of a handful of samples: narrower ones would show the grid of sampling, not the program.
-    const most = Math.max(60, Math.min(this.plot / 2, event.samples / 6));
-    const each = Math.max(1, Math.ceil(buckets / most));
-    const columns = Math.ceil(buckets / each);
-    const keys = this.byCpu ? event.cpu : event.thread;
-    const lane = new Map(this.lanes.map((key, index) => [key, index]));
-    this.columnNs = each * event.bucketNs;
-    this.columns = columns;
+    const most = Math.max(60, Math.min(this.plot / 2, event.hasStates ? this.plot / 2 : samples / 6));
+    const columnNs = Math.max(1, Math.ceil(buckets / most)) * unit;
+    const from = Math.floor(this.from / columnNs) * columnNs;
+    const columns = Math.max(1, Math.ceil((this.to - from) / columnNs));
+    this.axis = { from, columnNs, columns };
+    this.cells = new Map();
     this.sums = new Float64Array(columns);
     this.matches = new Float64Array(columns);
-    this.cells = new Float64Array(columns * this.lanes.length);
-    this.matchCells = new Float64Array(columns * this.lanes.length);
-    for (let i = 0; i < event.entryCount; i++) {
-      if (this.threads && this.byCpu && !this.threads[event.thread[i]]) continue;
-      const column = Math.floor(event.bucket[i] / each);
-      const n = event.entrySamples[i];
-      const at = lane.get(keys[i]);
-      if (at !== undefined) this.cells[at * columns + column] += n;
-      const hit = this.under && this.under[event.node[i]];
-      if (hit && at !== undefined) this.matchCells[at * columns + column] += n;
-      if (this.threads && !this.threads[event.thread[i]]) continue;
-      this.sums[column] += n;
-      if (hit) this.matches[column] += n;
+    const states = new Map();
+    for (let i = entries.at(from); i < end; i++) {
+      if (this.threads && !this.threads[entries.thread[i]]) continue;
+      const column = Math.min(columns - 1, Math.floor((entries.time[i] - from) / columnNs));
+      this.sums[column] += entries.samples[i];
+      if (this.under && this.under[entries.node[i]]) this.matches[column] += entries.samples[i];
+      if (!event.hasStates) continue;
+      const state = event.stateOf[entries.node[i]];
+      if (!states.has(state)) states.set(state, new Float64Array(columns));
+      states.get(state)[column] += entries.samples[i];
     }
     this.peak = this.sums.reduce((a, b) => Math.max(a, b), 0);
-    this.lanePeak = this.cells.reduce((a, b) => Math.max(a, b), 0);
-    this.countStates(each, columns, lane);
+    this.lanePeak = this.lanes.peak(this.axis, this.threads);
+    // A lane of wall time is as high as a thread that was there all the time.
+    if (event.hasStates && this.byThread) this.lanePeak = Math.min(this.lanePeak, columnNs);
+    this.states = this.ordered(states);
   }
 
-  /** The same by what threads did: for each state its sums and cells, running first, idle last. */
-  countStates(each, columns, lane) {
-    const event = this.event;
-    this.states = [];
-    if (!event.hasStates) return;
-    // A lane is as high as a thread that was there all the time.
-    this.lanePeak = Math.min(this.lanePeak, this.columnNs);
-    const found = new Map();
-    for (let i = 0; i < event.entryCount; i++) {
-      const fn = event.stateOf[event.node[i]];
-      if (!found.has(fn)) {
-        found.set(fn, { fn, sums: new Float64Array(columns), cells: new Float64Array(columns * this.lanes.length) });
-      }
-      const { sums, cells } = found.get(fn);
-      const column = Math.floor(event.bucket[i] / each);
-      const at = lane.get(event.thread[i]);
-      if (at !== undefined) cells[at * columns + column] += event.entrySamples[i];
-      if (!this.threads || this.threads[event.thread[i]]) sums[column] += event.entrySamples[i];
-    }
+  /** States as they are stacked: running first, idle last. */
+  ordered(states) {
     const order = Object.keys(STATE_HUES);
-    const rank = ({ fn }) => {
+    const rank = (fn) => {
       const at = order.indexOf(this.profile.names[fn]);
       return at < 0 ? order.length + (this.profile.names[fn]?.startsWith("idle") ? 1 : 0) : at;
     };
-    this.states = [...found.values()].sort((a, b) => rank(a) - rank(b) || a.fn - b.fn);
+    return [...states].sort(([a], [b]) => rank(a) - rank(b) || a - b).map(([fn, values]) => ({ fn, values }));
   }
 
-  /** Marks moments whose stack holds a searched function: one flag per node, or null. */
-  mark(under) {
-    this.under = under;
-    if (!this.event) return;
-    this.count();
-    this.paint();
+  cellsOf(lane) {
+    let cells = this.cells.get(lane);
+    if (!cells) {
+      cells = this.lanes.cells(lane, this.axis, this.threads, this.under);
+      cells.states = this.ordered(cells.states);
+      this.cells.set(lane, cells);
+    }
+    return cells;
   }
 
   x(ns) {
-    return this.gutter + (ns / this.event.spanNs) * this.plot;
+    return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.plot;
   }
 
   ns(x) {
-    return Math.min(1, Math.max(0, (x - this.gutter) / this.plot)) * this.event.spanNs;
+    return this.from + Math.min(1, Math.max(0, (x - this.gutter) / this.plot)) * (this.to - this.from);
+  }
+
+  /** Where a lane ends, from the canvas' top on. */
+  base(lane) {
+    return HEAD + (lane + 1) * LANE - this.box.scrollTop;
+  }
+
+  laneAt(y) {
+    const lane = Math.floor((y - HEAD + this.box.scrollTop) / LANE);
+    return y >= HEAD && lane >= 0 && lane < this.lanes.count ? lane : -1;
+  }
+
+  paintSoon() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.paint();
+    });
   }
 
   paint() {
+    if (!this.event) return;
     const g = this.context;
     const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
+    const colours = new Map();
+    const colour = (name) => {
+      if (!colours.has(name)) colours.set(name, style.getPropertyValue(name).trim());
+      return colours.get(name);
+    };
     const ratio = window.devicePixelRatio || 1;
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.fillStyle = colour("--card");
     g.fillRect(0, 0, this.width, this.height);
     g.font = "11.5px system-ui, sans-serif";
     g.textBaseline = "middle";
+    g.save();
+    g.beginPath();
+    g.rect(0, HEAD, this.width, this.height);
+    g.clip();
+    this.paintLanes(g, colour);
+    this.paintArrows(g, colour);
+    g.restore();
     this.paintAxis(g, colour);
-    const floor = AXIS + OVERVIEW;
-    this.paintStates(g, "sums", 0, floor, OVERVIEW - 6, this.peak);
-    this.paintBars(g, this.sums, this.matches, 0, floor, OVERVIEW - 6, this.peak, colour);
+    this.paintStates(g, this.states, HEAD, OVERVIEW - 6, this.peak);
+    this.paintBars(g, this.sums, this.matches, HEAD, OVERVIEW - 6, this.peak, colour);
     g.fillStyle = colour("--dim");
-    g.fillText(this.threads ? "selected threads" : this.byCpu ? "all CPUs" : "all threads", 12, AXIS + OVERVIEW / 2, this.gutter - 16);
-    for (let lane = 0; lane < this.lanes.length; lane++) {
-      const key = this.lanes[lane];
-      const base = floor + (lane + 1) * LANE;
-      const off = !this.byCpu && this.threads && !this.threads[key];
+    g.fillText(this.threads ? "selected threads" : this.byThread ? "all threads" : "all", 12, AXIS + OVERVIEW / 2, this.gutter - 16);
+    this.paintMarks(g, colour);
+    this.paintRange(g, colour);
+  }
+
+  paintLanes(g, colour) {
+    const first = Math.max(0, Math.floor(this.box.scrollTop / LANE) - 1);
+    for (let lane = first; lane < this.lanes.count; lane++) {
+      const base = this.base(lane);
+      if (base - LANE > this.height) break;
+      const off = this.byThread && this.threads && !this.threads[this.lanes.keys[lane]];
+      const { sums, matches, states } = this.cellsOf(lane);
       g.globalAlpha = off ? 0.35 : 1;
       g.fillStyle = colour("--line2");
       g.fillRect(this.gutter, base, this.plot, 1);
-      this.paintStates(g, "cells", lane * this.columns, base, LANE - 3, this.lanePeak);
-      this.paintBars(g, this.cells, this.matchCells, lane * this.columns, base, LANE - 3, this.lanePeak, colour);
+      this.paintStates(g, states, base, LANE - 3, this.lanePeak);
+      this.paintBars(g, sums, matches, base, LANE - 3, this.lanePeak, colour);
       g.fillStyle = colour("--ink");
-      this.fit(g, this.label(key), 12, base - LANE / 2 + 1, this.gutter - 18);
+      this.fit(g, this.lanes.label(lane), 12, base - LANE / 2 + 1, this.gutter - 18);
       g.globalAlpha = 1;
     }
-    this.paintArrows(g, colour);
-    this.paintMarks(g, colour);
-    this.paintRange(g, colour);
   }
 
   /** Text cut to the room it has. */
@@ -195,54 +219,53 @@ class Timeline {
     g.fillText(cut, x, y);
   }
 
-  paintBars(g, values, matches, offset, base, height, peak, colour) {
+  /** Left and right edge of a column: whole pixels, so that there are no seams between neighbours. */
+  edges(column) {
+    const { from, columnNs } = this.axis;
+    const left = Math.max(this.gutter, Math.round(this.x(from + column * columnNs)));
+    return [left, Math.min(this.gutter + this.plot, Math.max(left + 1, Math.round(this.x(from + (column + 1) * columnNs))))];
+  }
+
+  paintBars(g, values, matches, base, height, peak, colour) {
     if (!peak) return;
-    const w = (this.columnNs / this.event.spanNs) * this.plot;
-    const end = this.gutter + this.plot;
     for (const [list, name] of [[values, "--plot"], [matches, "--hit"]]) {
-      if (list === values && this.states.length) continue;
+      if (list === values && this.event.hasStates) continue;
       g.fillStyle = colour(name);
-      for (let i = 0; i < this.columns; i++) {
-        const value = list[offset + i];
-        if (!value) continue;
-        // Whole pixels: no seams between neighbours.
-        const left = Math.round(this.gutter + i * w);
-        const right = Math.min(end, Math.round(this.gutter + (i + 1) * w));
-        const h = Math.max(1, (value / peak) * height);
-        g.fillRect(left, base - h, Math.max(1, right - left), h);
+      for (let i = 0; i < this.axis.columns; i++) {
+        if (!list[i]) continue;
+        const [left, right] = this.edges(i);
+        const h = Math.max(1, Math.min(1, list[i] / peak) * height);
+        g.fillRect(left, base - h, right - left, h);
       }
     }
   }
 
   /** Bars of what threads did, on top of each other. */
-  paintStates(g, what, offset, base, height, peak) {
+  paintStates(g, states, base, height, peak) {
     if (!peak) return;
-    const w = (this.columnNs / this.event.spanNs) * this.plot;
-    const end = this.gutter + this.plot;
-    const below = new Float64Array(this.columns);
-    for (const state of this.states) {
-      g.fillStyle = this.palette.of(state.fn);
-      for (let i = 0; i < this.columns; i++) {
-        const value = state[what][offset + i];
-        if (!value) continue;
-        const left = Math.round(this.gutter + i * w);
-        const right = Math.min(end, Math.round(this.gutter + (i + 1) * w));
+    const below = new Float64Array(this.axis.columns);
+    for (const { fn, values } of states) {
+      g.fillStyle = this.palette.of(fn);
+      for (let i = 0; i < this.axis.columns; i++) {
+        if (!values[i]) continue;
+        const [left, right] = this.edges(i);
         const from = Math.min(1, below[i] / peak) * height;
-        below[i] += value;
+        below[i] += values[i];
         const to = Math.min(1, below[i] / peak) * height;
-        g.fillRect(left, base - to, Math.max(1, right - left), to - from);
+        g.fillRect(left, base - to, right - left, to - from);
       }
     }
   }
 
   /** Arrows from the ends of waits to the threads that ended them: of the longest, and of the one that is pointed at. */
   paintArrows(g, colour) {
-    const { links, spanNs } = this.event;
+    const { links } = this.event;
     this.arrows = 0;
-    if (this.byCpu || !links.count) return;
-    const lane = new Map(this.lanes.map((key, index) => [key, index]));
-    const middle = (at) => AXIS + OVERVIEW + (at + 0.5) * LANE + 1;
-    const [from, to] = this.range || [0, spanNs];
+    if (!this.byThread || !links.count) return;
+    const lane = this.lanes.place;
+    const middle = (at) => this.base(at) - LANE / 2 + 1;
+    const [from, to] = this.range || [this.from, this.to];
+    const seen = (thread) => lane.has(thread) && Math.abs(middle(lane.get(thread)) - this.height / 2) < this.height;
     const draw = (i, strong) => {
       const end = links.begin[i] + links.length[i];
       const [x, y] = [this.x(end), middle(lane.get(links.thread[i]))];
@@ -269,16 +292,15 @@ class Timeline {
     };
     for (let i = 0; i < links.count && this.arrows < ARROWS; i++) {
       const end = links.begin[i] + links.length[i];
-      if (lane.has(links.thread[i]) && lane.has(links.waker[i]) && end >= from && end <= to) draw(i, false);
+      if (seen(links.thread[i]) && seen(links.waker[i]) && end >= from && end <= to) draw(i, false);
     }
     if (this.pointed >= 0 && lane.has(links.thread[this.pointed])) draw(this.pointed, true);
   }
 
   /** The wait under the pointer says what ended it. */
   pointAt(x, y) {
-    const lane = Math.floor((y - AXIS - OVERVIEW) / LANE);
-    const inside = !this.byCpu && x >= this.gutter && lane >= 0 && lane < this.lanes.length;
-    const found = inside ? this.event.linkAt(this.lanes[lane], this.ns(x)) : -1;
+    const lane = this.byThread && x >= this.gutter ? this.laneAt(y) : -1;
+    const found = lane >= 0 ? this.event.linkAt(this.lanes.keys[lane], this.ns(x)) : -1;
     if (found === this.pointed) return;
     this.pointed = found;
     const { words, state, by, length } = this.event.links;
@@ -287,14 +309,14 @@ class Timeline {
   }
 
   paintAxis(g, colour) {
-    const span = this.event.spanNs;
+    const span = this.to - this.from;
     let step = 1;
     for (let k = 0; (span / step) * 86 > this.plot && k < 60; k++) step *= k % 3 === 1 ? 2.5 : 2;
     g.fillStyle = colour("--dim");
-    for (let at = 0; at <= span; at += step) {
+    for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) {
       const x = this.x(at);
       g.fillRect(x, AXIS - 4, 1, 4);
-      const text = at ? formatNs(at) : "0";
+      const text = at ? formatMoment(at, step) : "0";
       if (x + g.measureText(text).width < this.width) g.fillText(text, x + 3, AXIS / 2 - 1);
     }
     g.fillStyle = colour("--line");
@@ -304,8 +326,9 @@ class Timeline {
   /** Losses red, throttled stretches and pauses grey, over everything. */
   paintMarks(g, colour) {
     for (const mark of this.profile.intervals) {
-      const from = this.x(Math.max(0, mark.start_ns - this.profile.startNs));
-      const to = this.x(Math.min(this.event.spanNs, mark.end_ns - this.profile.startNs));
+      const from = this.x(Math.max(this.from, mark.start_ns - this.profile.startNs));
+      const to = this.x(Math.min(this.to, mark.end_ns - this.profile.startNs));
+      if (to < this.gutter || from > this.gutter + this.plot) continue;
       const w = Math.max(2, to - from);
       g.fillStyle = mark.kind === "loss" ? colour("--bad") : colour("--dim");
       g.globalAlpha = 0.16;
@@ -318,8 +341,8 @@ class Timeline {
   paintRange(g, colour) {
     const range = this.drag ? this.drag.range : this.range;
     if (!range) return;
-    const from = this.x(Math.max(0, range[0]));
-    const to = this.x(Math.min(this.event.spanNs, range[1]));
+    const from = this.x(Math.min(this.to, Math.max(this.from, range[0])));
+    const to = this.x(Math.max(this.from, Math.min(this.to, range[1])));
     g.fillStyle = colour("--card");
     g.globalAlpha = 0.68;
     g.fillRect(this.gutter, AXIS, from - this.gutter, this.height);
@@ -338,11 +361,11 @@ class Timeline {
   }
 
   press(event) {
-    if (event.button !== 0 || !this.event.entryCount) return;
+    if (event.button !== 0 || !this.entries.count) return;
     const [x, y] = this.point(event);
     if (x < this.gutter) {
-      const lane = Math.floor((y - AXIS - OVERVIEW) / LANE);
-      if (!this.byCpu && lane >= 0 && lane < this.lanes.length) this.on.thread(this.lanes[lane]);
+      const lane = this.laneAt(y);
+      if (this.byThread && lane >= 0) this.on.thread(this.lanes.keys[lane]);
       return;
     }
     this.canvas.setPointerCapture(event.pointerId);
@@ -378,7 +401,7 @@ class Timeline {
   }
 
   cursorAt(x) {
-    if (x < this.gutter) return this.byCpu ? "default" : "pointer";
+    if (x < this.gutter) return this.byThread ? "pointer" : "default";
     if (!this.range) return "crosshair";
     const [from, to] = this.range.map((ns) => this.x(ns));
     if (Math.abs(x - from) < 7 || Math.abs(x - to) < 7) return "ew-resize";
@@ -395,15 +418,45 @@ class Timeline {
   }
 
   key(event) {
-    const sign = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const zoom = { ArrowUp: 0.5, ArrowDown: 2 }[event.key];
-    if (!sign && !zoom) return;
+    const sign = { ArrowLeft: -1, ArrowRight: 1, a: -1, d: 1 }[event.key];
+    const zoom = { "+": 0.5, "=": 0.5, w: 0.5, "-": 2, s: 2 }[event.key];
+    const length = { ArrowUp: 0.5, ArrowDown: 2 }[event.key];
+    if (!sign && !zoom && !length) return;
     event.preventDefault();
+    event.stopPropagation();
+    const [from, to] = this.range || [this.from, this.to];
+    if (zoom) this.zoom(zoom, this.range ? (from + to) / 2 : (this.from + this.to) / 2);
+    else if (/[ad]/.test(event.key)) this.pan((sign * (this.to - this.from)) / 4);
+    else {
+      const span = this.event.spanNs;
+      const wide = Math.max(LEAST_WINDOW, Math.min(span, (to - from) * (length || 1)));
+      const middle = (from + to) / 2 + (sign ? sign * (this.range ? wide / 4 : 0) : 0);
+      const begin = Math.min(Math.max(0, middle - wide / 2), span - wide);
+      this.on.range(wide >= span ? null : [begin, begin + wide]);
+    }
+  }
+
+  /** With Ctrl it zooms where the pointer is; sideways, or with Shift, it moves along. Lanes scroll by themselves. */
+  wheel(event) {
+    const [x] = this.point(event);
+    const sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+    if (event.ctrlKey) this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.ns(x));
+    else if (sideways) this.pan((sideways / this.plot) * (this.to - this.from));
+    else return;
+    event.preventDefault();
+  }
+
+  /** Shows so many times as much, with this moment where it is. */
+  zoom(by, at) {
     const span = this.event.spanNs;
-    const [from, to] = this.range || [0, span];
-    const length = Math.max(this.event.bucketNs, Math.min(span, (to - from) * (zoom || 1)));
-    const middle = (from + to) / 2 + (sign ? sign * (this.range ? length / 4 : 0) : 0);
-    const begin = Math.min(Math.max(0, middle - length / 2), span - length);
-    this.on.range(length >= span ? null : [begin, begin + length]);
+    const wide = Math.max(LEAST_WINDOW, (this.to - this.from) * by);
+    const from = Math.max(0, Math.min(at - ((at - this.from) / (this.to - this.from)) * wide, span - wide));
+    this.on.window(wide >= span ? null : [from, from + wide]);
+  }
+
+  pan(ns) {
+    const wide = this.to - this.from;
+    const from = Math.max(0, Math.min(this.from + ns, this.event.spanNs - wide));
+    if (wide < this.event.spanNs) this.on.window([from, from + wide]);
   }
 }

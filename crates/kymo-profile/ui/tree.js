@@ -210,6 +210,18 @@ function sumByFunction(profile, event, self) {
   return { own, total };
 }
 
+/** The functions with code of their own into which an inlined one was put, those with most samples first. */
+function functionsAround(profile, event, fn) {
+  const sums = new Map();
+  for (let node = 0; node < event.nodeCount; node++) {
+    if (event.func[node] !== fn) continue;
+    let above = event.parent[node];
+    while (above !== NO_NODE && profile.kinds[event.func[above]] === "i") above = event.parent[above];
+    if (above !== NO_NODE) sums.set(event.func[above], (sums.get(event.func[above]) || 0) + event.selfSamples[node] + 1);
+  }
+  return [...sums].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([around]) => around);
+}
+
 /** What a search means: text anywhere in the name, `=whole name`, `/pattern/`, `module:text`. Null for no search. */
 function matcher(profile, query) {
   const q = query.trim();

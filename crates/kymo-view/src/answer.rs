@@ -1,4 +1,4 @@
-//! What requests get: the page, sums, answers of queries.
+//! What requests get: the page, sums, samples over time, heat maps, code, answers of queries.
 use crate::guard::Question;
 use crate::shown::ShownRecording;
 use hyper::StatusCode;
@@ -62,6 +62,9 @@ pub(crate) fn answer(
     let answered = match asked {
         Question::Page => page(shown, nonce),
         Question::Select(words) => select(shown, &words, cancel),
+        Question::Entries(words) => entries(shown, &words, cancel),
+        Question::HeatMap(words) => heat_map(shown, &words, cancel),
+        Question::Code(words) => code(shown, words, cancel),
         Question::Query(words) => ask(shown, &words, cancel),
     };
     answered.unwrap_or_else(|refusal| refusal)
@@ -82,16 +85,55 @@ fn page(shown: &ShownRecording, nonce: String) -> Result<HttpReply, HttpReply> {
     Ok(HttpReply { status: StatusCode::OK, kind: "text/html; charset=utf-8", body, nonce: Some(nonce) })
 }
 
+fn json_of(answer: &impl Serialize) -> Result<HttpReply, HttpReply> {
+    serde_json::to_vec(answer).map(HttpReply::json).map_err(|error| failed(&error.into()))
+}
+
+/// Words of an address that a question does not have.
+fn wrong_words(sentence: &str) -> HttpReply {
+    HttpReply::says(StatusCode::BAD_REQUEST, sentence)
+}
+
 fn select(
     shown: &ShownRecording,
     words: &[(String, String)],
     cancel: &AtomicBool,
 ) -> Result<HttpReply, HttpReply> {
-    let selection =
-        selection(words).map_err(|sentence| HttpReply::says(StatusCode::BAD_REQUEST, &sentence))?;
-    let sums = shown.view.select(selection, cancel).map_err(|error| refused(&error))?;
-    let body = serde_json::to_vec(&Sums::from(sums)).map_err(|error| failed(&error.into()))?;
+    let selection = selection(words).map_err(|sentence| wrong_words(&sentence))?;
+    json_of(&Sums::from(shown.view.select(selection, cancel).map_err(|error| refused(&error))?))
+}
+
+fn entries(
+    shown: &ShownRecording,
+    words: &[(String, String)],
+    cancel: &AtomicBool,
+) -> Result<HttpReply, HttpReply> {
+    let selection = selection(words).map_err(|sentence| wrong_words(&sentence))?;
+    let mut body = Vec::new();
+    shown.view.write_entries(selection, cancel, &mut body).map_err(|error| refused(&error))?;
     Ok(HttpReply::json(body))
+}
+
+fn heat_map(
+    shown: &ShownRecording,
+    words: &[(String, String)],
+    cancel: &AtomicBool,
+) -> Result<HttpReply, HttpReply> {
+    let selection = selection(words).map_err(|sentence| wrong_words(&sentence))?;
+    json_of(&shown.view.heat_map(selection, cancel).map_err(|error| refused(&error))?)
+}
+
+fn code(
+    shown: &ShownRecording,
+    mut words: Vec<(String, String)>,
+    cancel: &AtomicBool,
+) -> Result<HttpReply, HttpReply> {
+    let at = words.iter().position(|(name, _)| name == "function");
+    let number = at.and_then(|at| words.remove(at).1.parse().ok());
+    let function = number.ok_or_else(|| wrong_words("the number of a function is missing: function=7"))?;
+    let selection = selection(&words).map_err(|sentence| wrong_words(&sentence))?;
+    let code = shown.view.code(selection, function, &shown.store, cancel);
+    json_of(&code.map_err(|error| refused(&error))?)
 }
 
 /// What the words of an address select.

@@ -19,6 +19,12 @@ pub(crate) enum Question {
     Page,
     /// Sums by node.
     Select(Vec<(String, String)>),
+    /// Samples over time.
+    Entries(Vec<(String, String)>),
+    /// The heat map.
+    HeatMap(Vec<(String, String)>),
+    /// The code of a function.
+    Code(Vec<(String, String)>),
     /// A query.
     Query(Vec<(String, String)>),
 }
@@ -116,6 +122,9 @@ impl Guard {
         match uri.path() {
             "/" => Ok(Question::Page),
             "/select" => Ok(Question::Select(words)),
+            "/entries" => Ok(Question::Entries(words)),
+            "/heatmap" => Ok(Question::HeatMap(words)),
+            "/code" => Ok(Question::Code(words)),
             "/query" => Ok(Question::Query(words)),
             _ => Err(StatusCode::NOT_FOUND),
         }

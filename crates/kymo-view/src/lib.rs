@@ -6,13 +6,16 @@
 //! ```text
 //!   browser --- GET /?token=... ----------> guard --> page: trees whole, timeline coarse
 //!           --- GET /select?event=0&... --> guard --> sums by node of what is selected
+//!           --- GET /entries?event=0&... -> guard --> what is selected, over time
+//!           --- GET /heatmap?event=0&... -> guard --> what each part of each second has
+//!           --- GET /code?function=7&... -> guard --> a function's lines and instructions
 //!           --- GET /query?q=top+10 ------> guard --> what `kymo query --json` prints
 //! ```
 //!
 //! # Invariants
 //! - **S1** Nothing is answered without the token, to another host name, or for a page of another
 //!   origin: such a request learns only that there is a server (`guard`).
-//! - **S2** A request names no file: there are three paths, and all others are not there.
+//! - **S2** A request names no file: there are six paths, and all others are not there.
 //! - **S3** So many connections at most, each with a deadline, and a limit for the size of its
 //!   head; who sends slowly or reads slowly blocks nobody else for ever (`server`).
 //! - **S4** Who hangs up ends the query that he asked.

@@ -93,7 +93,7 @@ fn what_is_served() {
     assert_eq!(status(&page), 200, "{page}");
     let nonce =
         page.split("script-src 'nonce-").nth(1).and_then(|rest| rest.split('\'').next()).expect("a word");
-    assert_eq!(page.matches(&format!("<script nonce=\"{nonce}\">")).count(), 7);
+    assert_eq!(page.matches(&format!("<script nonce=\"{nonce}\">")).count(), 15);
     assert!(!page.contains("unsafe-inline") && page.contains("\"served\":true"));
     let again = served.get(&format!("/?token={}", served.token), "");
     assert!(!again.contains(nonce), "each page has its own word");
@@ -102,6 +102,14 @@ fn what_is_served() {
     assert!(sums.contains("x-kymo-recording: same") && sums.contains("\"own_samples\":["), "{sums}");
     let answer = served.get("/query?q=top+3+where+time%3D0%25..100%25", &lines);
     assert!(status(&answer) == 200 && answer.contains("\"schema_version\""), "{answer}");
+    let over_time = served.get("/entries?event=0&from=0&until=100000000", &lines);
+    assert!(status(&over_time) == 200 && over_time.contains("\"bucketNs\":"), "{over_time}");
+    let heat = served.get("/heatmap?event=0", &lines);
+    assert!(status(&heat) == 200 && heat.contains("\"cell_samples\":["), "{heat}");
+    assert_eq!(status(&served.get("/code?event=0", &lines)), 400);
+    assert_eq!(status(&served.get("/code?event=0&function=999999", &lines)), 400);
+    assert_eq!(status(&served.get("/entries?event=7777", &lines)), 400);
+    assert_eq!(status(&served.get("/heatmap?what=1", &lines)), 400);
     assert_eq!(status(&served.get("/query?q=what", &lines)), 400);
     assert_eq!(status(&served.get("/query", &lines)), 400);
     assert_eq!(status(&served.get("/select?event=7777", &lines)), 400);

@@ -35,8 +35,13 @@ impl Columns {
             zeros += 1;
         }
         let stride = 1u64 << zeros;
-        let rows = (0..self.len()).filter(|row| stride == 1 || self.ticket(*row).is_multiple_of(stride));
+        let rows = (0..self.len()).filter(|row| self.is_kept(*row, stride));
         ThinRows { rows: rows.collect(), stride }
+    }
+
+    /// Whether a row is one of those that stay when one in `stride` does, a power of two.
+    pub(crate) fn is_kept(&self, row: usize, stride: u64) -> bool {
+        stride == 1 || self.ticket(row).is_multiple_of(stride)
     }
 
     /// A number that looks random, from what a sample is.

@@ -24,11 +24,19 @@ const MIN_BUCKETS: u32 = 64;
 const PAGE: &str = include_str!("../../ui/page.html");
 const STYLE: &str = include_str!("../../ui/page.css");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 6] = [
+const SCRIPTS: [&str; 14] = [
+    include_str!("../../ui/state.js"),
     include_str!("../../ui/data.js"),
+    include_str!("../../ui/header.js"),
     include_str!("../../ui/tree.js"),
     include_str!("../../ui/flame.js"),
+    include_str!("../../ui/lanes.js"),
     include_str!("../../ui/timeline.js"),
+    include_str!("../../ui/rows.js"),
+    include_str!("../../ui/chart.js"),
+    include_str!("../../ui/calltree.js"),
+    include_str!("../../ui/heatmap.js"),
+    include_str!("../../ui/code.js"),
     include_str!("../../ui/table.js"),
     include_str!("../../ui/main.js"),
 ];
@@ -40,20 +48,41 @@ const SERVED: &str = include_str!("../../ui/served.js");
 /// # Errors
 /// Those of `out`.
 pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
-    write(profile, None, out)
+    write(profile, None, None::<&()>, out)
+}
+
+/// The same with the code of functions, by event and by the function's number.
+pub(crate) fn html_with_codes(
+    profile: &ExportProfile,
+    codes: &impl Serialize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    write(profile, None, Some(codes), out)
+}
+
+/// Samples over time in the packed form that the page reads.
+pub(crate) fn entries_json(timeline: &Timeline, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(crate::text::json(&Entries::new(timeline, true))?.as_bytes())
 }
 
 /// Writes the page as a server gives it out: scripts and styles have the word by which the browser
 /// knows them as the server's, and the page asks the server for exact sums of what is selected.
 pub(crate) fn served_html(profile: &ExportProfile, nonce: &str, out: &mut dyn Write) -> io::Result<()> {
-    write(profile, Some(nonce), out)
+    write(profile, Some(nonce), None::<&()>, out)
 }
 
-fn write(profile: &ExportProfile, nonce: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+fn write(
+    profile: &ExportProfile,
+    nonce: Option<&str>,
+    codes: Option<&impl Serialize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let attribute = nonce.map_or_else(String::new, |nonce| format!(" nonce=\"{nonce}\""));
     let mut rest = PAGE;
     // Cut at the marks in turn; what is inserted is never searched for marks.
-    for mark in ["<!--POLICY-->", "<!--TITLE-->", "<!--STYLE-->", "<!--DATA-->", "<!--SCRIPTS-->"] {
+    for mark in
+        ["<!--POLICY-->", "<!--TITLE-->", "<!--STYLE-->", "<!--DATA-->", "<!--CODES-->", "<!--SCRIPTS-->"]
+    {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         out.write_all(before.as_bytes())?;
         rest = after;
@@ -64,6 +93,12 @@ fn write(profile: &ExportProfile, nonce: Option<&str>, out: &mut dyn Write) -> i
             "<!--DATA-->" => {
                 let page = Page { served: nonce.is_some(), ..Page::new(profile) };
                 out.write_all(script_safe(&crate::text::json(&page)?).as_bytes())?
+            }
+            "<!--CODES-->" => {
+                if let Some(codes) = codes {
+                    let codes = script_safe(&crate::text::json(codes)?);
+                    write!(out, "<script type=\"application/json\" id=\"codes\">{codes}</script>")?;
+                }
             }
             _ => {
                 for script in nonce.map(|_| SERVED).into_iter().chain(SCRIPTS) {

@@ -26,7 +26,7 @@ pub use collect::collect;
 pub(crate) use collect::{
     RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
 };
-pub(crate) use html::served_html;
+pub(crate) use html::{entries_json, html_with_codes, served_html};
 pub use html::{html, policy};
 pub use json::json;
 

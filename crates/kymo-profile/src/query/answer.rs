@@ -1,7 +1,7 @@
 //! Answers as plain values.
 use super::annotate::Annotations;
 use super::dataset::EventRow;
-use super::{Branch, CallTreeAnswer, Tiles, Top, Waits};
+use super::{Branch, CallTreeAnswer, HeatMap, Tiles, Top, Waits};
 use serde::Serialize;
 
 /// Version of answers as JSON. It grows when a field changes its meaning or goes away.
@@ -39,6 +39,8 @@ pub enum Body {
     Branch(Branch),
     /// Sums by time.
     Timeline(Tiles),
+    /// What each part of each second has.
+    HeatMap(HeatMap),
     /// Functions with their code.
     Annotate(Annotations),
     /// Where threads wait.

@@ -8,6 +8,7 @@
 //!           | ( "callers" | "callees" ) [ "of" ] NAME [ P "%" ]
 //!           | "annotate" NAME
 //!           | "timeline" [ N ] [ "by" ( "thread" | "cpu" | "state" ) ]
+//!           | "heatmap" [ N ]
 //!           | "waits" [ N ]  |  "events"
 //! condition = field ( "=" | "!=" ) value { "," value }
 //! field     = "time" | "thread" | "process" | "cpu" | "state" | "event" | "module" | "function"
@@ -23,10 +24,13 @@ const ROWS: usize = 20;
 /// Tiles of a timeline.
 const TILES: u32 = 60;
 const MOST_TILES: u32 = 4096;
+/// Parts into which a heat map divides a second.
+const HEAT_ROWS: u32 = 50;
+const MOST_HEAT_ROWS: u32 = 1000;
 /// Nodes of a tree with less are left out, percent.
 const LEAST_PERCENT: f64 = 1.0;
 
-const VERBS: &str = "top, tree, inverted, callers, callees, annotate, timeline, waits and events";
+const VERBS: &str = "top, tree, inverted, callers, callees, annotate, timeline, heatmap, waits and events";
 
 /// A piece of a query.
 #[derive(Clone, Debug, PartialEq)]
@@ -241,6 +245,7 @@ impl TokenReader<'_> {
                 let lanes = [("thread", LaneKey::Thread), ("cpu", LaneKey::Cpu), ("state", LaneKey::State)];
                 Verb::Timeline { lanes: self.by(&lanes, LaneKey::All)?, tiles }
             }
+            "heatmap" => Verb::HeatMap { rows: self.number(MOST_HEAT_ROWS)?.unwrap_or(HEAT_ROWS) },
             "waits" => Verb::Waits { count: self.number(u32::MAX)?.map_or(ROWS, |count| count as usize) },
             "events" => Verb::Events,
             _ => return wrong(at, format!("'{text}' is no verb: the verbs are {VERBS}")),

@@ -12,7 +12,7 @@
 //!   or spans       is asked about (filter)               |--> top: functions, modules, ... (top)
 //!                                                        |--> trees, callers, callees      (tree)
 //!                                                        |--> waits                        (waits)
-//!                                                        |--> tiles over time              (tiles)
+//!                                                        |--> tiles over time, heat map (tiles, heatmap)
 //!                                                        '--> instructions, lines      (annotate)
 //! ```
 //!
@@ -34,10 +34,12 @@ mod answer;
 mod branch;
 mod dataset;
 mod filter;
+mod heatmap;
 mod language;
 #[cfg(test)]
 mod model;
 mod nodes;
+mod rows_over_time;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -51,8 +53,10 @@ pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
 pub use branch::{Branch, BranchNode, FunctionKey, TreeKind};
 pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
+pub use heatmap::HeatMap;
 pub use language::parse;
 pub use nodes::{NodeSums, SelectedThreads, Selection};
+pub(crate) use rows_over_time::RowNumbers;
 pub use text::{amount, write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};
@@ -123,6 +127,11 @@ pub enum Verb {
         /// How many tiles.
         tiles: u32,
     },
+    /// What each part of each second has.
+    HeatMap {
+        /// Into how many parts a second, or what a column has in its place, is divided.
+        rows: u32,
+    },
     /// The instructions and source lines of a function, with what each cost.
     Annotate {
         /// Its name, with `*` for any characters.
@@ -187,6 +196,7 @@ impl Dataset {
                 Body::Branch(branch::branch(&scan, *kind, path, *levels, *least_percent)?)
             }
             Verb::Timeline { lanes, tiles } => Body::Timeline(tiles::tiles(&scan, *lanes, *tiles)?),
+            Verb::HeatMap { rows } => Body::HeatMap(heatmap::heat_map(&scan, *rows, None)?),
             Verb::Annotate { function } => {
                 let annotator = self.annotator(&query.filter, store, cancel)?;
                 Body::Annotate(annotate::annotations(&annotator, function)?)

@@ -1,11 +1,14 @@
 //! Sums by node of a call tree that is known already: what a picture asks when its user selects a
 //! range of time or a thread.
 use super::QueryError;
+use super::annotate::Annotator;
 use super::dataset::Dataset;
 use super::filter::Test;
+use super::heatmap::{HeatMap, heat_map};
 use super::scan::{Scan, Sum};
 use crate::columns::RowField;
 use crate::export::NO_PARENT;
+use kymo_symbols::SymbolStore;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 
@@ -41,20 +44,11 @@ pub struct NodeSums {
 }
 
 impl Dataset {
-    /// Sums of the selected rows by their nodes, which `nodes` has for each row. A span counts with
-    /// the part of it that lies in the range.
-    ///
-    /// # Errors
-    /// [`QueryError::Cancelled`].
-    pub(crate) fn sum_by_node(
-        &self,
-        selection: &Selection,
-        nodes: &[u32],
-        cancel: &AtomicBool,
-    ) -> Result<NodeSums, QueryError> {
+    /// The rows of a selection; `None` where its range is empty.
+    pub(super) fn scan_of<'a>(&'a self, selection: &Selection, cancel: &'a AtomicBool) -> Option<Scan<'a>> {
         let range = match selection.range {
             Some((from, until)) if from < until => vec![(from, until - 1)],
-            Some(_) => return Ok(NodeSums::default()),
+            Some(_) => return None,
             None => vec![(0, u64::MAX)],
         };
         let chosen = |selected: SelectedThreads| -> Vec<bool> {
@@ -66,7 +60,51 @@ impl Dataset {
             is_chosen.collect()
         };
         let tests = selection.threads.map(|selected| Test::Table(RowField::Thread, chosen(selected)));
-        let scan = Scan::of_rows(self, selection.event, range, tests.into_iter().collect(), cancel);
+        Some(Scan::of_rows(self, selection.event, range, tests.into_iter().collect(), cancel))
+    }
+
+    /// The heat map of a selection, with columns that begin at a moment of the recording's clock.
+    ///
+    /// # Errors
+    /// [`QueryError::Cancelled`].
+    pub(crate) fn heat_map_of(
+        &self,
+        selection: &Selection,
+        (rows, from): (u32, u64),
+        cancel: &AtomicBool,
+    ) -> Result<HeatMap, QueryError> {
+        let scan = self.scan_of(selection, cancel);
+        scan.map_or_else(|| Ok(HeatMap::default()), |scan| heat_map(&scan, rows, Some(from)))
+    }
+
+    /// Counts the rows of a selection by function and address.
+    ///
+    /// # Errors
+    /// When the rows are spans, which have no sampled address.
+    pub(crate) fn annotator_of<'a>(
+        &'a self,
+        selection: &Selection,
+        store: &'a SymbolStore,
+        cancel: &'a AtomicBool,
+    ) -> Result<Annotator<'a>, QueryError> {
+        let range = selection.range.filter(|(from, until)| from < until);
+        let scan = self.scan_of(&Selection { range, ..*selection }, cancel);
+        let none = || QueryError::Unknown("nothing is selected".into());
+        self.annotator_of_scan(&scan.ok_or_else(none)?, store)
+    }
+
+    /// Sums of the selected rows by their nodes, which `nodes` has for each row. A span counts with
+    /// the part of it that lies in the range.
+    ///
+    /// # Errors
+    /// [`QueryError::Cancelled`].
+    pub(crate) fn sum_by_node(
+        &self,
+        selection: &Selection,
+        nodes: &[u32],
+        cancel: &AtomicBool,
+    ) -> Result<NodeSums, QueryError> {
+        let Some(scan) = self.scan_of(selection, cancel) else { return Ok(NodeSums::default()) };
         let most = nodes.iter().filter(|node| **node != NO_PARENT).max();
         let mut sums = vec![Sum::default(); most.map_or(0, |most| *most as usize + 1)];
         let mut all = Sum::default();

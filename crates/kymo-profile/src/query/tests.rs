@@ -311,6 +311,24 @@ fn tiles_are_plain_sums(data: &Dataset, filter: &Filter, count: u32) -> Result<(
     Ok(())
 }
 
+fn heat_maps_are_plain_sums(data: &Dataset, filter: &Filter, rows: u32) -> Result<(), TestCaseError> {
+    let all = of_event(data, filtered(data, filter));
+    let Body::HeatMap(map) = ask(data, Verb::HeatMap { rows }, filter) else { panic!("another answer") };
+    prop_assert_eq!(map.period, all.iter().map(|(_, part)| part).sum::<u64>());
+    prop_assert_eq!(map.cell_periods.len(), map.columns * map.rows);
+    prop_assert_eq!(map.cell_periods.iter().sum::<u64>(), map.period);
+    prop_assert_eq!(map.column_ns, map.row_ns * map.rows as u64);
+    if !data.is_of_spans() {
+        for (cell, value) in map.cell_periods.iter().enumerate() {
+            let start = map.start_ns + map.row_ns * cell as u64;
+            let within =
+                all.iter().filter(|(plain, _)| (start..start + map.row_ns).contains(&plain.row.time_ns));
+            prop_assert_eq!(*value, within.map(|(_, part)| part).sum::<u64>(), "{}", cell);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
@@ -322,6 +340,7 @@ proptest! {
         trees_are_plain_sums(&data, &filter, name)?;
         branches_are_plain_sums(&data, &filter, name)?;
         tiles_are_plain_sums(&data, &filter, count)?;
+        heat_maps_are_plain_sums(&data, &filter, count)?;
     }
 
     /// Checks the same on spans of wall time, which count with the part in the range.
@@ -332,6 +351,7 @@ proptest! {
         trees_are_plain_sums(&data, &filter, name)?;
         branches_are_plain_sums(&data, &filter, name)?;
         tiles_are_plain_sums(&data, &filter, count)?;
+        heat_maps_are_plain_sums(&data, &filter, count)?;
     }
 
     /// Checks that the waits of two ranges that follow each other are those of both, and that the
@@ -544,7 +564,7 @@ proptest! {
 
     /// Checks that any text is a query or an error that points into it or just after it.
     #[test]
-    fn any_text(text in "(top|tree|callers|timeline|where|and|by|time|cpu|=|!=|,|\"|%|[ -~]| |[0-9]|é){0,14}") {
+    fn any_text(text in "(top|tree|callers|timeline|heatmap|where|and|by|time|cpu|=|!=|,|\"|%|[ -~]| |[0-9]|é){0,14}") {
         let recording = fixture("callgraph.data");
         if let Err(QueryError::Syntax { at, .. }) = parse(&text, &recording) {
             prop_assert!((1..=text.chars().count() + 1).contains(&at), "{} of {:?}", at, text);

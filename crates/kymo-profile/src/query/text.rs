@@ -1,7 +1,7 @@
 //! Answers as text, JSON and Markdown.
 use super::annotate::{self, AnnotationStyle, Annotations};
 use super::answer::{Body, QueryAnswer, SCHEMA_VERSION};
-use super::{Branch, CallTreeAnswer, Tiles, Top, TopRow, Waits};
+use super::{Branch, CallTreeAnswer, HeatMap, Tiles, Top, TopRow, Waits};
 use crate::text::{json_pretty, shown};
 use crate::wall::time;
 use serde::Serialize;
@@ -183,6 +183,17 @@ fn table_of(answer: &QueryAnswer) -> (Vec<String>, AnswerTable) {
             ));
             (title, of_tiles(tiles, unit))
         }
+        Body::HeatMap(map) => {
+            let mut title = whole(map.period, map.samples);
+            title.push(format!(
+                "{} columns of {}, each from top to bottom in {} rows of {}",
+                map.columns,
+                time(map.column_ns),
+                map.rows,
+                time(map.row_ns)
+            ));
+            (title, of_heat_map(map))
+        }
         Body::Waits(waits) => {
             let states = waits.states.iter().map(|state| {
                 format!("{} {} ({})", state.state, time(state.time_ns), percent(state.time_ns, waits.period))
@@ -261,13 +272,28 @@ fn of_branch(branch: &Branch, unit: &str) -> AnswerTable {
     AnswerTable { numbers: head.len() - 1, head, rows: rows.collect(), more: branch.more }
 }
 
+/// A bar for a value, as high as its part of the most.
+fn level(value: u64, most: u64) -> char {
+    match value {
+        0 => LEVELS[0],
+        value => LEVELS[1 + (u128::from(value) * 7 / u128::from(most.max(1))) as usize],
+    }
+}
+
+fn of_heat_map(map: &HeatMap) -> AnswerTable {
+    let most = map.cell_periods.iter().copied().max().unwrap_or(0);
+    let rows = (0..map.rows).map(|row| {
+        let cells = map.cell_periods.iter().skip(row).step_by(map.rows.max(1));
+        let line = cells.map(|value| level(*value, most)).collect::<String>();
+        vec![time(map.row_ns * row as u64), format!("|{line}|")]
+    });
+    AnswerTable { head: head(["at", "columns over time"]), numbers: 1, rows: rows.collect(), more: 0 }
+}
+
 fn of_tiles(tiles: &Tiles, unit: &str) -> AnswerTable {
-    let most = tiles.lanes.iter().flat_map(|lane| &lane.values).copied().max().unwrap_or(0).max(1);
+    let most = tiles.lanes.iter().flat_map(|lane| &lane.values).copied().max().unwrap_or(0);
     let rows = tiles.lanes.iter().map(|lane| {
-        let level = |value: &u64| match *value {
-            0 => LEVELS[0],
-            value => LEVELS[1 + (u128::from(value) * 7 / u128::from(most)) as usize],
-        };
+        let level = |value: &u64| level(*value, most);
         let name = shown(&lane.name);
         let name = lane.tid.map_or_else(|| name.to_string(), |tid| format!("{name} {tid}"));
         vec![

@@ -1,5 +1,4 @@
-//! Sums over time: tiles of equal length, in lanes. A heat map is tiles with a lane for each CPU
-//! or thread.
+//! Sums over time: tiles of equal length, in lanes.
 use super::QueryError;
 use super::scan::{FilteredRow, Scan, Sum};
 use super::top::shown_state;
@@ -98,27 +97,31 @@ pub(super) fn tiles(scan: &Scan<'_>, key: LaneKey, count: u32) -> Result<Tiles, 
         let Some(lane) = numbers.get(&lane_of(found)).and_then(|at| answer.lanes.get_mut(*at)) else {
             return;
         };
-        spread(scan, found, (first, tile_ns), &mut lane.values);
+        each_tile(scan, found, (first, tile_ns, lane.values.len()), |at, part| {
+            lane.values[at] = lane.values[at].saturating_add(part);
+        });
     })?;
     Ok(answer)
 }
 
-/// Adds a row to the tiles that it lies in.
-fn spread(scan: &Scan<'_>, found: &FilteredRow, (first, tile_ns): (u64, u64), values: &mut [u64]) {
+/// Calls `add` with each tile in which a row lies, and with what of its period lies there.
+/// Tiles: when the first begins, how long they are, and how many there are.
+pub(super) fn each_tile(
+    scan: &Scan<'_>,
+    found: &FilteredRow,
+    (first, tile_ns, tiles): (u64, u64, usize),
+    mut add: impl FnMut(usize, u64),
+) {
     let end = scan.data.columns.time()[found.row];
     let length = scan.get(RowField::Span, found.row);
-    let tile = |moment: u64| ((moment.saturating_sub(first) / tile_ns) as usize).min(values.len() - 1);
+    let tile = |moment: u64| ((moment.saturating_sub(first) / tile_ns) as usize).min(tiles - 1);
     if length == 0 {
-        let at = tile(end);
-        values[at] = values[at].saturating_add(found.period);
-        return;
+        return add(tile(end), found.period);
     }
     let (from, until) = ((end - length).max(found.range.0), end.min(found.range.1));
-    let (begin, last) = (tile(from), tile(until.saturating_sub(1).max(from)));
-    for (at, value) in values.iter_mut().enumerate().take(last + 1).skip(begin) {
+    for at in tile(from)..=tile(until.saturating_sub(1).max(from)) {
         let start = first.saturating_add(tile_ns.saturating_mul(at as u64));
-        let part = scan.part(found.row, (start.max(from), start.saturating_add(tile_ns).min(until)));
-        *value = value.saturating_add(part);
+        add(at, scan.part(found.row, (start.max(from), start.saturating_add(tile_ns).min(until))));
     }
 }
 

@@ -1,5 +1,5 @@
-//! A recording that is looked at: the page of it, and the sums that the page asks for when its user
-//! selects.
+//! A recording that is looked at: the page of it, and what the page asks for when its user selects,
+//! looks closer, or wants to see code.
 //!
 //! *You give it* a recording; *it gives you* the page, which has the call trees whole and the
 //! timeline as coarse as a picture needs, and for a selection the sums by node of all rows.
@@ -7,7 +7,8 @@
 //! ```text
 //!   recording --> Dataset (rows as columns) --+--> ExportProfile --> page: trees, timeline
 //!                                             |
-//!                 node of each row (4 bytes) -'--> selection --> sums by node
+//!                 node of each row (4 bytes) -'--> selection --> sums by node, rows over time,
+//!                                                                heat map, code (code)
 //! ```
 //!
 //! # Invariants
@@ -17,22 +18,27 @@
 //!
 //! # Cost
 //! A selection costs one look at each row in its range.
+mod code;
 #[cfg(test)]
 mod tests;
 
-use crate::export::{self, ExportProfile, RowNodes, collect_with_nodes, row_nodes};
+use crate::export::{self, ExportProfile, RowNodes, Timeline, collect_with_nodes, row_nodes};
 use crate::load::{LoadOptions, Progress};
 use crate::profile::Profile;
-use crate::query::{Dataset, OpenError, Query, QueryAnswer, QueryError, SelectedThreads, Selection};
+use crate::query::{
+    Dataset, HeatMap, OpenError, Query, QueryAnswer, QueryError, RowNumbers, SelectedThreads, Selection,
+};
 use crate::resolve::ResolveOptions;
 use crate::wall::{WaitDetail, Wall, wait_detail};
 use kymo_data::Recording;
 use kymo_symbols::SymbolStore;
+use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 
 pub use crate::export::policy;
 pub use crate::query::NodeSums;
+pub use code::{PageCode, PageFunction, SourcePiece};
 
 /// A recording that is looked at.
 #[derive(Debug)]
@@ -42,7 +48,12 @@ pub struct RecordingView {
     events: Vec<u32>,
     data: Dataset,
     nodes: RowNodes,
+    /// By thread of the columns its place in the export.
+    threads: Vec<Option<u32>>,
 }
+
+/// Parts into which the page's heat map divides a second.
+const HEAT_ROWS: u32 = 50;
 
 /// A selection as the page names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +87,7 @@ impl RecordingView {
             && let Some(wall) = Wall::open(recording, (&load, None), resolve, store, progress)?
         {
             let (export, nodes) = wall.export_with_nodes(recording, source);
-            return Ok(RecordingView { export, events: vec![0], data: Dataset::of_wall(wall), nodes });
+            return Ok(RecordingView::new(export, vec![0], Dataset::of_wall(wall), nodes));
         }
         let profile = Profile::open(recording, &load, resolve, store, progress)?;
         let (export, of_events) = collect_with_nodes(recording, &profile, source);
@@ -84,7 +95,15 @@ impl RecordingView {
         let with_samples = profile.loaded.totals.iter().zip(0..).filter(|(total, _)| total.samples > 0);
         let events = with_samples.map(|(_, event)| event).collect();
         let data = Dataset::of_profile(recording, profile);
-        Ok(RecordingView { export, events, data, nodes: nodes.unwrap_or_default() })
+        Ok(RecordingView::new(export, events, data, nodes.unwrap_or_default()))
+    }
+
+    fn new(export: ExportProfile, events: Vec<u32>, data: Dataset, nodes: RowNodes) -> RecordingView {
+        let numbers: FxHashMap<(i32, i32), u32> =
+            export.threads.iter().zip(0..).map(|(thread, at)| ((thread.pid, thread.tid), at)).collect();
+        let threads = data.columns().threads.iter();
+        let threads = threads.map(|thread| numbers.get(&(thread.pid, thread.tid)).copied()).collect();
+        RecordingView { export, events, data, nodes, threads }
     }
 
     /// The rows and names, for any query.
@@ -102,6 +121,22 @@ impl RecordingView {
         self.export.written_unix_ns = unix_ns;
     }
 
+    /// Writes the page as a file that needs nothing but itself, with the code of the hottest
+    /// functions.
+    ///
+    /// # Errors
+    /// Those of `out`, and [`io::ErrorKind::Interrupted`] where it was cancelled.
+    pub fn write_bundle(
+        &self,
+        store: &SymbolStore,
+        cancel: &AtomicBool,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let cancelled = |error: QueryError| io::Error::new(io::ErrorKind::Interrupted, error.to_string());
+        let codes = self.codes(store, cancel).map_err(cancelled)?;
+        export::html_with_codes(&self.export, &codes, out)
+    }
+
     /// Writes the page. Its scripts run only if they have this word, and ask the server that it
     /// came from.
     ///
@@ -117,6 +152,40 @@ impl RecordingView {
     /// [`QueryError::Unknown`] for an event or thread that the page does not have,
     /// [`QueryError::Cancelled`].
     pub fn select(&self, selection: PageSelection, cancel: &AtomicBool) -> Result<NodeSums, QueryError> {
+        self.data.sum_by_node(&self.selection(selection)?, &self.nodes, cancel)
+    }
+
+    /// What is selected, over time and as finely as a picture needs, in the page's packed form.
+    /// Buckets are counted from the beginning of the selected range on.
+    ///
+    /// # Errors
+    /// Those of [`RecordingView::select`], and those of `out` as [`QueryError::Unknown`].
+    pub fn write_entries(
+        &self,
+        selection: PageSelection,
+        cancel: &AtomicBool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), QueryError> {
+        let timeline = self.rows_over_time(selection, cancel)?;
+        export::entries_json(&timeline, out).map_err(|error| QueryError::Unknown(error.to_string()))
+    }
+
+    fn rows_over_time(&self, selection: PageSelection, cancel: &AtomicBool) -> Result<Timeline, QueryError> {
+        let numbers = RowNumbers { nodes: &self.nodes, threads: &self.threads };
+        self.data.rows_over_time(&self.selection(selection)?, numbers, cancel)
+    }
+
+    /// How much each part of each second of a selection has; the first second is the page's.
+    ///
+    /// # Errors
+    /// Those of [`RecordingView::select`].
+    pub fn heat_map(&self, selection: PageSelection, cancel: &AtomicBool) -> Result<HeatMap, QueryError> {
+        let columns = (HEAT_ROWS, self.export.start_ns);
+        self.data.heat_map_of(&self.selection(selection)?, columns, cancel)
+    }
+
+    /// A selection of the page in the recording's own terms.
+    fn selection(&self, selection: PageSelection) -> Result<Selection, QueryError> {
         let no = |what: &str| QueryError::Unknown(format!("the page has no such {what}"));
         let event = *self.events.get(selection.event).ok_or_else(|| no("event"))?;
         let thread = selection.thread.map(|at| self.export.threads.get(at).ok_or_else(|| no("thread")));
@@ -126,7 +195,7 @@ impl RecordingView {
             (moment(from), moment(until))
         });
         let threads = thread.or(selection.process.map(SelectedThreads::Process));
-        self.data.sum_by_node(&Selection { event, range, threads }, &self.nodes, cancel)
+        Ok(Selection { event, range, threads })
     }
 
     /// Answers a query as `kymo query` does. `store`: the symbols that the recording was opened

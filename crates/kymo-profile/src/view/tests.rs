@@ -73,6 +73,53 @@ fn ranges_and_threads_are_those_of_queries() {
     assert_eq!(all, view.export().events[0].total_samples);
 }
 
+/// Checks V2 for what is looked at closely: the rows over time and the heat map of each tenth, of
+/// all threads and of each, add up to the sums of that selection, by node too.
+#[test]
+fn rows_over_time_and_heat_maps_add_up() {
+    for name in ["callgraph.data", "group.data", "dwarf.data"] {
+        let recording = recording(name);
+        let view = view(&recording);
+        let length = view.export().duration_ns + 1;
+        let threads = (0..view.export().threads.len()).map(Some).chain([None]);
+        for (tenth, thread) in threads.flat_map(|thread| (0..10).map(move |tenth| (tenth, thread))) {
+            let range = Some((length * tenth / 10, length * (tenth + 1) / 10));
+            let selection = PageSelection { range, thread, ..PageSelection::default() };
+            let sums = view.select(selection, &GO_ON).expect("sums");
+            let entries = view.rows_over_time(selection, &GO_ON).expect("entries").entries;
+            let samples = entries.iter().map(|entry| u64::from(entry.samples));
+            assert_eq!(samples.sum::<u64>(), sums.samples, "{name} {selection:?}");
+            let periods = entries.iter().map(|entry| entry.period);
+            assert_eq!(periods.sum::<u64>(), sums.period, "{name} {selection:?}");
+            for (node, own, _) in &sums.nodes {
+                let of_node = entries.iter().filter(|entry| entry.node == *node);
+                let of_node = of_node.map(|entry| u64::from(entry.samples));
+                assert_eq!(of_node.sum::<u64>(), *own, "{name} {selection:?}");
+            }
+            let heat = view.heat_map(selection, &GO_ON).expect("a heat map");
+            assert_eq!((heat.samples, heat.period), (sums.samples, sums.period), "{name} {selection:?}");
+            assert_eq!(heat.cell_samples.iter().sum::<u64>(), sums.samples, "{name} {selection:?}");
+        }
+    }
+}
+
+/// Checks that a bundle has a place for the code of each event, and ends when it is cancelled.
+#[test]
+fn a_bundle_has_codes_by_event() {
+    let recording = recording("group.data");
+    let view = view(&recording);
+    let store = SymbolStore::new(SymbolOptions::default());
+    let mut page = Vec::new();
+    view.write_bundle(&store, &GO_ON, &mut page).expect("a page");
+    let page = String::from_utf8(page).expect("text");
+    let (_, codes) = page.split_once("id=\"codes\">").expect("the codes");
+    let codes: serde_json::Value =
+        serde_json::from_str(codes.split_once("</script>").expect("its end").0).expect("JSON");
+    assert_eq!(codes.as_array().map(Vec::len), Some(view.export().events.len()), "{codes:#}");
+    let cancelled = view.write_bundle(&store, &AtomicBool::new(true), &mut Vec::new());
+    assert_eq!(cancelled.expect_err("it was cancelled").kind(), io::ErrorKind::Interrupted);
+}
+
 /// Checks that a page which asks for what there is not gets an error, and that a cancelled question
 /// ends.
 #[test]
@@ -93,4 +140,11 @@ fn what_the_page_does_not_have() {
         assert_eq!(select(selection).expect("sums").samples, 0, "{selection:?}");
     }
     assert_eq!(view.select(own, &AtomicBool::new(true)), Err(QueryError::Cancelled));
+    let store = SymbolStore::new(SymbolOptions::default());
+    let code = view.code(own, usize::MAX, &store, &GO_ON);
+    assert!(matches!(code, Err(QueryError::Unknown(_))), "{code:?}");
+    let empty = PageSelection { range: Some((7, 7)), ..own };
+    assert!(view.write_entries(empty, &GO_ON, &mut Vec::new()).is_ok());
+    assert_eq!(view.heat_map(empty, &GO_ON).expect("an empty one").columns, 0);
+    assert!(view.code(empty, 0, &store, &GO_ON).is_err());
 }

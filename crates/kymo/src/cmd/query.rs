@@ -17,7 +17,7 @@ use super::report::SymbolArgs;
 /// Ask a question about a recording: what took most, who calls what, when, and where threads wait.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Queries:\n  top [N] [functions|modules|threads|processes|cpus|states] [by self|total]\n  tree [P%]      inverted [P%]      callers of NAME [P%]      callees of NAME [P%]\n  annotate NAME      timeline [N] [by thread|cpu|state]      waits [N]      events\nand which rows count: where FIELD=VALUE,... and FIELD!=VALUE,...\n  time thread process cpu state event module function\n\nExamples:\n  kymo query perf.data 'top 20 by total where thread=1234 and time=+1.5..+2.5'\n  kymo query perf.data 'callers of malloc where module!=libc.so.6' --md\n  kymo query wall.data 'waits where state=lock' --json"
+    after_help = "Queries:\n  top [N] [functions|modules|threads|processes|cpus|states] [by self|total]\n  tree [P%]      inverted [P%]      callers of NAME [P%]      callees of NAME [P%]\n  annotate NAME      timeline [N] [by thread|cpu|state]      heatmap [N]      waits [N]      events\nand which rows count: where FIELD=VALUE,... and FIELD!=VALUE,...\n  time thread process cpu state event module function\n\nExamples:\n  kymo query perf.data 'top 20 by total where thread=1234 and time=+1.5..+2.5'\n  kymo query perf.data 'callers of malloc where module!=libc.so.6' --md\n  kymo query wall.data 'waits where state=lock' --json"
 )]
 pub(crate) struct QueryArgs {
     /// The recording, - for stdin

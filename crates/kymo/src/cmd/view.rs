@@ -15,11 +15,11 @@ use tempfile::NamedTempFile;
 
 use super::report::{SymbolArgs, written_unix_ns};
 
-/// Look at a recording in the browser: timeline, flame graph and table, exact for any range and
-/// thread.
+/// Look at a recording in the browser: timeline, flame graph, chart, call tree, heat map and code,
+/// exact for any range and thread.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
+    after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --bundle profile.html                 # a page that works without a server\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
 )]
 pub(crate) struct ViewArgs {
     /// The recording, - for stdin
@@ -28,6 +28,10 @@ pub(crate) struct ViewArgs {
     /// Print the address, and open no browser
     #[arg(long)]
     no_open: bool,
+    /// Write a page that works without a server, with the sources and instructions of the hottest
+    /// functions, and serve nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_open", "port"])]
+    bundle: Option<PathBuf>,
     /// The port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -46,7 +50,9 @@ pub(crate) struct ViewArgs {
 
 /// Reads a recording, and shows it until a signal comes.
 pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
-    // A port that is taken is said before a long reading.
+    // A port that is taken, or a file that cannot be written, is said before a long reading.
+    let bundle =
+        args.bundle.as_deref().map(|path| open::export(path).map(|export| (path, export))).transpose()?;
     let server = Server::bind(args.port).with_context(|| match args.port {
         0 => "failed to listen on 127.0.0.1".to_owned(),
         port => format!("failed to listen on 127.0.0.1:{port}; --port 0 takes a free one"),
@@ -70,6 +76,14 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
     }
     let code = exit::of_reading(&recording, view.data().problems());
     let stop = signals::interrupted()?;
+    if let Some((path, export)) = bundle {
+        let failed = || format!("failed to write {}", path.display());
+        let mut file = io::BufWriter::new(export);
+        view.write_bundle(&store, &stop, &mut file).with_context(failed)?;
+        let whole = file.into_inner().map_err(io::IntoInnerError::into_error);
+        whole.and_then(kymo_files::Export::finish).with_context(failed)?;
+        return Ok(code);
+    }
     let address = server.address();
     // The address is the verb's result; whoever waits for it must get it now.
     writeln!(io::stdout(), "{address}").and_then(|()| io::stdout().flush()).context("failed to write")?;

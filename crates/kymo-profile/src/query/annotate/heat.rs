@@ -66,11 +66,20 @@ impl Dataset {
         store: &'a SymbolStore,
         cancel: &'a AtomicBool,
     ) -> Result<Annotator<'a>, QueryError> {
+        self.annotator_of_scan(&Scan::new(self, filter, cancel)?, store)
+    }
+
+    /// The same of rows that are chosen already.
+    pub(in super::super) fn annotator_of_scan<'a>(
+        &'a self,
+        scan: &Scan<'_>,
+        store: &'a SymbolStore,
+    ) -> Result<Annotator<'a>, QueryError> {
         let Source::Samples(profile) = &self.source else {
             let why = "spans of wall time have no sampled instruction: ask about another event";
             return Err(QueryError::NotRecorded(why.into()));
         };
-        Annotator::new(&Scan::new(self, filter, cancel)?, profile, store)
+        Annotator::new(scan, profile, store)
     }
 }
 
