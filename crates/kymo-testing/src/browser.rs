@@ -1,5 +1,5 @@
 //! A browser without a screen, which opens kymo's pages.
-use crate::skip;
+use crate::{BrowserTab, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,6 +18,14 @@ impl Browser {
             skip(test, "no chromium on this machine");
         }
         found.map(Browser)
+    }
+
+    /// Opens kymo's page at this address, in a window of this width and height.
+    ///
+    /// # Panics
+    /// If the browser does not start, or shows no page of kymo's.
+    pub fn open(&self, address: &str, size: (u32, u32)) -> BrowserTab {
+        BrowserTab::open(&self.0, address, size)
     }
 
     /// The document at this address after the page has drawn itself, and has got what it asked for.

@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod browser;
+mod browser_tab;
 mod hung;
 
 pub use browser::Browser;
+pub use browser_tab::BrowserTab;
 pub use hung::kill_hung_children;
 use std::ffi::OsStr;
 use std::fmt::Display;

@@ -46,7 +46,7 @@
 //! | where threads wait: `--wall` | `wall.rs` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
-//! | the page in a browser: `kymo view` | `view.rs` |
+//! | the page in a browser: `kymo view` | `view.rs`; what its user does there: `page.rs` |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
 //! | `kymo report` as a browser in the terminal | `browser.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -81,6 +81,7 @@ mod machine;
 mod matrix;
 mod mem_events;
 mod overload;
+mod page;
 mod perf_options;
 mod perf_verbs;
 mod places;

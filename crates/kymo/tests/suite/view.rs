@@ -10,15 +10,15 @@ use crate::programs::build;
 use crate::tools::{Need, kymo, ready, text};
 
 /// A running `kymo view`.
-struct Viewed {
+pub(crate) struct Viewed {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     folder: tempfile::TempDir,
 }
 
 impl Viewed {
     /// Of a recording, with these options.
-    fn of(file: &str, options: &[&str]) -> Viewed {
+    pub(crate) fn of(file: &str, options: &[&str]) -> Viewed {
         let words = [&["view", "--no-open", "-q", file], options].concat();
         let mut child = kymo().command(words).stdout(Stdio::piped()).spawn().expect("kymo starts");
         let mut address = String::new();
