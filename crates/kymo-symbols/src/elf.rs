@@ -313,21 +313,8 @@ impl ElfFile {
         }
     }
 
-    /// The same, to be shared. To copy a large section once more costs as much as to read it.
-    pub(crate) fn read_shared(&self, offset: u64, size: u64) -> Option<Arc<[u8]>> {
-        let size = self.readable(offset, size)?;
-        match &self.source {
-            Source::File(file, _) => {
-                let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
-                file.read_exact_at(Arc::get_mut(&mut bytes)?, offset).ok()?;
-                Some(bytes)
-            }
-            Source::Bytes(bytes) => Some(bytes.get(offset as usize..offset as usize + size)?.into()),
-        }
-    }
-
     /// The size of a range, if it lies inside of the file and is stored.
-    fn readable(&self, offset: u64, size: u64) -> Option<usize> {
+    pub(crate) fn readable(&self, offset: u64, size: u64) -> Option<usize> {
         if offset.checked_add(size)? > self.len() || size > LARGEST_READ {
             return None;
         }

@@ -1,6 +1,6 @@
 //! A reader of debug information that counts its steps.
 //!
-//! gimli and addr2line follow whatever a file says: a thousand functions may share one list of a million ranges, a
+//! gimli follows whatever a file says: a thousand functions may share one list of a million ranges, a
 //! unit may name a million files, inlined functions may nest a million deep. All of it goes through the reader: one
 //! that refuses to read on ends every such loop and every recursion, with the error of a file that is cut off.
 
@@ -207,6 +207,37 @@ impl<R: Reader<Offset = usize>> Reader for Metered<R> {
     fn read_slice(&mut self, buf: &mut [u8]) -> Result<()> {
         steps(1)?;
         self.0.read_slice(buf)
+    }
+
+    // Most of debug information are small numbers: a step each, and the reader's own way to read them.
+    #[inline]
+    fn read_u8(&mut self) -> Result<u8> {
+        steps(1)?;
+        self.0.read_u8()
+    }
+
+    #[inline]
+    fn skip_leb128(&mut self) -> Result<()> {
+        steps(1)?;
+        self.0.skip_leb128()
+    }
+
+    #[inline]
+    fn read_uleb128(&mut self) -> Result<u64> {
+        steps(1)?;
+        self.0.read_uleb128()
+    }
+
+    #[inline]
+    fn read_uleb128_u16(&mut self) -> Result<u16> {
+        steps(1)?;
+        self.0.read_uleb128_u16()
+    }
+
+    #[inline]
+    fn read_sleb128(&mut self) -> Result<i64> {
+        steps(1)?;
+        self.0.read_sleb128()
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) enum LineMatch {
 }
 
 /// Asks the debug information of a file, within what it may cost.
-pub(super) fn ask<T>(elf: &ElfFile, question: impl FnOnce(&gimli::Dwarf<Reader>) -> T) -> T {
+pub(super) fn ask<T>(elf: &Arc<ElfFile>, question: impl FnOnce(&gimli::Dwarf<Reader>) -> T) -> T {
     let (dwarf, _room) = sections_of(elf);
     let work = Arc::new(elf.budget.work(elf.stored));
     metered::question(&work, elf.stored, || question(&dwarf)).0

@@ -262,7 +262,7 @@ impl ProbeModule {
     /// Whether the debug information knows a function of that name that has no code of its own, because it was inlined everywhere; where it
     /// was written.
     pub(super) fn inlined_only(&self, name: &str) -> Option<(String, u32)> {
-        lines::ask(&*self.debug_file()?, |dwarf| lines::inlined_only(dwarf, name))
+        lines::ask(&self.debug_file()?, |dwarf| lines::inlined_only(dwarf, name))
     }
 
     pub(super) fn elf(&self) -> &ElfFile {
