@@ -11,6 +11,7 @@ use super::cache::{Answers, Identity, SymbolCache};
 use super::demangle;
 use super::elf::ElfFile;
 use super::inline::{InlineFrame, Lines};
+use super::locate;
 use super::name::shortened;
 use super::options::{Note, SymbolOptions};
 use super::table::{SymbolRef, SymbolTable};
@@ -106,7 +107,8 @@ impl ModuleSymbols {
         cache: Option<&SymbolCache>,
     ) -> ModuleSymbols {
         let files = ModuleFiles::of(options, path, build_id);
-        let identity = files.build_id.as_deref().and_then(|id| Identity::of(options, id, &files.candidates));
+        let own = locate::below_root(options, path);
+        let identity = Identity::of(options, files.build_id.as_deref(), &files.candidates, &own);
         let (Some(cache), Some(identity)) = (cache, identity) else {
             return ModuleSymbols::new(user::load(options, &files), options.demangle);
         };

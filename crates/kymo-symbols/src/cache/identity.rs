@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
 
 use crate::build_id_cache::hex;
 use crate::locate::Candidate;
@@ -17,6 +18,9 @@ use crate::options::SymbolOptions;
 
 /// Build ids are 20 bytes long, or 8 to 32; a longer one is somebody's idea.
 const LENGTHS: std::ops::RangeInclusive<usize> = 8..=64;
+
+/// Longer than a tick of any file system's clock.
+const SETTLED: Duration = Duration::from_millis(100);
 
 /// What must be equal for an answer to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,11 +32,21 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity of a module whose names are in one of these files; nothing without a build id.
-    pub(crate) fn of(options: &SymbolOptions, build_id: &[u8], candidates: &[Candidate]) -> Option<Identity> {
-        if !LENGTHS.contains(&build_id.len()) || build_id.iter().all(|&byte| byte == 0) {
-            return None;
+    /// The identity of a module whose names are in one of these files. Without a build id the states of
+    /// the files say which they are; nothing if the module's `own` file changed just now, when another
+    /// change may leave the same state.
+    pub(crate) fn of(
+        options: &SymbolOptions,
+        build_id: Option<&[u8]>,
+        candidates: &[Candidate],
+        own: &Path,
+    ) -> Option<Identity> {
+        match build_id {
+            Some(id) if !LENGTHS.contains(&id.len()) || id.iter().all(|&byte| byte == 0) => return None,
+            None if !is_settled(own) => return None,
+            _ => {}
         }
+        let build_id = build_id.unwrap_or(&[]);
         let mut bytes = own_version().to_vec();
         let flags = [options.demangle, options.entry_names, options.debuginfod.is_some()];
         bytes.extend(flags.map(u8::from));
@@ -42,7 +56,11 @@ impl Identity {
             push(&mut bytes, candidate.path.as_os_str().as_bytes());
             bytes.extend(candidate.checksum.unwrap_or(0).to_le_bytes());
         }
-        let name = format!("{}-{:016x}", hex(build_id), super::format::checksum(&bytes));
+        let id = match build_id {
+            [] => format!("{:016x}", super::format::checksum(own.as_os_str().as_bytes())),
+            id => hex(id),
+        };
+        let name = format!("{id}-{:016x}", super::format::checksum(&bytes));
         let mut identity = Identity { name, bytes, files: Vec::new() };
         identity.add_states(candidates.iter().map(|candidate| candidate.path.clone()));
         Some(identity)
@@ -137,6 +155,16 @@ fn state_of(metadata: &Metadata) -> [u8; STATE] {
     state
 }
 
+/// Whether a file was changed so long ago that the next change will have another time: file systems
+/// count time in ticks of up to 10 ms.
+fn is_settled(path: &Path) -> bool {
+    let Ok(metadata) = std::fs::metadata(path) else { return false };
+    let seconds = u64::try_from(metadata.ctime()).ok().map(Duration::from_secs);
+    let changed =
+        seconds.map(|s| SystemTime::UNIX_EPOCH + s + Duration::from_nanos(metadata.ctime_nsec() as u64));
+    changed.and_then(|changed| changed.elapsed().ok()).is_some_and(|ago| ago > SETTLED)
+}
+
 /// This build of kymo: another one may name differently.
 fn own_version() -> &'static [u8] {
     static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -165,9 +193,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (debug, own) = (folder.path().join("debug"), folder.path().join("own"));
         std::fs::write(&own, "program").expect("written");
-        let files = [plain(debug.clone()), plain(own)];
+        let files = [plain(debug.clone()), plain(own.clone())];
         let options = SymbolOptions::default();
-        let of = |options: &SymbolOptions| Identity::of(options, &[7; 20], &files).expect("a build id");
+        let of = |options: &SymbolOptions| {
+            Identity::of(options, Some(&[7; 20]), &files, &own).expect("a build id")
+        };
         let before = of(&options);
         assert!(before.holds() && before.is(before.bytes()));
         std::fs::write(&debug, "installed later").expect("written");
@@ -178,10 +208,10 @@ mod tests {
         assert!(!after.holds());
         let mangled = of(&SymbolOptions { demangle: false, ..options.clone() });
         assert_ne!(mangled.name, after.name);
-        let other = Identity::of(&options, &[7; 20], &files[1..]).expect("a build id");
+        let other = Identity::of(&options, Some(&[7; 20]), &files[1..], &own).expect("a build id");
         assert_ne!(other.name, after.name);
         for none in [&[][..], &[0; 20], &[1; 4], &[1; 65]] {
-            assert_eq!(Identity::of(&options, none, &files), None);
+            assert_eq!(Identity::of(&options, Some(none), &files, &own), None);
         }
     }
 
@@ -191,7 +221,7 @@ mod tests {
     fn shared_files_count() {
         let folder = tempfile::tempdir().expect("a folder");
         let shared = folder.path().join("shared");
-        let own = Identity::of(&SymbolOptions::default(), &[7; 20], &[]).expect("a build id");
+        let own = Identity::of(&SymbolOptions::default(), Some(&[7; 20]), &[], &shared).expect("a build id");
         let missing = own.with(Some(&SharedFile::now(shared.clone())));
         assert!(own.is(missing.bytes()) && own.is(own.with(None).bytes()));
         std::fs::write(&shared, "installed later").expect("written");

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!  $XDG_CACHE_HOME/kymo/symbols/BUILDID-HASH     or ~/.cache/kymo/symbols/...
+//!      BUILDID: without one, the sum of the module's path
 //!      HASH: options, paths of all files that could have names, this build of kymo
 //!      inside: `format.rs`; states of those files: `identity.rs`
 //! ```
@@ -21,8 +22,8 @@
 //! user's home. Links inside of the cache are not followed.
 //!
 //! # What is not kept
-//! Modules without a build id, the kernel, its modules, generated code, the vdso. Modules of which
-//! a part was refused or a file did not fit: their notes are to be said each time.
+//! The kernel, its modules, generated code, the vdso. Modules of which a part was refused or a file did
+//! not fit: their notes are to be said each time. Modules without a build id that changed just now.
 //!
 //! # Invariants
 //! - **S1** An answer is that of the files as they are now, or it is not used.

@@ -170,7 +170,8 @@ fn no_debug_information() {
 }
 
 fn identity(number: u8) -> Identity {
-    Identity::of(&crate::SymbolOptions::default(), &[number; 20], &[]).expect("a build id")
+    let options = crate::SymbolOptions::default();
+    Identity::of(&options, Some(&[number; 20]), &[], std::path::Path::new("/")).expect("a build id")
 }
 
 fn write(cache: &SymbolCache, number: u8, symbols: u64) {
