@@ -13,7 +13,7 @@ note() { printf 'note: %s\n' "$*" >&2; }
 tools=(
     perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils patchelf:patchelf bc:bc setpriv:util-linux mkfs.ext4:e2fsprogs
     javac:openjdk-17-jdk-headless node:nodejs go:golang-go musl-gcc:musl-tools ruby:ruby lua5.4:lua5.4
-    luajit:luajit erl:erlang-base ocamlopt:ocaml-nox
+    luajit:luajit erl:erlang-base ocamlopt:ocaml-nox aarch64-linux-gnu-objdump:binutils-aarch64-linux-gnu
     chromium:chromium nginx:nginx-light redis-server:redis-server pg_ctlcluster:postgresql chrt:util-linux
 )
 perfs=${KYMO_PERFS:-$PWD/target/perfs}
@@ -26,6 +26,7 @@ missing_packages() {
     done
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
     [[ -e /usr/include/boost/context/fiber.hpp ]] || echo libboost-context-dev
+    [[ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ]] || echo libc6-arm64-cross
 }
 
 missing_perfs() {

@@ -18,9 +18,6 @@ use std::path::{Path, PathBuf};
 const MONOTONIC: i32 = 1;
 /// The flag of a jitdump file whose times are the processor's counter.
 const COUNTER_TIMES: u64 = 1;
-/// Numbers of machines in ELF files.
-const ELF_386: u32 = 3;
-const ELF_X86_64: u32 = 62;
 /// Jitdump files that are read for a recording.
 const MOST_DUMPS: usize = 1024;
 
@@ -57,7 +54,7 @@ impl GeneratedCode {
         address: u64,
         time_ns: u64,
         options: &SymbolOptions,
-    ) -> Result<(Vec<u8>, u32), String> {
+    ) -> Result<(Vec<u8>, u16), String> {
         let of = format!("the generated code of process {pid}");
         let code = self.of(pid).and_then(|map| map.find(address, time_ns));
         let code = code.ok_or_else(|| format!("{of} has none at {address:#x}"))?;
@@ -70,20 +67,14 @@ impl GeneratedCode {
         let (bytes, _) = read_code_file(options, path)?;
         let shown = path.display();
         let (header, mut records) = jitdump::parse(&bytes).map_err(|error| format!("{shown}: {error}"))?;
-        let bits = match header.elf_machine {
-            ELF_X86_64 => 64,
-            ELF_386 => 32,
-            machine => {
-                return Err(format!("{shown} is for ELF machine {machine}, and only x86 is disassembled"));
-            }
-        };
+        let machine = u16::try_from(header.elf_machine).unwrap_or(u16::MAX);
         // It is read anew: another program of this number may have written it since.
         let found = records.find_map(|record| match record.ok()?.what {
             JitEvent::Load { code_at: at, code: bytes, .. } if at == code_at => Some(bytes.to_vec()),
             _ => None,
         });
         let found = found.filter(|bytes| bytes.len() as u64 == code.end - code.start);
-        Ok((found.ok_or_else(|| format!("{shown} has changed since: its code is not shown"))?, bits))
+        Ok((found.ok_or_else(|| format!("{shown} has changed since: its code is not shown"))?, machine))
     }
 }
 

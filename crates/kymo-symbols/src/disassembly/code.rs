@@ -2,7 +2,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::elf::{EM_386, EM_X86_64, ElfFile, Segment, same_build_id};
+use crate::Arch;
+use crate::elf::{EM_386, EM_AARCH64, EM_X86_64, ElfFile, Segment, same_build_id};
 use crate::locate::{self, Candidate};
 use crate::store::{ModuleKey, SymbolStore};
 use crate::user::open_if_it_fits;
@@ -25,6 +26,8 @@ pub struct FunctionCode {
     pub address: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// Whose instructions they are.
+    pub arch: Arch,
     /// 32 or 64.
     pub bits: u32,
     /// The recording has no build id of the file: nothing says whether it is the one that was
@@ -46,11 +49,17 @@ impl FunctionCode {
     /// Generated code, which lies where it says.
     ///
     /// # Errors
-    /// When it is longer than is disassembled.
-    pub fn of_bytes(path: PathBuf, address: u64, bytes: &[u8], bits: u32) -> Result<FunctionCode, CodeError> {
+    /// When it is longer than is disassembled, or for another machine.
+    pub fn of_bytes(
+        path: PathBuf,
+        address: u64,
+        bytes: &[u8],
+        elf_machine: u16,
+    ) -> Result<FunctionCode, CodeError> {
         bounded(&path, bytes.len() as u64)?;
+        let (arch, bits) = machine_of(&path, elf_machine)?;
         let space = CodeSpace::Moved(0);
-        Ok(FunctionCode { path, address, bytes: bytes.to_vec(), bits, is_unchecked: false, space })
+        Ok(FunctionCode { path, address, bytes: bytes.to_vec(), arch, bits, is_unchecked: false, space })
     }
 
     /// The address of the code for an address of its module, the other way than
@@ -97,13 +106,15 @@ fn bounded(path: &Path, size: u64) -> Result<(), CodeError> {
     }
 }
 
-/// How wide the addresses of a machine are, if its instructions are disassembled.
-fn bits_of(elf: &ElfFile) -> Result<u32, CodeError> {
-    match elf.machine {
-        EM_386 => Ok(32),
-        EM_X86_64 => Ok(64),
+/// What instructions a machine has by its ELF number, and how wide its addresses are, if they are
+/// disassembled.
+fn machine_of(path: &Path, elf_machine: u16) -> Result<(Arch, u32), CodeError> {
+    match elf_machine {
+        EM_386 => Ok((Arch::X86_64, 32)),
+        EM_X86_64 => Ok((Arch::X86_64, 64)),
+        EM_AARCH64 => Ok((Arch::Aarch64, 64)),
         machine => {
-            refused(&elf.path, &format!("it is for ELF machine {machine}, and only x86 is disassembled"))
+            refused(path, &format!("it is for ELF machine {machine}; x86 and aarch64 are disassembled"))
         }
     }
 }
@@ -196,7 +207,7 @@ impl SymbolStore {
 /// Code at a file offset.
 fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<FunctionCode, CodeError> {
     bounded(&elf.path, size)?;
-    let bits = bits_of(elf)?;
+    let (arch, bits) = machine_of(&elf.path, elf.machine)?;
     let space = CodeSpace::File(elf.segments.clone());
     let address = elf.linked_address(start);
     // The last symbol of a section may reach into the gap after it.
@@ -209,32 +220,41 @@ fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<
     if elf.code_offset(address).is_none() {
         return refused(&elf.path, &format!("it has no code at offset {start:#x}, only names"));
     }
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, bits, is_unchecked: !is_checked, space })
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, arch, bits, is_unchecked: !is_checked, space })
 }
 
 /// Code of a kernel image, which was loaded `delta` after where it was linked.
 fn of_image(elf: &Arc<ElfFile>, delta: u64, start: u64, size: u64) -> Result<FunctionCode, CodeError> {
     bounded(&elf.path, size)?;
-    let (bits, address) = (bits_of(elf)?, start.wrapping_sub(delta));
+    let (arch, bits) = machine_of(&elf.path, elf.machine)?;
+    let address = start.wrapping_sub(delta);
     let Some(bytes) = elf.code_offset(address).and_then(|offset| elf.read(offset, size)) else {
         return refused(&elf.path, &format!("it has no code at {address:#x}"));
     };
     let space = CodeSpace::Moved(delta);
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, bits, is_unchecked: false, space })
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, arch, bits, is_unchecked: false, space })
 }
 
 /// Code of the running kernel, which lay `moved` further up when it was recorded.
 fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError> {
     let path = Path::new(KCORE);
     bounded(path, size)?;
-    if !cfg!(target_arch = "x86_64") {
-        return refused(path, "only x86 is disassembled");
-    }
+    let Some(arch) = Arch::NATIVE else {
+        return refused(path, "only x86 and aarch64 are disassembled");
+    };
     let address = start.wrapping_sub(moved);
     match kcore::read(path, address, size as usize) {
         Ok(bytes) => {
             let space = CodeSpace::Moved(moved);
-            Ok(FunctionCode { path: path.to_owned(), address, bytes, bits: 64, is_unchecked: false, space })
+            Ok(FunctionCode {
+                path: path.to_owned(),
+                address,
+                bytes,
+                arch,
+                bits: 64,
+                is_unchecked: false,
+                space,
+            })
         }
         Err(error) => Err(CodeError(format!(
             "the kernel's code cannot be read from {KCORE}: {error}; give its image with --vmlinux"

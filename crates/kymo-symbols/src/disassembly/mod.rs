@@ -4,21 +4,23 @@
 //! ```text
 //!  module key, range --SymbolStore::code--> FunctionCode: bytes, linked address      (code, kcore)
 //!                                              |
-//!                                              '--disassemble--> instructions        (x86)
+//!                                              '--disassemble--> instructions        (x86, aarch64)
 //!  file, line of an inline frame --SourceFiles--> text of the line                   (sources)
 //! ```
 //!
 //! # Guarantees
 //! - **D1** Code is of the file that was recorded: one with another build id is refused.
 //! - **D2** The instructions cover all bytes, in order, without gaps. Their boundaries are those of
-//!   `objdump -d`; bytes that are no instruction are `(bad)`, as there.
+//!   `objdump -d`; bytes that are no instruction are `(bad)` or `.inst`, as there.
 //! - **D3** Any bytes are disassembled without a panic, in time and memory that grow with them
 //!   only.
 //! - **D4** A function has at most [`MOST_CODE_BYTES`], a source file at most
 //!   [`MOST_SOURCE_BYTES`]; more is refused with a sentence.
 //!
 //! # Non-goals
-//! Other machines than x86: their code is refused with a sentence.
+//! Other machines than x86 and aarch64: their code is refused with a sentence. Scalable vectors of aarch64
+//! are `.inst` and a number.
+mod aarch64;
 mod code;
 mod kcore;
 mod sources;
@@ -28,7 +30,8 @@ mod x86;
 
 pub use code::{CodeError, FunctionCode};
 pub use sources::{MOST_SOURCE_BYTES, SourceFile, SourceFiles, SourceOptions};
-pub use x86::disassemble;
+
+use crate::Arch;
 
 /// Longer functions are not disassembled.
 pub const MOST_CODE_BYTES: u64 = 2 << 20;
@@ -41,6 +44,18 @@ pub enum Syntax {
     Att,
     /// As Intel does: `mov rdx,rax`.
     Intel,
+}
+
+/// The instructions of a function. `name`: what an address is called, for example `main+0x10`.
+pub fn disassemble(
+    code: &FunctionCode,
+    syntax: Syntax,
+    name: &dyn Fn(u64) -> Option<String>,
+) -> Vec<Instruction> {
+    match code.arch {
+        Arch::X86_64 => x86::disassemble(code, syntax, name),
+        Arch::Aarch64 => aarch64::disassemble(code, name),
+    }
 }
 
 /// What an instruction does to the order of execution.

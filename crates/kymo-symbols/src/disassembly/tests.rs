@@ -1,5 +1,5 @@
 //! Instructions beside those of objdump, and of bytes that are no code.
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +9,8 @@ use super::*;
 use crate::{ModuleKey, SymbolOptions, SymbolStore};
 
 fn code_of(bytes: &[u8], bits: u32) -> FunctionCode {
-    FunctionCode::of_bytes(PathBuf::from("test"), 0x1000, bytes, bits).expect("a few bytes")
+    let machine = if bits == 64 { 62 } else { 3 };
+    FunctionCode::of_bytes(PathBuf::from("test"), 0x1000, bytes, machine).expect("a few bytes")
 }
 
 fn no_name(_: u64) -> Option<String> {
@@ -72,11 +73,131 @@ proptest! {
     }
 }
 
+/// Checks the words of aarch64's instructions, where they go, and bytes that are none.
+#[test]
+fn words_of_aarch64() {
+    let words =
+        [0x9400_0004u32, 0x5400_0062, 0xf940_1c22, 0x9000_0335, 0x8b3b_4ebb, 0x2522_1ce1, 0xd65f_03c0];
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend([1, 2]);
+    let code = FunctionCode::of_bytes("test".into(), 0x1000, &bytes, 183).expect("a few bytes");
+    let name = |address: u64| (address == 0x1010).then(|| "main+0x10".to_owned());
+    let found = disassemble(&code, Syntax::Att, &name);
+    let texts: Vec<&str> = found.iter().map(|found| &*found.text).collect();
+    assert_eq!(
+        texts,
+        [
+            "bl     1010 <main+0x10>",
+            "b.cs   1010 <main+0x10>",
+            "ldr    x2, [x1, #56]",
+            "adrp   x21, 65000",
+            "add    x27, x21, w27, uxtw #3",
+            ".inst  0x25221ce1",
+            "ret",
+            ".inst  0x0201",
+        ]
+    );
+    let flows: Vec<_> = found.iter().map(|found| (found.flow, found.target)).collect();
+    assert_eq!(flows[..2], [(Flow::Call, Some(0x1010)), (Flow::Branch, Some(0x1010))]);
+    assert_eq!(flows[6], (Flow::Return, None));
+    assert_eq!(found.iter().map(|found| u64::from(found.length)).sum::<u64>(), bytes.len() as u64);
+    assert!(FunctionCode::of_bytes("test".into(), 0, &bytes, 243).is_err());
+}
+
+proptest! {
+    /// Checks D2 and D3 for aarch64: whatever the bytes are, the instructions cover them in order.
+    #[test]
+    fn any_bytes_of_aarch64(bytes in prop::collection::vec(any::<u8>(), 1..600), address: u64) {
+        let code = FunctionCode::of_bytes("test".into(), address, &bytes, 183).expect("a few bytes");
+        let mut at = code.address;
+        for found in disassemble(&code, Syntax::Att, &no_name) {
+            prop_assert_eq!(found.address, at);
+            prop_assert!(found.length > 0 && !found.text.is_empty());
+            at = at.wrapping_add(u64::from(found.length));
+        }
+        prop_assert_eq!(at, code.address.wrapping_add(bytes.len() as u64));
+    }
+}
+
+/// The C library of aarch64, of Debian's `libc6-arm64-cross`, and what objdump says of it: the text of each
+/// instruction by address, without symbols and comments.
+fn aarch64_objdump() -> Result<(PathBuf, BTreeMap<u64, String>), &'static str> {
+    let path = PathBuf::from("/usr/aarch64-linux-gnu/lib/libc.so.6");
+    if !path.is_file() {
+        return Err("there is no C library of aarch64 (libc6-arm64-cross)");
+    }
+    let output = Command::new("aarch64-linux-gnu-objdump").args(["-d", "-z"]).arg(&path).output();
+    let output = output.map_err(|_| "there is no aarch64-linux-gnu-objdump (binutils-aarch64-linux-gnu)")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = |line: &str| {
+        let (address, rest) = line.split_once(":\t")?;
+        let (_bytes, text) = rest.split_once('\t')?;
+        Some((u64::from_str_radix(address.trim(), 16).ok()?, plain(text)))
+    };
+    Ok((path, text.lines().filter_map(line).collect()))
+}
+
+/// An instruction without symbols and comments, with one space between its parts.
+fn plain(text: &str) -> String {
+    let text = text.split("//").next().unwrap_or("");
+    let text = text.split(" <").next().unwrap_or("").split(" ;").next().unwrap_or("");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Checks D2 beside objdump for every function of aarch64's C library: all boundaries, and the text of all
+/// instructions but those of scalable vectors, which the decoder does not know.
+#[test]
+fn aarch64_as_objdump() {
+    let (path, expected) = match aarch64_objdump() {
+        Ok(found) => found,
+        Err(why) => return kymo_testing::skip("disassembly::aarch64_as_objdump", why),
+    };
+    let options = SymbolOptions { arch: Some(Arch::Aarch64), cache: None, ..SymbolOptions::default() };
+    let store = SymbolStore::new(options);
+    let key = ModuleKey::Elf { path, build_id: None };
+    let (mut functions, mut instructions, mut scalable) = (0, 0, 0);
+    let mut other: BTreeMap<String, (String, String)> = BTreeMap::new();
+    let mut others = 0;
+    for symbol in store.get(&key).table().iter() {
+        let Ok(code) = store.code(&key, symbol.start, symbol.end) else { continue };
+        if !expected.contains_key(&code.address) {
+            continue;
+        }
+        functions += 1;
+        let end = code.address + code.bytes.len() as u64;
+        let found = disassemble(&code, Syntax::Att, &no_name);
+        let boundaries: Vec<u64> = found.iter().map(|found| found.address).collect();
+        let objdumps: Vec<u64> = expected.range(code.address..end).map(|(address, _)| *address).collect();
+        assert_eq!(boundaries, objdumps, "{}", symbol.name);
+        for found in found {
+            let (ours, theirs) = (plain(&found.text), &expected[&found.address]);
+            // Constants between functions.
+            if theirs.starts_with(".word") {
+                continue;
+            }
+            instructions += 1;
+            if ours.starts_with(".inst") {
+                scalable += usize::from(ours != *theirs);
+            } else if ours != *theirs {
+                others += 1;
+                let mnemonic = theirs.split(' ').next().unwrap_or("").to_owned();
+                other.entry(mnemonic).or_insert((ours, theirs.clone()));
+            }
+        }
+    }
+    println!(
+        "{functions} functions, {instructions} instructions: {scalable} are of scalable vectors, {others} differ"
+    );
+    assert!(functions > 500, "{functions} functions");
+    assert!(scalable * 1000 < instructions, "{scalable} of {instructions}");
+    assert!(others == 0, "{others} of {instructions}: {other:#?}");
+}
+
 /// Checks that code of every length up to the limit is taken, and none beyond it.
 #[test]
 fn long_functions() {
     let long = vec![0x90; MOST_CODE_BYTES as usize + 1];
-    let of = |bytes: &[u8]| FunctionCode::of_bytes("x".into(), 0, bytes, 64);
+    let of = |bytes: &[u8]| FunctionCode::of_bytes("x".into(), 0, bytes, 62);
     let code = of(&long[1..]).expect("at the limit");
     assert_eq!(disassemble(&code, Syntax::Att, &no_name).len() as u64, MOST_CODE_BYTES);
     assert!(of(&long).expect_err("too long").0.contains("more than the 2097152 that are disassembled"));

@@ -16,7 +16,7 @@ const OPERANDS_COLUMN: usize = 7;
 const BAD: &str = "(bad)";
 
 /// The instructions of a function. `name`: what an address is called, for example `main+0x10`.
-pub fn disassemble(
+pub(super) fn disassemble(
     code: &FunctionCode,
     syntax: Syntax,
     name: &dyn Fn(u64) -> Option<String>,

@@ -230,10 +230,10 @@ impl Annotator<'_> {
                 let (maps, _, _) = hot.place;
                 let time_ns = timeline.version_from(maps).time_ns;
                 let address = *hot.counts.keys().next().unwrap_or(&function.start);
-                let (bytes, bits) =
+                let (bytes, machine) =
                     timeline.code.bytes_at(pid, address, time_ns, self.store.options()).map_err(CodeError)?;
                 let path = PathBuf::from(format!("the generated code of process {pid}"));
-                FunctionCode::of_bytes(path, function.start, &bytes, bits)
+                FunctionCode::of_bytes(path, function.start, &bytes, machine)
             }
             _ => self.store.code(self.resolver.key(module), function.start, function.end),
         }
