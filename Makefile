@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo dist docs fmt lint matrix newcomer perf-tests setup test
+.PHONY: build demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-mcp
 build:
 	$(CARGO) build --release
 
@@ -10,6 +10,13 @@ setup:
 
 test:
 	ci/test.sh
+
+# A kymo with `kymo mcp`, and the tests of it: the crates of that protocol are left out of other builds.
+mcp:
+	$(CARGO) build --release -p kymo --features mcp
+
+test-mcp:
+	$(CARGO) test --locked -p kymo --features mcp --test suite -- mcp::
 
 # Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it
 # downloads some 400 MB.

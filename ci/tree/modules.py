@@ -14,6 +14,7 @@ RANKS = [
     {"kymo-probe"},
     {"kymo-cli"},
     {"kymo-bench", "kymo-view"},
+    {"kymo-mcp"},
     {"kymo"},
 ]
 RANK = {crate: rank for rank, crates in enumerate(RANKS) for crate in crates}

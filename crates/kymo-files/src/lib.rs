@@ -1,8 +1,9 @@
 //! Opening and making files in folders that others may change.
 //!
 //! *You give* a path that a user named. *It gives* an open [`File`](std::fs::File) that was judged
-//! by its descriptor, a file that gets its name when it is complete ([`Export`], [`Fresh`]), or a
-//! folder of this user's own for files that are read again ([`PrivateFolder`]).
+//! by its descriptor, a file that gets its name when it is complete ([`Export`], [`Fresh`]), a
+//! folder of this user's own for files that are read again ([`PrivateFolder`]), or one whose files
+//! others may name ([`FolderRoot`]).
 //!
 //! kymo often runs as root and is given paths in folders of ordinary users: recordings to read,
 //! programs and debug files to look symbols up in, places to write to. The owner of such a folder
@@ -49,12 +50,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod below;
 mod export;
 mod folder;
 mod fresh;
 mod private;
 mod read;
 
+pub use below::FolderRoot;
 pub use export::Export;
 pub use folder::{Folder, Identity, passed_descriptor};
 pub use fresh::Fresh;

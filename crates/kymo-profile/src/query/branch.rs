@@ -9,6 +9,13 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct FunctionKey(pub(super) u32);
 
+impl FunctionKey {
+    /// A key as an answer had it as a number. One that no function has is on no stack.
+    pub fn of_number(number: u32) -> FunctionKey {
+        FunctionKey(number)
+    }
+}
+
 /// Which tree a branch is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TreeKind {

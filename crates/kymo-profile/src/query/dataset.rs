@@ -65,6 +65,17 @@ pub struct Dataset {
     pub(super) first_begins: Vec<u64>,
 }
 
+/// What of a recording a query needs. Queries that need the same can ask one [`Dataset`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DatasetKind {
+    /// Samples with their call chains.
+    Stacks,
+    /// Samples by the symbol of their address, without callers and inlined functions.
+    Symbols,
+    /// Spans of wall time.
+    Spans,
+}
+
 /// Reads what a query needs of a recording.
 ///
 /// # Errors
@@ -76,9 +87,9 @@ pub fn open(
     workers: usize,
     progress: Progress<'_>,
 ) -> Result<Dataset, OpenError> {
-    let callchains = query.needs_callers();
+    let callchains = query.dataset_kind() != DatasetKind::Symbols;
     let load = LoadOptions { callchains, columns: true, workers, ..LoadOptions::default() };
-    if query.needs_spans() {
+    if query.dataset_kind() == DatasetKind::Spans {
         let wall = Wall::open(recording, (&load, None), resolve, store, progress)?;
         let wall = wall.ok_or_else(|| {
             let what = "the recording does not tell where threads waited: record with `kymo record --wall`";
@@ -96,6 +107,15 @@ pub fn open(
 }
 
 impl Query {
+    /// What it needs of a recording.
+    pub fn dataset_kind(&self) -> DatasetKind {
+        match self.needs_spans() {
+            true => DatasetKind::Spans,
+            false if self.needs_callers() => DatasetKind::Stacks,
+            false => DatasetKind::Symbols,
+        }
+    }
+
     /// Whether it asks for callers. Without them the innermost function of a stack is its symbol.
     fn needs_callers(&self) -> bool {
         let of_function = |condition: &Condition| condition.field == FilterField::Function;

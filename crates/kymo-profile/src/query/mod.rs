@@ -51,7 +51,7 @@ mod waits;
 
 pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
 pub use branch::{Branch, BranchNode, FunctionKey, TreeKind};
-pub use dataset::{Dataset, EventRow, OpenError, WALL_TIME, open};
+pub use dataset::{Dataset, DatasetKind, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use heatmap::HeatMap;
 pub use language::parse;

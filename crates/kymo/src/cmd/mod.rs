@@ -16,6 +16,7 @@ pub(crate) mod kallsyms;
 pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod loss;
+pub(crate) mod mcp;
 pub(crate) mod probe;
 pub(crate) mod query;
 pub(crate) mod record;

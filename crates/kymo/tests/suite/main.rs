@@ -47,6 +47,7 @@
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
 //! | the page in a browser: `kymo view` | `view.rs`; what its user does there: `page.rs` |
+//! | queries by the Model Context Protocol: `kymo mcp` | `mcp/`, which `make test-mcp` runs |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
 //! | `kymo report` as a browser in the terminal | `browser.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -79,6 +80,7 @@ mod locks;
 mod losses;
 mod machine;
 mod matrix;
+mod mcp;
 mod mem_events;
 mod overload;
 mod page;

@@ -43,6 +43,19 @@ pub struct Annotations {
     pub more: usize,
 }
 
+impl Annotations {
+    /// Leaves out what was read of source files: for readers who may not read every file that
+    /// debug information names.
+    pub fn remove_source_text(&mut self) {
+        for function in &mut self.functions {
+            function.lines.iter_mut().for_each(|line| line.text = None);
+            // They say which of these files are there.
+            function.notes.clear();
+            function.notes.push("source lines are not shown of recordings that the client chose".into());
+        }
+    }
+}
+
 /// The functions of a name, and the parts that the compiler split off.
 pub(super) fn annotations(
     annotator: &Annotator<'_>,
