@@ -25,6 +25,8 @@ use std::os::unix::ffi::OsStrExt;
 const GO: u8 = 1;
 /// The same, with standard error as its standard output.
 const GO_ASIDE: u8 = 2;
+/// The same, with nothing to read and nowhere to write.
+const GO_SILENT: u8 = 3;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +159,12 @@ impl Workload {
     /// output.
     pub fn send_stdout_to_stderr(&mut self) {
         self.order = GO_ASIDE;
+    }
+
+    /// The command reads and writes nothing: its three standard streams are `/dev/null`. For a
+    /// screen that its output would be drawn over.
+    pub fn silence(&mut self) {
+        self.order = GO_SILENT;
     }
 
     /// Lets the child execute the command; returns once it runs.
@@ -303,6 +311,9 @@ fn child(
         // SAFETY: two numbers; a standard error that is closed leaves the standard output as it is.
         unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
     }
+    if byte == GO_SILENT {
+        silence();
+    }
     // Rust ignores SIGPIPE; the command must not inherit that.
     // SAFETY: resetting to the default action has no precondition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -316,6 +327,20 @@ fn child(
     unsafe { libc::write(error, errno.as_ptr().cast(), 4) };
     // SAFETY: as above.
     unsafe { libc::_exit(127) }
+}
+
+/// Makes `/dev/null` the three standard streams; where it cannot be opened, they stay as they are.
+fn silence() {
+    // SAFETY: a constant string with its zero.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    for stream in [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: two numbers; if the first is none of a file, nothing happens.
+        unsafe { libc::dup2(null, stream) };
+    }
+    if null > libc::STDERR_FILENO {
+        // SAFETY: it was opened above, and nothing else uses it.
+        unsafe { libc::close(null) };
+    }
 }
 
 /// Makes the scheduler account this thread's time, and tells programs at `task_rename` that it has,
@@ -338,6 +363,16 @@ mod tests {
 
     fn command(words: &[&str]) -> Vec<OsString> {
         words.iter().map(OsString::from).collect()
+    }
+
+    /// Checks that a command that was silenced has no standard streams but `/dev/null`.
+    #[test]
+    fn silenced() {
+        let script = "for fd in 0 1 2; do [ /proc/self/fd/$fd -ef /dev/null ] || exit 1; done";
+        let mut workload = Workload::prepare(&command(&["sh", "-c", script])).unwrap();
+        workload.silence();
+        workload.start().unwrap();
+        assert_eq!(workload.wait().unwrap(), Exit::Code(0));
     }
 
     /// Checks that the exit status and a deadly signal are told apart.

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Forks the command, after a look whether it can be found at all: a typing error should not touch
 /// any file. `aside`: its standard output goes to standard error, because the recording goes to
-/// ours. `environment`: what it has besides our own.
+/// ours. `silent`: it has no standard streams. `environment`: what it has besides our own.
 pub(crate) fn prepare(
     command: &[OsString],
     environment: &[(&str, OsString)],
-    aside: bool,
+    (aside, silent): (bool, bool),
 ) -> Result<Option<Workload>, RecordError> {
     let Some(name) = command.first() else { return Ok(None) };
     let fail = |source| RecordError::Command { command: name.to_string_lossy().into_owned(), source };
@@ -24,6 +24,9 @@ pub(crate) fn prepare(
     let mut workload = Workload::prepare_in(command, environment).map_err(fail)?;
     if aside {
         workload.send_stdout_to_stderr();
+    }
+    if silent {
+        workload.silence();
     }
     Ok(Some(workload))
 }

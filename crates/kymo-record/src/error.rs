@@ -32,6 +32,9 @@ pub enum PlanError {
         "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
     )]
     PauseOfAll,
+    /// Snapshots in memory are those of a flight recorder.
+    #[error("snapshots in memory want a flight recorder whose output is memory")]
+    NotLive,
     /// More samples per second than the kernel permits, and none less is accepted.
     #[error(
         "{asked} samples per second are more than kernel.perf_event_max_sample_rate permits, which is {max}, and --strict-freq accepts no less: raise it, or ask for less"

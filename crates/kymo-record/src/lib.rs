@@ -41,7 +41,8 @@
 //!   processes are dropped.
 //! - `code_names`: names of generated code, from the processes into the file.
 //! - `writer`, `record_stats`, `round`, `sink`, `disk`: count, mark, append; `series`, `sideband`:
-//!   several files; `flight`: snapshots in place of the writer.
+//!   several files; `flight`: snapshots in place of the writer; `live`: snapshots in memory, of a
+//!   recorder in a thread of its own.
 //! - `finish`, `account`, `coverage`: the result.
 //! - [`StandaloneWriter`]: a file of records that the caller has read itself. [`Callers`]: stacks
 //!   of stopped threads, for probes.
@@ -86,6 +87,7 @@ mod finish;
 mod flight;
 mod formats;
 mod id_aliases;
+mod live;
 mod lock_holds;
 mod locks;
 mod machine;
@@ -131,6 +133,7 @@ pub use disk::{Silence, WriteError, watch_for_silence};
 pub use error::{PlanError, RecordError};
 pub use finish::Summary;
 pub use kymo_perf::bpf::{FutexOptions, WaitOptions};
+pub use live::LiveRecorder;
 pub use lock_holds::HoldSource;
 pub use options::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,
@@ -140,7 +143,7 @@ pub use output::{Output, OutputError};
 pub use plan::{RecordingPlan, tracking_event};
 pub use scope::Scope;
 pub use scope_choice::{Choice, Estimate};
-pub use series::{Limits, RemovedFiles, SwitchRule};
+pub use series::{Limits, LiveSnapshot, RemovedFiles, SwitchRule};
 pub use session::Session;
 pub use standalone_writer::StandaloneWriter;
 pub use targets::children_note;

@@ -231,6 +231,8 @@ pub struct Options {
     pub holds: bool,
     /// What the command has in its environment besides what this process has.
     pub environment: Vec<(&'static str, OsString)>,
+    /// The command reads and writes nothing: its standard streams are `/dev/null`.
+    pub silent_command: bool,
     /// Further fields of samples.
     pub fields: SampleFields,
     /// Further records of processes.
@@ -248,6 +250,9 @@ pub struct Options {
     /// Rings keep the newest records instead of the oldest, and are written as snapshots: on
     /// request and at the end. The same as the term `overwrite` of every event.
     pub overwrite: bool,
+    /// With `overwrite`: rings hold the samples of about so long, where that much memory is
+    /// permitted and [`Options::ring_pages`] says nothing.
+    pub ring_reach: Option<Duration>,
     /// With `overwrite`: what is taken at the end.
     pub last_snapshot: LastSnapshot,
     /// Raw bytes in samples of all events (tracepoints always have them).
@@ -325,6 +330,7 @@ impl Options {
             locks: None,
             holds: false,
             environment: Vec::new(),
+            silent_command: false,
             fields: SampleFields::default(),
             tracking: Tracking::default(),
             synthesis: Synthesis::default(),
@@ -333,6 +339,7 @@ impl Options {
             unbuffered: false,
             strict_frequency: false,
             overwrite: false,
+            ring_reach: None,
             last_snapshot: LastSnapshot::default(),
             raw: false,
             sample_cpu: false,

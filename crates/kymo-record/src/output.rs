@@ -8,7 +8,9 @@ use crate::disk::{Stream, UnderWay};
 use crate::previous;
 use kymo_files::{Folder, Fresh, Identity, kind_name, passed_descriptor};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, Stat, fstat, memfd_create, openat, statat,
+};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -31,6 +33,10 @@ pub enum Output {
     Stdout,
     /// A descriptor that was passed to this process, in the pipe form.
     Descriptor(i32),
+    /// Memory: a flight recorder hands over each snapshot
+    /// ([`LiveRecorder`](crate::LiveRecorder)). It has no name anywhere, and is gone with the
+    /// process.
+    Memory,
 }
 
 impl Output {
@@ -65,6 +71,7 @@ impl Output {
                 }
             }
             Output::Stdout | Output::Descriptor(_) => self.check_stream(),
+            Output::Memory => Ok(()),
         }
     }
 
@@ -92,6 +99,7 @@ impl Output {
             Output::File(path) => path.clone(),
             Output::Stdout => "standard output".into(),
             Output::Descriptor(number) => format!("descriptor {number}").into(),
+            Output::Memory => "memory".into(),
         }
     }
 
@@ -206,6 +214,11 @@ pub(crate) fn open(output: &Output, until: Option<BorrowedFd<'_>>) -> Result<Ope
             let fd = output.descriptor().map_err(failed("write to", &output.path()))?;
             Ok(Opened::Pipe(Stream::passed(fd, until)))
         }
+        Output::Memory => {
+            let file = memfd_create(c"kymo-snapshot", MemfdFlags::CLOEXEC);
+            let file = file.map_err(|errno| failed("create a file in", &output.path())(errno.into()))?;
+            Ok(Opened::File(File::from(file), None))
+        }
     }
 }
 
@@ -313,6 +326,7 @@ pub(crate) fn is_on_stdout(output: &Output) -> bool {
     let stdout = io::stdout();
     match output {
         Output::Stdout => true,
+        Output::Memory => false,
         Output::Descriptor(_) => {
             output.descriptor().is_ok_and(|fd| is_same_stream(fd.as_fd(), stdout.as_fd()))
         }

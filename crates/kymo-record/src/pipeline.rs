@@ -9,6 +9,7 @@
 //! threads, waits for the end of the recording, and joins them.
 use crate::channel::{Receiver, Sender, channel};
 use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
+use crate::coverage::Coverage;
 use crate::cpus::CpuRecorder;
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
@@ -18,7 +19,7 @@ use crate::id_aliases::IdAliases;
 use crate::locks;
 use crate::opening::{Opened, add_user_rings, sources};
 use crate::options::{LastSnapshot, Overload, RecordingClock};
-use crate::output::{self, SharedNaming};
+use crate::output::{Output, SharedNaming};
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::python::{PythonFinder, PythonStacks};
@@ -26,7 +27,7 @@ use crate::record_stats::RecordStats;
 use crate::reduce::Reducer;
 use crate::ring_scan::DrainRequest;
 use crate::run_loop::{Ended, RunLoop};
-use crate::series::{FileListener, Last, Limits, Series, SwitchRequest, SwitchRule};
+use crate::series::{Last, Limits, Series, SeriesListener, SeriesPlace, SwitchRequest, SwitchRule};
 use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
 use crate::targets::TargetKind;
@@ -41,6 +42,7 @@ use kymo_perf::sys::Perf;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 
@@ -149,7 +151,7 @@ impl<'a> Pipeline<'a> {
         base: &'a Base<'a>,
         mut output: OpenedOutput,
         limits: Limits,
-        listener: Option<FileListener>,
+        listener: Option<SeriesListener>,
         kernel: KernelThread,
         command: Option<i32>,
     ) -> Result<Pipeline<'a>, RecordError> {
@@ -403,21 +405,31 @@ fn series(
     output: &OpenedOutput,
     limits: Limits,
     request: &Arc<SwitchRequest>,
-    listener: Option<FileListener>,
+    listener: Option<SeriesListener>,
 ) -> Option<Series> {
     let options = &opened.plan.options;
     let flight = opened.plan.keeps_newest();
     let rule = limits.switch.or(flight.then(SwitchRule::default))?;
-    let output::Output::File(path) = &options.output else { return None };
+    let place = match (&options.output, listener) {
+        (Output::File(path), listener) => {
+            let say = match listener {
+                Some(SeriesListener::Files(say)) => say,
+                _ => Box::new(|_: &Path, _: Option<&Coverage>| {}),
+            };
+            SeriesPlace::Folder { path: path.clone(), naming: Arc::clone(output.naming.as_ref()?), say }
+        }
+        (Output::Memory, Some(SeriesListener::Snapshots(take))) => {
+            SeriesPlace::Memory { file: output.sink.another_handle().ok()?, take }
+        }
+        _ => return None,
+    };
     let mut series = Series::new(
         rule,
-        path.clone(),
-        Arc::clone(output.naming.as_ref()?),
+        place,
         opened.specs.clone(),
         output.features.clone(),
         options.build_ids,
         Arc::clone(request),
-        listener.unwrap_or_else(|| Box::new(|_, _| {})),
     );
     if flight {
         series.last = match options.last_snapshot {

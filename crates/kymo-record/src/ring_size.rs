@@ -1,18 +1,29 @@
 //! The size of rings, and the watermark that wakes their drains.
 use crate::machine::read_number;
-use crate::options::{CallGraph, Options};
+use crate::options::{CallGraph, Options, Rate};
 use crate::stack_choice;
 use kymo_perf::sys;
 use rustix::process::geteuid;
+use std::time::Duration;
 
 /// Rings for samples with stacks are so many times larger, at most.
 const STACKS_SHARE: usize = 8;
 /// But all rings together take no more than this because of it.
 const ALL_RINGS_BYTES: usize = 128 << 20;
 
+/// What a sample takes in a ring, in bytes, about: alone, and with its call chain.
+const SAMPLE_BYTES: u64 = 80;
+const CHAIN_BYTES: u64 = 640;
+
 /// The pages of each ring where nobody says how many.
 pub(crate) fn default_pages(options: &Options) -> usize {
     let allowed = read_number("/proc/sys/kernel/perf_event_mlock_kb").unwrap_or(516) as usize * 1024;
+    if let Some(reach) = options.ring_reach {
+        let usual = pages(allowed, false, 1);
+        // Only root may have what it likes.
+        let most = if geteuid().is_root() { ALL_RINGS_BYTES / sys::online_cpus().len().max(1) } else { 0 };
+        return pages_that_reach(options, reach, most).max(usual);
+    }
     let stacks = match options.call_graph {
         CallGraph::Dwarf { .. } => true,
         // Nobody asked for stacks that do not fit into the memory that was asked for.
@@ -21,6 +32,27 @@ pub(crate) fn default_pages(options: &Options) -> usize {
     };
     // Only root may have what it likes.
     pages(allowed, stacks && geteuid().is_root(), sys::online_cpus().len())
+}
+
+/// Pages that hold what a busy CPU samples in this time, in at most so many bytes.
+fn pages_that_reach(options: &Options, reach: Duration, most_bytes: usize) -> usize {
+    let sample_bytes = match options.call_graph {
+        CallGraph::None => SAMPLE_BYTES,
+        CallGraph::Auto | CallGraph::FramePointers => CHAIN_BYTES,
+        CallGraph::Dwarf { stack_bytes } => CHAIN_BYTES + u64::from(stack_bytes),
+    };
+    let hz = match options.rate {
+        Rate::Default(hz) | Rate::Frequency(hz) => hz,
+        // As often as nobody knows.
+        Rate::Period(_) => u64::MAX,
+    };
+    let samples = hz.saturating_mul(reach.as_secs().max(1)).saturating_mul(options.events.len() as u64);
+    let page = sys::page_size() as u64;
+    let pages = samples.saturating_mul(sample_bytes).div_ceil(page).min(most_bytes as u64 / page);
+    let pages = usize::try_from(pages).unwrap_or(0).max(1);
+    // The smallest power of two that is not below it, or the largest that may be.
+    let above = pages.next_power_of_two();
+    if above * sys::page_size() > most_bytes { 1 << pages.ilog2() } else { above }
 }
 
 /// What the kernel allows a user for each CPU, minus the control page, rounded down to a power of
@@ -65,8 +97,11 @@ pub(crate) fn few_samples(ring_pages: usize, call_graph: CallGraph) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use super::{ALL_RINGS_BYTES, CallGraph, few_samples, pages};
-    use kymo_perf::sys;
+    use super::{ALL_RINGS_BYTES, CallGraph, few_samples, pages, pages_that_reach};
+    use crate::options::{Options, Rate, TargetSpec};
+    use crate::output::Output;
+    use kymo_perf::{machine::Machine, selector, sys};
+    use std::time::Duration;
 
     /// Checks that rings are what the kernel allows, eight times that for stacks, and that this
     /// never makes the rings of a large machine take more than their bound.
@@ -81,6 +116,28 @@ mod tests {
         }
         assert_eq!(pages(allowed, true, 1024), 128);
         assert_eq!(pages(0, true, 1), 8);
+    }
+
+    /// Checks that rings which are to reach back hold the samples of that time, in a power of two of
+    /// pages, and never more than may be.
+    #[test]
+    fn rings_that_reach_back() {
+        let groups = selector::parse("cpu-clock").unwrap();
+        let events = selector::resolve(&groups, &Machine::here()).unwrap();
+        let mut options = Options {
+            call_graph: CallGraph::None,
+            ..Options::new(events, TargetSpec::default(), Output::Memory)
+        };
+        let pages = |options: &Options, most| pages_that_reach(options, Duration::from_secs(10), most);
+        let needed = pages(&options, usize::MAX);
+        assert!(needed.is_power_of_two() && needed * sys::page_size() >= 9990 * 48, "{needed}");
+        options.call_graph = CallGraph::FramePointers;
+        assert!(pages(&options, usize::MAX) >= 4 * needed);
+        options.rate = Rate::Period(1);
+        for most in [1 << 20, 3 << 20] {
+            assert_eq!(pages(&options, most), (1 << 20) * (most >> 20).min(2) / sys::page_size());
+        }
+        assert_eq!(pages(&options, 0), 1);
     }
 
     /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a

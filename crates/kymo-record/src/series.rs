@@ -2,7 +2,8 @@
 //!
 //! Each file is a recording by itself: header, events, features, build IDs, and at its start what
 //! [`Sideband`] knows of tasks and mappings. The file that is being written has the plain name; a
-//! complete one gets the time appended, as with perf.
+//! complete one gets the time appended, as with perf. Or the files have no names: each that is
+//! complete is handed over in memory.
 use crate::build_ids;
 use crate::channel::Notifier;
 use crate::coverage::Coverage;
@@ -13,9 +14,11 @@ use kymo_data::{CompressedInfo, EventSpec, Features, abi};
 use kymo_files::Identity;
 use kymo_perf::proc::{self, KernelModule};
 use kymo_perf::sys;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +108,46 @@ impl SwitchRequest {
 /// Who is told of each file that is done, and of a flight recorder's how far back it reaches.
 pub(crate) type FileListener = Box<dyn FnMut(&Path, Option<&Coverage>) + Send>;
 
+/// A snapshot of a flight recorder, in memory.
+#[derive(Debug)]
+pub struct LiveSnapshot {
+    /// A complete recording, at its start.
+    pub file: File,
+    /// When it was complete, in ns of CLOCK_MONOTONIC.
+    pub taken_ns: u64,
+    /// How far back it reaches.
+    pub coverage: Coverage,
+}
+
+/// Who gets snapshots that stay in memory.
+pub(crate) type SnapshotListener = Box<dyn FnMut(LiveSnapshot) + Send>;
+
+/// Who hears of files that are done.
+pub(crate) enum SeriesListener {
+    /// By their names.
+    Files(FileListener),
+    /// They are handed over.
+    Snapshots(SnapshotListener),
+}
+
+/// What becomes of files that are done.
+pub(crate) enum SeriesPlace {
+    /// They have names beside each other.
+    Folder {
+        /// The plain name, of the file that is being written.
+        path: PathBuf,
+        /// Of the current file.
+        naming: SharedNaming,
+        say: FileListener,
+    },
+    /// They are handed over.
+    Memory {
+        /// The current file.
+        file: File,
+        take: SnapshotListener,
+    },
+}
+
 /// What becomes of the last file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Last {
@@ -155,9 +198,7 @@ pub(crate) struct Series {
     pub(crate) coverage: Option<Coverage>,
     /// Files that are gone.
     pub(crate) removed: RemovedFiles,
-    path: PathBuf,
-    /// Of the current file.
-    naming: SharedNaming,
+    place: SeriesPlace,
     specs: Vec<EventSpec>,
     early: Features,
     features: Features,
@@ -165,27 +206,23 @@ pub(crate) struct Series {
     modules: Option<Vec<KernelModule>>,
     begun: Instant,
     kept: VecDeque<FinishedFile>,
-    say: FileListener,
 }
 
 impl fmt::Debug for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Series").field("path", &self.path).field("rule", &self.rule).finish_non_exhaustive()
+        f.debug_struct("Series").field("rule", &self.rule).finish_non_exhaustive()
     }
 }
 
 impl Series {
-    /// Files at `path`, of which the first has begun. `features`: what is known of all files from
-    /// the start.
+    /// Files of which the first has begun. `features`: what is known of all files from the start.
     pub(crate) fn new(
         rule: SwitchRule,
-        path: PathBuf,
-        naming: SharedNaming,
+        place: SeriesPlace,
         specs: Vec<EventSpec>,
         features: Features,
         build_ids: bool,
         asked: Arc<SwitchRequest>,
-        say: FileListener,
     ) -> Series {
         let early = Features {
             tracing_data: features.tracing_data.clone(),
@@ -203,8 +240,7 @@ impl Series {
             last: Last::default(),
             coverage: None,
             removed: RemovedFiles::default(),
-            path,
-            naming,
+            place,
             specs,
             early,
             features,
@@ -212,7 +248,6 @@ impl Series {
             modules: None,
             begun: Instant::now(),
             kept: VecDeque::new(),
-            say,
         }
     }
 
@@ -232,15 +267,24 @@ impl Series {
         self.keep(done)?;
         let fail = |error: OutputError| io::Error::new(error.why.kind(), error);
         self.begun = Instant::now();
-        let output = Output::File(self.path.clone());
-        let (sink, naming) =
+        let output = match &self.place {
+            SeriesPlace::Folder { path, .. } => Output::File(path.clone()),
+            SeriesPlace::Memory { .. } => Output::Memory,
+        };
+        let (sink, fresh) =
             Sink::create(&output, None, &self.specs, &self.early, &self.features).map_err(fail)?;
-        let mut naming = naming.ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))?;
-        // One that goes again, unless another snapshot is asked for, needs no name of its own.
-        if self.last != Last::Goes {
-            naming.publish().map_err(fail)?;
+        match &mut self.place {
+            SeriesPlace::Folder { naming, .. } => {
+                let mut fresh = fresh.ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))?;
+                // One that goes again, unless another snapshot is asked for, needs no name of its
+                // own.
+                if self.last != Last::Goes {
+                    fresh.publish().map_err(fail)?;
+                }
+                *naming = Arc::new(Mutex::new(fresh));
+            }
+            SeriesPlace::Memory { file, .. } => *file = sink.another_handle()?,
         }
-        self.naming = Arc::new(Mutex::new(naming));
         Ok(sink)
     }
 
@@ -270,13 +314,25 @@ impl Series {
         }
     }
 
-    /// Gives the current file its final name, and removes the oldest if there are too many.
+    /// Gives the current file its final name, and removes the oldest if there are too many; or
+    /// hands it over.
     fn keep(&mut self, content: Content) -> io::Result<()> {
-        let shared = Arc::clone(&self.naming);
+        let coverage = self.coverage.take();
+        let (path, naming, say) = match &mut self.place {
+            SeriesPlace::Folder { path, naming, say } => (path, naming, say),
+            SeriesPlace::Memory { file, take } => {
+                let now = clock_gettime(ClockId::Monotonic);
+                let taken_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+                let coverage = coverage.unwrap_or_default();
+                take(LiveSnapshot { file: file.try_clone()?, taken_ns, coverage });
+                return Ok(());
+            }
+        };
+        let shared = Arc::clone(naming);
         let mut naming = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut time = SystemTime::now();
         let name = loop {
-            let mut name = self.path.file_name().unwrap_or_default().to_owned();
+            let mut name = path.file_name().unwrap_or_default().to_owned();
             name.push(".");
             name.push(sys::timestamp(time));
             match naming.rename(&name) {
@@ -288,7 +344,7 @@ impl Series {
                 Err(error) => return Err(error),
             }
         };
-        (self.say)(&self.path.with_file_name(&name), self.coverage.take().as_ref());
+        say(&path.with_file_name(&name), coverage.as_ref());
         self.kept.push_back(FinishedFile { name, file: naming.identity()?, content });
         if self.kept.len() > self.rule.max_files.unwrap_or(usize::MAX).max(1)
             && let Some(oldest) = self.kept.pop_front()

@@ -18,7 +18,7 @@ use crate::plan::RecordingPlan;
 use crate::python;
 use crate::record_stats::RecordStats;
 use crate::run_loop::RunLoop;
-use crate::series::{FileListener, Limits};
+use crate::series::{Limits, LiveSnapshot, SeriesListener, SwitchRule};
 use crate::sink::Sink;
 use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
 use crate::waits::{self, Waits};
@@ -62,7 +62,7 @@ pub struct Session {
     workload: Option<Workload>,
     channel: Option<ControlChannel>,
     limits: Limits,
-    switches: Option<(OwnedFd, FileListener)>,
+    switches: Option<(OwnedFd, SeriesListener)>,
     user_rings: Option<UserRings>,
 }
 
@@ -106,7 +106,8 @@ impl Session {
     ) -> Result<Session, RecordError> {
         plan.options.output.check()?;
         let aside = output::is_on_stdout(&plan.options.output);
-        let workload = command::prepare(&plan.command, &plan.options.environment, aside)?;
+        let streams = (aside, plan.options.silent_command);
+        let workload = command::prepare(&plan.command, &plan.options.environment, streams)?;
         if plan.observe_command
             && let Some(workload) = &workload
         {
@@ -214,7 +215,21 @@ impl Session {
         requests: OwnedFd,
         say: impl FnMut(&Path, Option<&Coverage>) + Send + 'static,
     ) -> Session {
-        self.switches = Some((requests, Box::new(say)));
+        self.switches = Some((requests, SeriesListener::Files(Box::new(say))));
+        self
+    }
+
+    /// Where a flight recorder's output is [`Output::Memory`](crate::Output::Memory): takes a
+    /// snapshot each time something can be read from `requests`, and one at the end, and hands them
+    /// to `take`.
+    #[must_use]
+    pub(crate) fn on_snapshot(
+        mut self,
+        requests: OwnedFd,
+        take: impl FnMut(LiveSnapshot) + Send + 'static,
+    ) -> Session {
+        self.limits.switch = Some(SwitchRule::default());
+        self.switches = Some((requests, SeriesListener::Snapshots(Box::new(take))));
         self
     }
 

@@ -56,6 +56,14 @@ impl Sink {
         })
     }
 
+    /// Another handle of the file that it is.
+    pub(crate) fn another_handle(&self) -> io::Result<File> {
+        match self {
+            Sink::File(landing) => landing.another_handle(),
+            Sink::Pipe { .. } | Sink::Closed => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Appends whole records, with so many samples among them.
     pub(crate) fn append(&mut self, records: &[u8], samples: u64) -> io::Result<()> {
         match self {

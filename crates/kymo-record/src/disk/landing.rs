@@ -4,6 +4,7 @@ use super::retry::{RetryBudget, Retrying, Truncate, at};
 use kymo_data::{Features, FileWriter, RecordCursor, RecordHeader, Reserved, abi, whole_records_bytes};
 use kymo_perf::uring::{Answer, UringWrite};
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io;
 
 /// So much is written at once.
@@ -51,6 +52,13 @@ pub(crate) struct Finished {
     pub(crate) lost_bytes: u64,
     /// Samples that were appended and are not in the recording.
     pub(crate) lost_samples: u64,
+}
+
+impl Landing<File> {
+    /// Another handle of the file.
+    pub(crate) fn another_handle(&self) -> io::Result<File> {
+        self.writer.get_ref().0.try_clone()
+    }
 }
 
 impl<W: Truncate> Landing<W> {

@@ -86,6 +86,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         locks: None,
         holds: false,
         environment: Vec::new(),
+        silent_command: false,
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,
@@ -99,6 +100,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         unbuffered: args.no_buffering,
         strict_frequency: args.strict_freq,
         overwrite: args.overwrite || args.snapshot.is_some(),
+        ring_reach: None,
         last_snapshot: match (args.snapshot, args.switch_output) {
             (Some(Snapshot { at_end: false }), _) => LastSnapshot::Not,
             (None, None) => LastSnapshot::Plain,
