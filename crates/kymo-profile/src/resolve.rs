@@ -184,16 +184,7 @@ pub struct Named {
 impl<'a> Resolver<'a> {
     /// A resolver; nothing is loaded before the first question.
     pub fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Resolver<'a> {
-        let text = &timeline.kernel;
-        let kernel = KernelIdentity {
-            reference: (text.reference_address != 0 && !text.reference_symbol.is_empty())
-                .then(|| (text.reference_symbol.clone(), text.reference_address)),
-            build_id: timeline
-                .modules
-                .iter()
-                .find(|(_, m)| m.kind == ModuleKind::Kernel && !m.build_id.is_empty())
-                .map(|(_, m)| m.build_id.clone()),
-        };
+        let kernel = KernelIdentity::of(timeline);
         let keys = timeline.modules.iter().map(|(_, m)| module_key(m, &kernel)).collect();
         Resolver { timeline, store, keys }
     }
@@ -468,6 +459,22 @@ pub(crate) struct KernelIdentity {
     pub(crate) reference: Option<(String, u64)>,
     /// The build id.
     pub(crate) build_id: Option<Vec<u8>>,
+}
+
+impl KernelIdentity {
+    /// Of the kernel that a timeline tells of.
+    pub(crate) fn of(timeline: &Timeline) -> KernelIdentity {
+        let text = &timeline.kernel;
+        KernelIdentity {
+            reference: (text.reference_address != 0 && !text.reference_symbol.is_empty())
+                .then(|| (text.reference_symbol.clone(), text.reference_address)),
+            build_id: timeline
+                .modules
+                .iter()
+                .find(|(_, m)| m.kind == ModuleKind::Kernel && !m.build_id.is_empty())
+                .map(|(_, m)| m.build_id.clone()),
+        }
+    }
 }
 
 /// Where a module's symbols are asked for.

@@ -38,9 +38,13 @@ impl Coverage {
     /// Since when no ring had overwritten anything, in ns: from here on the snapshot has every
     /// sample.
     pub fn complete_since_ns(&self) -> Option<u64> {
-        let (first, _) = self.span_ns()?;
+        Some(self.span_ns()?.0.max(self.overwritten_until_ns()))
+    }
+
+    /// Until when some ring has overwritten samples, in ns; 0: none has.
+    pub fn overwritten_until_ns(&self) -> u64 {
         let overwritten = self.rings.iter().filter(|ring| ring.overwritten);
-        Some(overwritten.filter_map(|ring| Some(ring.span_ns?.0)).fold(first, u64::max))
+        overwritten.filter_map(|ring| Some(ring.span_ns?.0)).max().unwrap_or(0)
     }
 
     /// Samples in all.

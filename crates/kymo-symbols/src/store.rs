@@ -74,6 +74,13 @@ impl SymbolStore {
         Arc::clone(slot.get_or_init(|| Arc::new(self.module(key))))
     }
 
+    /// Forgets modules that are not to be kept: the next question reads them anew. For stores that
+    /// live while programs come, change and go.
+    pub fn retain(&self, mut keeps: impl FnMut(&ModuleKey) -> bool) {
+        let mut slots = self.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        slots.retain(|key, _| keeps(key));
+    }
+
     /// Loads several modules on all threads of the pool.
     pub fn load_all(&self, keys: &[ModuleKey]) {
         crate::pool::map(keys, |key| _ = self.get(key));

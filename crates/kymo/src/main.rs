@@ -45,6 +45,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Record(Box<cmd::record::RecordArgs>),
+    Top(Box<cmd::top::TopArgs>),
     Stat(Box<cmd::stat::StatCommand>),
     Probe(Box<cmd::probe::ProbeArgs>),
     Report(Box<cmd::report::ReportArgs>),
@@ -119,6 +120,7 @@ fn main() -> ExitCode {
     let pager = if no_pager || in_browser || !verb.is_paged() { None } else { Pager::start() };
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
+        Verb::Top(args) => cmd::top::run(*args, no_pager),
         Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Probe(args) => cmd::probe::run(*args),
         Verb::Annotate(args) => cmd::annotate::run(*args),

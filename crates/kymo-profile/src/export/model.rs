@@ -91,7 +91,7 @@ pub struct Link {
 }
 
 /// A function, a kernel function, a command: anything that can be one frame of a stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Function {
     /// Demangled name; for frames without a symbol an address or `[unknown]`.
     pub name: String,
@@ -106,7 +106,7 @@ pub struct Function {
 }
 
 /// What sort of frame a function is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionKind {
     /// Code in user space.

@@ -3,11 +3,14 @@
 use super::QueryError;
 use super::scan::{Scan, Sum};
 use super::tree::{Growing, MOST_NODES};
+use crate::export::Function;
 use serde::Serialize;
+use std::sync::Arc;
 
-/// A function of a [`Dataset`](super::Dataset), exactly: functions of the same name stay apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct FunctionKey(pub(super) u32);
+/// A function as tables show it, exactly: those of the same name in several modules stay apart. It
+/// is the same function in every [`Dataset`](super::Dataset).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionKey(pub(super) Arc<Function>);
 
 impl FunctionKey {
     /// A key as an answer had it as a number. One that no function has is on no stack.
@@ -48,6 +51,7 @@ pub struct BranchNode {
     /// How many nodes of the branch are above it.
     pub depth: usize,
     /// The function.
+    #[serde(skip)]
     pub function: FunctionKey,
     /// Its name.
     pub name: String,
@@ -105,7 +109,7 @@ fn finish(mut tree: Growing, scan: &Scan<'_>, all: Sum, levels: usize, least_per
         let function = &scan.data.names[name as usize];
         branch.nodes.push(BranchNode {
             depth,
-            function: FunctionKey(name),
+            function: FunctionKey(Arc::clone(function)),
             name: function.name.clone(),
             module: function.module.clone(),
             self_samples: own.samples,
@@ -132,14 +136,16 @@ pub(super) fn branch(
 ) -> Result<Branch, QueryError> {
     let mut tree = Growing::default();
     let mut all = Sum::default();
+    // A function that the dataset does not have has nothing below it.
+    let numbers: Option<Vec<u32>> = path.iter().map(|key| scan.data.number_of(key)).collect();
     // The part of a stack that the tree shows, from the root of the tree on.
     let (mut stack, mut line) = (Vec::new(), Vec::new());
     for (key, sum) in scan.by_stack()? {
         scan.data.path(key.stack, key.state, &mut stack);
         all += sum;
         let outermost = || {
-            let first = path.first()?;
-            stack.iter().rposition(|name| *name == first.0)
+            let first = numbers.as_ref()?.first()?;
+            stack.iter().rposition(|name| name == first)
         };
         line.clear();
         match (kind, outermost()) {
@@ -149,9 +155,10 @@ pub(super) fn branch(
             (TreeKind::Callees, Some(at)) => line.extend(stack[..=at].iter().rev()),
             (_, None) => continue,
         }
-        let is_below = line.len() > path.len() && path.iter().zip(&line).all(|(key, name)| key.0 == *name);
-        if is_below {
-            tree.add(line[path.len()..].iter().copied(), sum);
+        if let Some(below) = numbers.as_ref().and_then(|path| line.strip_prefix(path.as_slice()))
+            && !below.is_empty()
+        {
+            tree.add(below.iter().copied(), sum);
         }
     }
     Ok(finish(tree, scan, all, levels, least_percent))

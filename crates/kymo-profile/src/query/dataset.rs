@@ -1,5 +1,5 @@
 //! A recording that can be asked: its rows as columns, and names for what is in them.
-use super::{Condition, FilterField, Query, QueryError, Verb};
+use super::{Condition, FilterField, FunctionKey, Query, QueryError, Verb};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
 use crate::export::{Function, function_of, unit_of};
@@ -12,8 +12,10 @@ use crate::timeline::{CommId, Timeline};
 use crate::wall::{SpanState, WaitDetail, Wall, wait_detail};
 use kymo_data::{Problem, ReadError, Recording};
 use kymo_symbols::SymbolStore;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub use crate::wall::WALL_TIME;
 
@@ -57,7 +59,9 @@ pub struct Dataset {
     pub(super) source: Source,
     pub(super) columns: Columns,
     /// Functions as tables show them, each once.
-    pub(super) names: Vec<Function>,
+    pub(super) names: Vec<Arc<Function>>,
+    /// Where each is in `names`.
+    numbers: FxHashMap<Arc<Function>, u32>,
     /// The name of each function, an index into `names`.
     name_of: Vec<u32>,
     pub(super) events: Vec<EventRow>,
@@ -173,12 +177,13 @@ impl Dataset {
             Source::Samples(profile) => (&profile.functions, &profile.loaded.timeline.modules),
             Source::Spans(wall) => (&wall.functions, &wall.timeline.modules),
         };
-        let mut known = rustc_hash::FxHashMap::default();
+        let mut numbers = FxHashMap::default();
         let (mut names, mut name_of) = (Vec::new(), Vec::with_capacity(functions.len()));
         for (id, _) in functions.iter() {
             let next = names.len() as u32;
-            let name = *known.entry(function_of(functions, modules, id)).or_insert_with_key(|function| {
-                names.push(function.clone());
+            let function = Arc::new(function_of(functions, modules, id));
+            let name = *numbers.entry(function).or_insert_with_key(|function| {
+                names.push(Arc::clone(function));
                 next
             });
             name_of.push(name);
@@ -190,7 +195,12 @@ impl Dataset {
             let first = blocks.map(|at| (at..columns.len().min(at + BLOCK)).map(begin).min().unwrap_or(0));
             first_begins = first.collect();
         }
-        Dataset { source, columns, names, name_of, events, first_begins }
+        Dataset { source, columns, names, numbers, name_of, events, first_begins }
+    }
+
+    /// Where a function is in `names`, if it is there.
+    pub(super) fn number_of(&self, key: &FunctionKey) -> Option<u32> {
+        self.numbers.get(&key.0).copied()
     }
 
     /// The rows.
@@ -217,7 +227,12 @@ impl Dataset {
     /// The events that have samples, or may have spans.
     pub fn events(&self) -> Vec<EventRow> {
         let with_rows = |event: &&EventRow| event.samples != Some(0);
-        self.events.iter().filter(with_rows).cloned().collect()
+        self.all_events().iter().filter(with_rows).cloned().collect()
+    }
+
+    /// All events, also those without samples, in the recording's order.
+    pub fn all_events(&self) -> &[EventRow] {
+        &self.events
     }
 
     pub(crate) fn is_of_spans(&self) -> bool {

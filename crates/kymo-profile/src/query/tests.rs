@@ -16,6 +16,7 @@ use kymo_symbols::{SymbolOptions, SymbolStore};
 use model::{Pair, Plain, filtered};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const NAMES: [&str; 6] = ["main", "read", "parse", "std::sort<int, int>", "memcpy", "malloc"];
 
@@ -248,14 +249,14 @@ fn branches_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Resu
         let deeper = all.keys().find(|path| path.len() == above.len() + 2);
         let longer = deeper.map_or_else(|| above.clone(), |path| path[..=above.len()].to_vec());
         for (above, levels) in [(&above, 1), (&above, 2), (&above, usize::MAX), (&longer, 1)] {
-            let path = above.iter().map(|name| FunctionKey(*name)).collect();
+            let path = above.iter().map(|name| FunctionKey(Arc::clone(&data.names[*name as usize]))).collect();
             let verb = Verb::Branch { kind, path, levels, least_percent: 0.0 };
             let Body::Branch(branch) = ask(data, verb, filter) else { panic!("another answer") };
             let mut found: BTreeMap<Vec<u32>, ([Pair; 2], bool)> = BTreeMap::new();
             let mut path: Vec<u32> = above.clone();
             for node in &branch.nodes {
                 path.truncate(above.len() + node.depth);
-                path.push(node.function.0);
+                path.push(data.number_of(&node.function).expect("a function of it"));
                 let pairs = [(node.self_samples, node.self_period), (node.total_samples, node.total_period)];
                 prop_assert_eq!(found.insert(path.clone(), (pairs, node.has_below)), None, "a node twice");
             }
@@ -441,7 +442,7 @@ fn cancelled() {
 fn fixture(name: &str) -> Recording {
     let path = format!("{}/../../fixtures/recordings/{name}", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::File::open(path).expect("a recording");
-    Recording::open(std::sync::Arc::new(file), Vec::new()).expect("readable")
+    Recording::open(Arc::new(file), Vec::new()).expect("readable")
 }
 
 fn opened(recording: &Recording, query: &Query) -> Dataset {

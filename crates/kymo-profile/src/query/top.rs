@@ -5,6 +5,7 @@ use crate::columns::RowField;
 use crate::wall::SpanState;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// What is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ fn of_stacks(scan: &Scan<'_>, group: GroupBy, all: &mut Sum) -> Result<Vec<TopRo
     let mut numbers: FxHashMap<&str, usize> = FxHashMap::default();
     let mut rows: Vec<TopRow> = Vec::new();
     let mut row_of = Vec::with_capacity(names.len());
-    for (function, key) in names.iter().zip(0..) {
+    for function in names {
         let next = rows.len();
         let row = match group {
             GroupBy::Modules => *numbers.entry(&function.module).or_insert(next),
@@ -134,7 +135,7 @@ fn of_stacks(scan: &Scan<'_>, group: GroupBy, all: &mut Sum) -> Result<Vec<TopRo
                 _ => TopRow {
                     name: function.name.clone(),
                     module: Some(function.module.clone()),
-                    function: Some(FunctionKey(key)),
+                    function: Some(FunctionKey(Arc::clone(function))),
                     ..TopRow::default()
                 },
             });

@@ -1,7 +1,7 @@
 //! Verbs of perf that kymo does not have, and what to use instead.
 
 /// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 15] = [
+const INSTEAD: [(&str, &str); 14] = [
     (
         "c2c",
         "`kymo watch` shows who reads and writes a variable; use `perf c2c` where the hardware samples memory",
@@ -33,10 +33,6 @@ const INSTEAD: [(&str, &str); 15] = [
     ),
     ("test", "`make test` in kymo's sources runs its tests; `make perf-tests` runs perf's with kymo"),
     ("timechart", "`kymo report --html FILE` has a timeline of the threads"),
-    (
-        "top",
-        "`kymo record -a` and `kymo report` show the hottest functions; `kymo probe` has a live table of calls",
-    ),
     ("trace", "`kymo record -e 'syscalls:sys_enter_*'` and `kymo script` have the system calls"),
 ];
 

@@ -25,6 +25,7 @@ pub(crate) mod sched;
 pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;
+pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod view;
 pub(crate) mod watch;

@@ -206,7 +206,7 @@ fn events(args: &RecordArgs, words: &Words) -> anyhow::Result<Result<ResolvedEve
     let guests = program_events::find(texts, &whom, &asked, &say)?;
     let texts = guests.as_ref().map_or(texts, |found| &found.texts);
     let probes = kernel_events::find(texts, &whom, &say)?;
-    Ok(select(&args.events, probes.as_ref().map_or(texts, |probes| &probes.texts), words).map(
+    Ok(select(&args.events, probes.as_ref().map_or(texts, |probes| &probes.texts), &say).map(
         |mut selected| {
             named.iter().for_each(|named| named.rename(selected.iter_mut()));
             probes.iter().for_each(|probes| probes.rename(selected.iter_mut()));
@@ -229,7 +229,7 @@ fn with_requests(args: &RecordArgs, words: &Words) -> Vec<String> {
 }
 
 /// What the system refused, with what helps.
-fn explained(
+pub(crate) fn explained(
     error: RecordError,
     requests: &[evlist::Request],
     descriptors: u64,
@@ -257,6 +257,7 @@ fn name_of(output: &Output, plan: &RecordingPlan, limits: Limits) -> String {
         Output::File(path) => path.display().to_string(),
         Output::Stdout => "-".to_owned(),
         Output::Descriptor(number) => format!("/dev/fd/{number}"),
+        Output::Memory => output.to_string(),
     }
 }
 
@@ -325,12 +326,16 @@ fn program_events_fit(args: &RecordArgs) -> Result<(), &'static str> {
 }
 
 /// The events that were asked for, or the default one.
-fn select(args: &EventArgs, texts: &[String], words: &Words) -> Result<Vec<Selected>, String> {
+pub(crate) fn select(
+    args: &EventArgs,
+    texts: &[String],
+    say: &dyn Fn(&str),
+) -> Result<Vec<Selected>, String> {
     let machine = Machine::here();
     if texts.is_empty() && args.is_plain() {
         let (event, note) = selector::default_event(&machine);
         if let Some(note) = note {
-            words.say(&note);
+            say(&note);
         }
         return Ok(vec![event]);
     }

@@ -1,8 +1,16 @@
 //! The page of keys.
 
+/// The first line where the recording runs.
+const LIVE: &str = "Up Down PgUp PgDn Home End  move; p or Space freezes the list, and goes on";
+
+/// Its lines. `live`: the recording runs.
+pub(super) fn lines(live: bool) -> impl Iterator<Item = &'static str> {
+    HELP.lines().enumerate().map(move |(at, line)| if live && at == 0 { LIVE } else { line })
+}
+
 /// Its lines; a screen of 24 lines has all of them. Keys that perf report has mean what they mean
 /// there.
-pub(super) const HELP: &str = "\
+const HELP: &str = "\
 Up Down PgUp PgDn Home End  move; Space is a page down
 Enter, +     open a row, or close it; of a module, thread, process or CPU: only
              its samples count from here on

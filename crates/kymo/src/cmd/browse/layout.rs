@@ -5,7 +5,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 
-use super::help::HELP;
+use super::help;
 use super::list::Row;
 use super::state::{Browser, Mode, NOTHING, Page, Prompt};
 
@@ -187,9 +187,15 @@ fn title(browser: &Browser) -> String {
 fn situation(browser: &Browser) -> String {
     let (place, start) = (&browser.place, &browser.start);
     let mut parts = vec![place.subject.title()];
+    let live = &browser.live;
     if !place.subject.is_tree() && place.subject.has_total() && start.chains {
         let by = if place.by == Weight::Own { "self" } else { "total" };
         parts[0].push_str(&format!(", by {by}"));
+    }
+    match (live.has_ended, live.is_frozen) {
+        (true, _) => parts.push("it has ended".into()),
+        (false, true) => parts.push("frozen".into()),
+        (false, false) => {}
     }
     for (field, names) in &start.names {
         if !names.is_empty() {
@@ -238,7 +244,15 @@ fn status(browser: &Browser) -> String {
     }
     let (count, cursor) = (browser.place.list.counts().0, browser.place.list.cursor());
     let number = if count == 0 { 0 } else { cursor + 1 };
-    format!("{number}/{count}  ?: help  Enter: open  c: callers  a: code  /: names  Esc: back  q: end")
+    let freeze = match (browser.start.live && !browser.live.has_ended, browser.live.is_frozen) {
+        (false, _) => "",
+        (true, false) => "p: freeze  ",
+        (true, true) => "p: go on  ",
+    };
+    let back = if freeze.is_empty() { "Esc: back  " } else { "" };
+    format!(
+        "{number}/{count}  ?: help  {freeze}Enter: open  c: callers  a: code  /: names  {back}q: end"
+    )
 }
 
 /// The lines of an answer about code, and which of them has the hottest instruction.
@@ -258,7 +272,7 @@ pub(super) fn code(answer: &QueryAnswer) -> (Vec<String>, usize) {
 /// The lines of a page.
 pub(super) fn page(browser: &Browser, page: Page) -> Vec<String> {
     if page == Page::Help {
-        return HELP.lines().map(str::to_owned).collect();
+        return help::lines(browser.start.live).map(str::to_owned).collect();
     }
     if page == Page::Code {
         return browser.code.clone();

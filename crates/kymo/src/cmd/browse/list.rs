@@ -1,8 +1,11 @@
 //! Rows on a screen: which are open, which are hidden, and which one is selected.
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use kymo_profile::query::FunctionKey;
 
 /// What a row is about, to ask for it alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Item {
     /// A function.
     Function(FunctionKey),
@@ -167,8 +170,8 @@ impl List {
         for row in self.selected_at().into_iter().flat_map(|at| self.rows[..=at].iter().rev()) {
             if row.depth < depth {
                 depth = row.depth;
-                if let Item::Function(key) = row.item {
-                    path.push(key);
+                if let Item::Function(key) = &row.item {
+                    path.push(key.clone());
                 }
             }
             if depth == 0 {
@@ -214,6 +217,86 @@ impl List {
         self.rows.iter_mut().for_each(|row| row.is_open = false);
         self.show();
         self.cursor = root.min(self.shown.len().saturating_sub(1));
+    }
+}
+
+/// Where the user is in a list, to be there in one with newer numbers, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListPlace {
+    /// The open rows, by their paths.
+    open: HashSet<u64>,
+    /// The selected row, by its path; `None`: the first one, which has not been left.
+    selected: Option<u64>,
+    cursor: usize,
+    /// On which line of the screen it is.
+    line: usize,
+}
+
+impl List {
+    /// A number for the path of each row, the same for the same path.
+    fn path_numbers(rows: &[Row]) -> Vec<u64> {
+        let mut above: Vec<u64> = Vec::new();
+        let number = |row: &Row| {
+            above.truncate(row.depth);
+            let mut hasher = DefaultHasher::new();
+            (above.last(), &row.item).hash(&mut hasher);
+            above.push(hasher.finish());
+            hasher.finish()
+        };
+        rows.iter().map(number).collect()
+    }
+
+    /// The open rows of the first level, at most so many.
+    pub(super) fn open_roots(&self, most: usize) -> Vec<FunctionKey> {
+        let open = self.rows.iter().filter(|row| row.depth == 0 && row.is_open);
+        let keys = open.filter_map(|row| match &row.item {
+            Item::Function(key) => Some(key.clone()),
+            _ => None,
+        });
+        keys.take(most).collect()
+    }
+
+    /// Whether any row is open.
+    pub(super) fn has_open(&self) -> bool {
+        self.rows.iter().any(|row| row.is_open)
+    }
+
+    /// Where the user is.
+    pub(super) fn place(&self) -> ListPlace {
+        let numbers = List::path_numbers(&self.rows);
+        let open = self.rows.iter().zip(&numbers).filter(|(row, _)| row.is_open);
+        ListPlace {
+            open: open.map(|(_, number)| *number).collect(),
+            selected: self.selected_at().filter(|_| self.cursor > 0).map(|at| numbers[at]),
+            cursor: self.cursor,
+            line: self.cursor.saturating_sub(self.top),
+        }
+    }
+
+    /// A list of rows with all that may be open below them; open are those that were, and the
+    /// selected row is that of before on the same line of the screen, wherever it is now. Where it
+    /// is gone, the one in its place is selected.
+    pub(super) fn at_place(rows: Vec<Row>, part: &str, place: &ListPlace) -> List {
+        let numbers = List::path_numbers(&rows);
+        let mut shown: Vec<(u64, Row)> = Vec::new();
+        // Rows from this depth on are below one that is closed.
+        let mut closed = usize::MAX;
+        for (number, mut row) in numbers.into_iter().zip(rows) {
+            if row.depth >= closed {
+                continue;
+            }
+            row.is_open &= place.open.contains(&number);
+            closed = if row.is_open { usize::MAX } else { row.depth + 1 };
+            shown.push((number, row));
+        }
+        let (numbers, rows): (Vec<u64>, Vec<Row>) = shown.into_iter().unzip();
+        let mut list = List::new(rows, part);
+        let last = list.shown.len().saturating_sub(1);
+        let selected = place.selected.and_then(|selected| numbers.iter().position(|it| *it == selected));
+        let cursor = selected.and_then(|at| list.shown.binary_search(&at).ok());
+        list.cursor = cursor.unwrap_or(place.cursor.min(last));
+        list.top = list.cursor.saturating_sub(place.line);
+        list
     }
 }
 
@@ -293,6 +376,31 @@ mod tests {
         let indents: Vec<usize> = list.all().map(|row| row.indent).collect();
         assert_eq!(indents[..3], [0, 1, 1]);
         assert_eq!(indents[49..], [1, 2, 2, 3, 0]);
+    }
+
+    /// Checks that newer rows leave the user where they are: open rows are open and others are not,
+    /// the selected row is the same, on the same line of the screen; that the first row stays the
+    /// first; and that another takes the place of a row that is gone.
+    #[test]
+    fn newer_rows() {
+        let opened = |depth: usize, name: &str| Row { is_open: true, ..row(depth, name) };
+        let all = || vec![opened(0, "a"), row(1, "in a"), opened(0, "b"), opened(1, "in b"), row(2, "deep")];
+        let mut list = List::new(vec![row(0, "a"), opened(0, "b"), row(1, "in b"), row(0, "c")], "");
+        assert_eq!(names(&List::at_place(all(), "", &list.place())), ["a", "b", " in b"]);
+        list.go(2);
+        list.scroll(2);
+        assert_eq!(list.top, 1);
+        let mut newer = List::at_place([vec![row(0, "n"), row(0, "c")], all()].concat(), "", &list.place());
+        newer.scroll(2);
+        assert_eq!(newer.selected().map(|row| &*row.name), Some("in b"));
+        assert_eq!((newer.cursor, newer.top), (4, 3));
+        let first = List::new(vec![row(0, "a"), row(0, "b")], "").place();
+        let newer = List::at_place(vec![row(0, "b"), row(0, "a")], "", &first);
+        assert_eq!(newer.selected().map(|row| &*row.name), Some("b"));
+        list.go(9);
+        let newer = List::at_place(vec![row(0, "x"), row(0, "y")], "", &list.place());
+        assert_eq!(newer.selected().map(|row| &*row.name), Some("y"));
+        assert_eq!(List::at_place(Vec::new(), "", &list.place()).selected(), None);
     }
 
     /// Checks that the selected row is on the screen, whatever its height, and that no line is

@@ -6,6 +6,9 @@
 //!      '--changed cells--layout '-------answer---------'
 //! ```
 //!
+//! Of a recording that runs (`kymo top`) newer samples come now and then ([`LiveFeed`]): then the
+//! rows are asked for anew, and the user stays at the same place (`live.rs`).
+//!
 //! - `state.rs` is what is shown: rows (`list.rs`), and what they are of (`subject.rs`).
 //!   `update.rs` decides what a key does: a function from what happened to what is to be done.
 //! - `layout.rs` says where things are on a screen of any size, `help.rs` which keys there are.
@@ -23,17 +26,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use kymo_cli::screen::{FullScreen, ScreenEvent};
 use kymo_cli::{exit, open, terminal};
 use kymo_data::Recording;
+use kymo_profile::live::LiveData;
 use kymo_profile::query::{self, Dataset, Filter, FilterField, Query, QueryAnswer, QueryError};
 use kymo_symbols::SymbolStore;
 
 mod help;
 mod layout;
 mod list;
+mod live;
 mod state;
 mod subject;
 #[cfg(test)]
@@ -41,13 +47,65 @@ mod tests;
 mod update;
 
 use state::Browser;
-pub(crate) use state::Start;
+pub(crate) use state::{Newer, Start};
 pub(crate) use subject::Subject;
 use update::{Effect, Input};
 
-/// A question of this number, and what cancels it.
-type Question = (u64, Query, Arc<AtomicBool>);
-type NumberedAnswer = (u64, Result<QueryAnswer, QueryError>);
+/// What is asked: rows.
+#[derive(Clone)]
+enum Rows<'a> {
+    /// Of a recording that is complete.
+    Complete(&'a Recording, &'a Dataset, &'a SymbolStore),
+    /// The newest of a recording that runs.
+    Live(Arc<LiveData>),
+}
+
+impl Rows<'_> {
+    fn recording(&self) -> &Recording {
+        match self {
+            Rows::Complete(recording, ..) => recording,
+            Rows::Live(live) => &live.recording,
+        }
+    }
+
+    fn ask(&self, query: &Query, cancel: &AtomicBool) -> Result<QueryAnswer, QueryError> {
+        match self {
+            Rows::Complete(_, data, store) => data.ask(query, store, cancel),
+            Rows::Live(live) => live.data.ask(query, &live.store, cancel),
+        }
+    }
+}
+
+/// Questions of this number about rows, and what cancels them. `refreshes`: they are those for newer
+/// numbers; else there is one.
+struct Question<'a> {
+    number: u64,
+    queries: Vec<Query>,
+    refreshes: bool,
+    rows: Rows<'a>,
+    cancel: Arc<AtomicBool>,
+}
+
+/// What a recording that runs brings.
+pub(crate) enum LiveEvent {
+    /// Newer samples.
+    Data(Arc<LiveData>),
+    /// It has ended, in words.
+    Ended(String),
+}
+
+/// A recording that runs.
+pub(crate) struct LiveFeed<'a> {
+    /// What it brings; each has a byte in `wakes`.
+    pub(crate) events: Receiver<LiveEvent>,
+    /// Both ends of what can be read when something has come.
+    pub(crate) wakes: (UnixStream, UnixStream),
+    /// Asks for newer samples.
+    pub(crate) ask: &'a dyn Fn(),
+    pub(crate) every: Duration,
+    /// What is shown of samples besides numbers.
+    pub(crate) describe: &'a dyn Fn(&LiveData) -> Newer,
+}
 
 /// An answer that takes longer is waited for on a screen that says so.
 const SHORT_MS: i64 = 150;
@@ -59,14 +117,37 @@ pub(crate) fn run(
     start: Start,
     done: ExitCode,
 ) -> anyhow::Result<ExitCode> {
-    let (questions, asked) = channel::<Question>();
-    let (answer, answers) = channel::<NumberedAnswer>();
-    let (answered, wakes) = UnixStream::pair().context("failed to make a socket pair")?;
+    let wakes = UnixStream::pair().context("failed to make a socket pair")?;
+    let ended = run_loop(Rows::Complete(recording, data, store), start, wakes, None)?;
+    Ok(ended.map_or(done, exit::by_signal))
+}
+
+/// Shows a recording that runs, from these samples on, until the user ends it, or a signal does,
+/// which is returned.
+pub(crate) fn run_live(
+    first: Arc<LiveData>,
+    start: Start,
+    feed: LiveFeed<'_>,
+) -> anyhow::Result<Option<i32>> {
+    let LiveFeed { events, wakes, ask, every, describe } = feed;
+    let due = Some(Instant::now() + every);
+    run_loop(Rows::Live(first), start, wakes, Some(Following { events, ask, every, describe, due, is_wanted: true }))
+}
+
+fn run_loop<'a>(
+    rows: Rows<'a>,
+    start: Start,
+    (answered, wakes): (UnixStream, UnixStream),
+    following: Option<Following<'a>>,
+) -> anyhow::Result<Option<i32>> {
+    let (questions, asked) = channel::<Question<'a>>();
+    let (answer, answers) = channel::<Input>();
     answered.set_nonblocking(true).context("failed to make a socket pair")?;
-    let ended = std::thread::scope(|scope| {
-        scope.spawn(move || answer_questions((data, store), &asked, &answer, &wakes));
+    std::thread::scope(|scope| {
+        scope.spawn(move || answer_questions(&asked, &answer, &wakes));
         let mut session = TerminalLoop {
-            recording,
+            rows,
+            following,
             screen: FullScreen::open()?,
             questions,
             answers,
@@ -76,34 +157,64 @@ pub(crate) fn run(
         let ended = session.follow(start);
         session.cancel.store(true, Ordering::Relaxed);
         ended
-    })?;
-    Ok(ended.map_or(done, exit::by_signal))
+    })
 }
 
 /// Answers questions until there are no more to come.
-fn answer_questions(
-    (data, store): (&Dataset, &SymbolStore),
-    asked: &Receiver<Question>,
-    answers: &Sender<NumberedAnswer>,
-    mut wakes: &UnixStream,
-) {
-    while let Ok((number, query, cancel)) = asked.recv() {
-        let answer = data.ask(&query, store, &cancel);
-        if answer == Err(QueryError::Cancelled) {
+fn answer_questions(asked: &Receiver<Question<'_>>, answers: &Sender<Input>, mut wakes: &UnixStream) {
+    while let Ok(Question { number, queries, refreshes, rows, cancel }) = asked.recv() {
+        let all: Result<Vec<QueryAnswer>, QueryError> =
+            queries.iter().map(|query| rows.ask(query, &cancel)).collect();
+        if all == Err(QueryError::Cancelled) {
             continue;
         }
-        if answers.send((number, answer)).is_err() || wakes.write_all(&[0]).is_err() {
+        let answer = match (refreshes, all) {
+            (true, all) => Input::Refreshed(number, all),
+            (false, Ok(mut all)) => match all.pop() {
+                Some(answer) => Input::Answer(number, Ok(answer)),
+                None => continue,
+            },
+            (false, Err(error)) => Input::Answer(number, Err(error)),
+        };
+        if answers.send(answer).is_err() || wakes.write_all(&[0]).is_err() {
             return;
         }
     }
 }
 
+/// How newer samples of a recording that runs come.
+struct Following<'a> {
+    events: Receiver<LiveEvent>,
+    ask: &'a dyn Fn(),
+    every: Duration,
+    describe: &'a dyn Fn(&LiveData) -> Newer,
+    /// When they are asked for; `None`: they have been, or are not wanted.
+    due: Option<Instant>,
+    is_wanted: bool,
+}
+
+impl Following<'_> {
+    /// In how many milliseconds newer samples are to be asked for.
+    fn left_ms(&self) -> Option<i64> {
+        let left = self.due?.saturating_duration_since(Instant::now());
+        // Rounded up: else it would be waited for in steps of nothing.
+        i64::try_from(left.as_micros().div_ceil(1000)).ok()
+    }
+
+    fn ask_if_due(&mut self) {
+        if self.due.take_if(|due| *due <= Instant::now()).is_some() {
+            (self.ask)();
+        }
+    }
+}
+
 struct TerminalLoop<'a> {
-    recording: &'a Recording,
+    rows: Rows<'a>,
+    following: Option<Following<'a>>,
     screen: FullScreen,
-    questions: Sender<Question>,
-    answers: Receiver<NumberedAnswer>,
-    /// Can be read when there is an answer.
+    questions: Sender<Question<'a>>,
+    answers: Receiver<Input>,
+    /// Can be read when there is an answer, or something has come of a recording that runs.
     answered: UnixStream,
     /// Cancels the last question.
     cancel: Arc<AtomicBool>,
@@ -126,7 +237,10 @@ impl TerminalLoop<'_> {
                 self.draw(&browser, color)?;
                 redraw = false;
             }
-            let events = self.screen.wait(self.answered.as_fd(), timeout)?;
+            let left_ms = self.following.as_ref().and_then(Following::left_ms);
+            let waits_ms = timeout.into_iter().chain(left_ms).min();
+            let events = self.screen.wait(self.answered.as_fd(), waits_ms)?;
+            self.following.iter_mut().for_each(Following::ask_if_due);
             if events.is_empty() && redraw {
                 self.draw(&browser, color)?;
                 redraw = false;
@@ -141,7 +255,7 @@ impl TerminalLoop<'_> {
                         Input::Size(size.width, size.height)
                     }
                     ScreenEvent::Ready => match self.next_answer()? {
-                        Some((number, answer)) => Input::Answer(number, answer),
+                        Some(input) => input,
                         None => continue,
                     },
                 };
@@ -158,14 +272,42 @@ impl TerminalLoop<'_> {
         drawn.context("failed to write to the terminal")
     }
 
-    fn next_answer(&mut self) -> anyhow::Result<Option<NumberedAnswer>> {
+    /// An answer, or something of a recording that runs.
+    fn next_answer(&mut self) -> anyhow::Result<Option<Input>> {
         let mut byte = [0];
         let _ = rustix::io::read(&self.answered, &mut byte);
         match self.answers.try_recv() {
             Ok(answer) => Ok(Some(answer)),
-            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Empty) => Ok(self.next_of_live()),
             Err(TryRecvError::Disconnected) => anyhow::bail!("the thread that answers questions has ended"),
         }
+    }
+
+    fn next_of_live(&mut self) -> Option<Input> {
+        let following = self.following.as_mut()?;
+        match following.events.try_recv().ok()? {
+            // The list was frozen while they were on their way.
+            LiveEvent::Data(_) if !following.is_wanted => None,
+            LiveEvent::Data(live) => {
+                following.due = Some(Instant::now() + following.every);
+                let newer = (following.describe)(&live);
+                self.rows = Rows::Live(live);
+                Some(Input::Newer(newer))
+            }
+            LiveEvent::Ended(words) => {
+                following.due = None;
+                Some(Input::Ended(words))
+            }
+        }
+    }
+
+    /// Asks, in the place of what was asked before.
+    fn send(&mut self, number: u64, queries: Vec<Query>, refreshes: bool) -> anyhow::Result<()> {
+        let before = std::mem::take(&mut self.cancel);
+        before.store(true, Ordering::Relaxed);
+        let (rows, cancel) = (self.rows.clone(), Arc::clone(&self.cancel));
+        let question = Question { number, queries, refreshes, rows, cancel };
+        self.questions.send(question).ok().context("the thread that answers questions has ended")
     }
 
     /// Returns whether that was the end.
@@ -174,14 +316,22 @@ impl TerminalLoop<'_> {
             let more = match effect {
                 Effect::Quit => return Ok(true),
                 Effect::Ask(number, query) => {
-                    let before = std::mem::take(&mut self.cancel);
-                    before.store(true, Ordering::Relaxed);
-                    let question = (number, query, Arc::clone(&self.cancel));
-                    self.questions.send(question).context("the thread that answers questions has ended")?;
+                    self.send(number, vec![query], false)?;
+                    continue;
+                }
+                Effect::Refresh(number, queries) => {
+                    self.send(number, queries, true)?;
+                    continue;
+                }
+                Effect::Follow(is_wanted) => {
+                    if let Some(following) = &mut self.following {
+                        following.is_wanted = is_wanted;
+                        following.due = is_wanted.then(Instant::now);
+                    }
                     continue;
                 }
                 Effect::Understand(text) => {
-                    let understood = conditions(&text, self.recording);
+                    let understood = conditions(&text, self.rows.recording());
                     browser.update(Input::Conditions(text, understood))
                 }
                 Effect::Print(text) => browser.update(Input::Printed(print(&text))),

@@ -1,5 +1,5 @@
 //! What the browser shows: where one is, where one was before, and what the keys mean.
-use kymo_profile::query::{EventRow, Filter, FilterField, Weight};
+use kymo_profile::query::{EventRow, Filter, FilterField, FunctionKey, Weight};
 
 use super::list::List;
 use super::subject::{Subject, Zoom};
@@ -88,6 +88,8 @@ pub(crate) struct Start {
     pub(crate) names: [(FilterField, Vec<String>); 2],
     /// What should be known of the recording: sentences.
     pub(crate) notes: Vec<String>,
+    /// Whether the recording runs, and newer samples come.
+    pub(crate) live: bool,
 }
 
 /// The browser.
@@ -109,6 +111,32 @@ pub(super) struct Browser {
     pub(super) asked: u64,
     /// So many levels of a tree are asked for.
     pub(super) levels: usize,
+    pub(super) live: LiveState,
+}
+
+/// What a recording that runs adds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LiveState {
+    /// The user wants no newer samples.
+    pub(super) is_frozen: bool,
+    /// None come any more.
+    pub(super) has_ended: bool,
+    /// What is known of newer samples than those that are shown.
+    pub(super) newer: Option<Newer>,
+    /// The list has older numbers than could be had.
+    pub(super) is_stale: bool,
+    /// The questions for newer numbers, while they have no answer: their number, and the rows that
+    /// all but the first are about.
+    pub(super) refresh: Option<(u64, Vec<FunctionKey>)>,
+}
+
+/// What is known of newer samples.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Newer {
+    /// What they are of, and of which time.
+    pub(crate) recording: String,
+    pub(crate) events: Vec<EventRow>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Browser {

@@ -102,8 +102,8 @@ impl Subject {
             Subject::Functions => Some((TreeKind::Callers, Vec::new())),
             Subject::Calls => Some((TreeKind::Calls, Vec::new())),
             Subject::Inverted => Some((TreeKind::Inverted, Vec::new())),
-            Subject::Callers(key, _) => Some((TreeKind::Callers, vec![*key])),
-            Subject::Callees(key, _) => Some((TreeKind::Callees, vec![*key])),
+            Subject::Callers(key, _) => Some((TreeKind::Callers, vec![key.clone()])),
+            Subject::Callees(key, _) => Some((TreeKind::Callees, vec![key.clone()])),
             _ => None,
         }
     }
@@ -125,7 +125,7 @@ impl Subject {
     /// The question for what is below a row, by the path to the row; `None`: rows do not open.
     pub(super) fn verb_below(&self, path: &[FunctionKey], levels: usize, least_percent: f64) -> Option<Verb> {
         let (kind, mut above) = self.tree()?;
-        above.extend(path);
+        above.extend_from_slice(path);
         Some(Verb::Branch { kind, path: above, levels, least_percent })
     }
 
@@ -155,7 +155,7 @@ impl Subject {
         let least = (top.period as f64 * least_percent / 100.0).ceil() as u64;
         let rows = top.rows.into_iter().filter(|row| row.weight(by) >= least);
         let rows = rows.map(|row| {
-            let item = match (self, row.function) {
+            let item = match (self, row.function.clone()) {
                 (Subject::Threads, _) => Item::Thread(row.tid.unwrap_or_default()),
                 (Subject::Processes, _) => Item::Process(row.pid.unwrap_or_default()),
                 (Subject::Cpus, _) => Item::Cpu(row.name.clone()),

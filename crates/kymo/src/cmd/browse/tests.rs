@@ -39,6 +39,7 @@ fn start(events: Vec<EventRow>) -> Start {
         part: String::new(),
         names: [(FilterField::Thread, Vec::new()), (FilterField::Module, Vec::new())],
         notes: vec!["a note".into()],
+        live: false,
     }
 }
 

@@ -6,7 +6,9 @@ use kymo_profile::text::shown;
 
 use super::layout;
 use super::list::{Item, List};
-use super::state::{Browser, Mode, NOTHING, Page, Place, Prompt, Purpose, Start};
+use super::state::{
+    Browser, LiveState, Mode, NOTHING, Newer, Page, Place, Prompt, Purpose, Start,
+};
 use super::subject::{Subject, Zoom, code_of, condition, filter_of};
 
 /// What happened.
@@ -22,6 +24,12 @@ pub(super) enum Input {
     Conditions(String, Result<Filter, String>),
     /// The list was written to a file, or what failed.
     Printed(Result<String, String>),
+    /// There are newer samples.
+    Newer(Newer),
+    /// The answers to the questions of this number, for newer numbers.
+    Refreshed(u64, Result<Vec<QueryAnswer>, QueryError>),
+    /// The recording has ended, in words.
+    Ended(String),
 }
 
 /// What is to be done.
@@ -33,6 +41,10 @@ pub(super) enum Effect {
     Understand(String),
     /// A list, to be written to a file.
     Print(String),
+    /// Questions for newer numbers; the rows of the first one, and what is below some of them.
+    Refresh(u64, Vec<Query>),
+    /// Newer samples are wanted from now on, or not any more.
+    Follow(bool),
     /// The end.
     Quit,
 }
@@ -73,6 +85,7 @@ impl Browser {
             pending: None,
             asked: 0,
             levels: 1,
+            live: LiveState::default(),
         };
         let first = browser.load();
         (browser, first)
@@ -87,6 +100,13 @@ impl Browser {
             }
             Input::Answer(number, answer) => {
                 self.take(number, answer);
+                self.refresh_if_stale()
+            }
+            Input::Newer(newer) => self.take_newer(newer),
+            Input::Refreshed(number, answers) => self.take_refresh(number, answers),
+            Input::Ended(words) => {
+                self.live.has_ended = true;
+                self.message = Some(words);
                 Vec::new()
             }
             Input::Conditions(text, understood) => self.take_conditions(text, understood),
@@ -120,6 +140,9 @@ impl Browser {
 
     fn list_key(&mut self, key: Key) -> Vec<Effect> {
         let page = layout::body(self).height.max(1).cast_signed();
+        if self.start.live && matches!(key, Key::Char('p' | ' ')) {
+            return self.freeze();
+        }
         let list = &mut self.place.list;
         match key {
             Key::Up => list.go(-1),
@@ -183,7 +206,7 @@ impl Browser {
 
     // Questions and answers.
 
-    fn filter(&self) -> Filter {
+    pub(super) fn filter(&self) -> Filter {
         let place = &self.place;
         let name = self.event().map_or_else(String::new, |event| event.name.clone());
         let named = self.start.names.iter().filter(|(_, names)| !names.is_empty()).map(|(field, names)| {
@@ -206,6 +229,7 @@ impl Browser {
 
     fn ask(&mut self, purpose: Purpose, query: Query) -> Vec<Effect> {
         self.asked += 1;
+        self.overtake_refresh();
         self.pending = Some((self.asked, purpose));
         vec![Effect::Ask(self.asked, query)]
     }
@@ -313,7 +337,9 @@ impl Browser {
                 self.levels = 1;
                 // An answer that is on its way is for the place that was left.
                 self.pending = None;
-                if self.place.list.counts().1 == 0 { self.load() } else { Vec::new() }
+                // Its numbers may be old.
+                self.live.is_stale |= self.start.live;
+                if self.place.list.counts().1 == 0 { self.load() } else { self.refresh_if_stale() }
             }
             None => {
                 self.message = Some("this is where you began: q ends".to_owned());

@@ -117,6 +117,7 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Ex
         part: args.rows.symbol_filter.clone().unwrap_or_default(),
         names: [(FilterField::Thread, args.comms.clone()), (FilterField::Module, args.dsos.clone())],
         notes,
+        live: false,
     };
     browse::run(recording, (&data, &store), start, done)
 }
