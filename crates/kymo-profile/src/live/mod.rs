@@ -29,8 +29,8 @@ pub use output::{SCHEMA_VERSION, write_json_line, write_text};
 
 use crate::load::{LoadOptions, TimeSpans};
 use crate::profile::Profile;
-use crate::query::{Dataset, EventRow, Filter, Query, QueryAnswer, QueryError, Verb};
 use crate::query::{Condition, FilterField, FilterValue};
+use crate::query::{Dataset, EventRow, Filter, Query, QueryAnswer, QueryError, Verb};
 use crate::resolve::{KernelIdentity, ResolveOptions, module_key};
 use crate::timeline::Timeline;
 use kymo_data::{OpenError, ReadAt, ReadError, Recording, abi};
@@ -166,9 +166,7 @@ impl LiveReader {
     fn forget_changed(&self, store: &SymbolStore) {
         store.retain(|key| match key {
             ModuleKey::PerfMap { .. } => false,
-            ModuleKey::Elf { path, .. } => {
-                self.files.get(key).is_none_or(|state| *state == file_state(path))
-            }
+            ModuleKey::Elf { path, .. } => self.files.get(key).is_none_or(|state| *state == file_state(path)),
             _ => true,
         });
     }

@@ -12,12 +12,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_text(
-    out: &mut dyn Write,
-    live: &LiveData,
-    of: &str,
-    answers: &[QueryAnswer],
-) -> io::Result<()> {
+pub fn write_text(out: &mut dyn Write, live: &LiveData, of: &str, answers: &[QueryAnswer]) -> io::Result<()> {
     let elapsed = live.elapsed_ns as f64 / 1e9;
     writeln!(out, "# +{elapsed:.1} s: {} of {}", live.window_words(), shown(of))?;
     for answer in answers {

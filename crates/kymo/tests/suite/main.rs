@@ -49,7 +49,8 @@
 //! | the page in a browser: `kymo view` | `view.rs`; what its user does there: `page.rs` |
 //! | queries by the Model Context Protocol: `kymo mcp` | `mcp/`, which `make test-mcp` runs |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
-//! | `kymo report` as a browser in the terminal | `browser.rs` |
+//! | `kymo report` as a browser in the terminal | `browser.rs`; the terminal itself is `at_terminal.rs` |
+//! | `kymo top` | `top.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
@@ -58,6 +59,7 @@
 
 mod aarch64;
 mod annotate;
+mod at_terminal;
 mod bench;
 mod bombs;
 mod browser;
@@ -119,6 +121,7 @@ mod table;
 mod tasks;
 mod terminal;
 mod tools;
+mod top;
 mod tree;
 mod trust;
 mod view;

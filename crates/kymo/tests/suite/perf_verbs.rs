@@ -223,7 +223,7 @@ fn archive() {
 /// Checks that a verb of perf that kymo lacks is answered with what does its work, and a slip with the nearest verb.
 #[test]
 fn verbs_that_are_not_there() {
-    kymo().run(["top"]).ends(129).says("kymo record -a");
+    kymo().run(["trace"]).ends(129).says("kymo record -e");
     kymo().run(["sched", "record"]).ends(129).says("kymo record -a -e");
     kymo().run(["repot"]).ends(129).says("report");
     kymo().succeed(["help", "evlist"]).prints("--trace-fields");

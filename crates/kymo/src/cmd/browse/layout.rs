@@ -250,9 +250,7 @@ fn status(browser: &Browser) -> String {
         (true, true) => "p: go on  ",
     };
     let back = if freeze.is_empty() { "Esc: back  " } else { "" };
-    format!(
-        "{number}/{count}  ?: help  {freeze}Enter: open  c: callers  a: code  /: names  {back}q: end"
-    )
+    format!("{number}/{count}  ?: help  {freeze}Enter: open  c: callers  a: code  /: names  {back}q: end")
 }
 
 /// The lines of an answer about code, and which of them has the hottest instruction.

@@ -87,9 +87,8 @@ impl Browser {
         let place = &mut self.place;
         let mut parts = match answers {
             Ok(answers) => {
-                let part = |answer: QueryAnswer| {
-                    place.subject.rows(answer.body, place.by, least_percent, chains)
-                };
+                let part =
+                    |answer: QueryAnswer| place.subject.rows(answer.body, place.by, least_percent, chains);
                 answers.into_iter().map(part).collect::<Vec<_>>().into_iter()
             }
             // A thread or a module that is zoomed into has no samples now; it may have some later.
@@ -115,10 +114,7 @@ impl Browser {
 }
 
 /// Puts rows below those of the first level that they belong to.
-fn with_below<'a>(
-    rows: Vec<Row>,
-    below: impl Iterator<Item = (&'a FunctionKey, Vec<Row>)>,
-) -> Vec<Row> {
+fn with_below<'a>(rows: Vec<Row>, below: impl Iterator<Item = (&'a FunctionKey, Vec<Row>)>) -> Vec<Row> {
     let mut below: Vec<_> = below.collect();
     let mut all = Vec::with_capacity(rows.len());
     for mut row in rows {

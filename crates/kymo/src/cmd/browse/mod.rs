@@ -131,7 +131,12 @@ pub(crate) fn run_live(
 ) -> anyhow::Result<Option<i32>> {
     let LiveFeed { events, wakes, ask, every, describe } = feed;
     let due = Some(Instant::now() + every);
-    run_loop(Rows::Live(first), start, wakes, Some(Following { events, ask, every, describe, due, is_wanted: true }))
+    run_loop(
+        Rows::Live(first),
+        start,
+        wakes,
+        Some(Following { events, ask, every, describe, due, is_wanted: true }),
+    )
 }
 
 fn run_loop<'a>(

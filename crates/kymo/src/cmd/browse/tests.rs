@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use kymo_cli::keys::Key;
 use kymo_data::Recording;
-use kymo_profile::load::LoadOptions;
+use kymo_profile::load::{LoadOptions, TimeSpans};
 use kymo_profile::profile::Profile;
 use kymo_profile::query::{
     AnswerHead, Body, Dataset, EventRow, FilterField, QueryAnswer, Top, TopRow, Weight,
@@ -16,7 +16,7 @@ use ratatui_core::backend::TestBackend;
 use ratatui_core::style::Color;
 use ratatui_core::terminal::Terminal;
 
-use super::state::{Browser, Mode, Start};
+use super::state::{Browser, Mode, Newer, Start};
 use super::subject::Subject;
 use super::update::{Effect, Input};
 use super::{conditions, layout};
@@ -43,6 +43,13 @@ fn start(events: Vec<EventRow>) -> Start {
     }
 }
 
+/// The samples of a part of the time, or of all.
+fn data_of(recording: &Recording, store: &SymbolStore, time: Option<TimeSpans>) -> Dataset {
+    let load = LoadOptions { callchains: true, columns: true, workers: 1, time, ..LoadOptions::default() };
+    let profile = Profile::open(recording, &load, ResolveOptions::default(), store, &|_, _, _| {});
+    Dataset::of_profile(recording, profile.expect("readable"))
+}
+
 /// A browser whose questions are answered at once.
 struct Opened {
     recording: Recording,
@@ -51,6 +58,8 @@ struct Opened {
     browser: Browser,
     terminal: Terminal<TestBackend>,
     printed: Vec<String>,
+    /// What was said of the wish for newer samples.
+    follows: Vec<bool>,
     has_ended: bool,
 }
 
@@ -65,14 +74,13 @@ impl Opened {
             kallsyms: Some(nowhere),
             ..SymbolOptions::default()
         });
-        let load = LoadOptions { callchains: true, columns: true, workers: 1, ..LoadOptions::default() };
-        let profile = Profile::open(&recording, &load, ResolveOptions::default(), &store, &|_, _, _| {});
-        let data = Dataset::of_profile(&recording, profile.expect("readable"));
+        let data = data_of(&recording, &store, None);
         let events = data.events().into_iter().filter(|event| event.samples.is_some()).collect();
         let (browser, effects) = Browser::new(start(events), size);
         let terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("a screen");
+        let (printed, follows) = Default::default();
         let mut opened =
-            Opened { recording, data, store, browser, terminal, printed: Vec::new(), has_ended: false };
+            Opened { recording, data, store, browser, terminal, printed, follows, has_ended: false };
         opened.carry_out(effects);
         opened
     }
@@ -87,6 +95,15 @@ impl Opened {
                 Effect::Ask(number, query) => {
                     let answer = self.data.ask(&query, &self.store, &AtomicBool::new(false));
                     self.browser.update(Input::Answer(number, answer))
+                }
+                Effect::Refresh(number, queries) => {
+                    let ask = |query| self.data.ask(query, &self.store, &AtomicBool::new(false));
+                    let answers = queries.iter().map(ask).collect();
+                    self.browser.update(Input::Refreshed(number, answers))
+                }
+                Effect::Follow(is_wanted) => {
+                    self.follows.push(is_wanted);
+                    Vec::new()
                 }
                 Effect::Understand(text) => {
                     let understood = conditions(&text, &self.recording);
@@ -470,4 +487,128 @@ fn hostile_names() {
         }
     }
     assert!(layout::printed(&browser).contains("a\\u{202e}b\\nc"));
+}
+
+impl Opened {
+    /// As if the recording ran: its rows are those of the first half of the time at first.
+    fn live(name: &str, size: (u16, u16)) -> Opened {
+        let mut opened = Opened::new(name, size);
+        opened.browser.start.live = true;
+        opened.browser.message = None;
+        opened.newer(0.5);
+        opened
+    }
+
+    /// Rows up to this part of the time come.
+    fn newer(&mut self, part: f64) -> Vec<Effect> {
+        let whole = data_of(&self.recording, &self.store, None);
+        let times = whole.columns().time();
+        let until = times[((times.len() - 1) as f64 * part) as usize];
+        self.data = data_of(&self.recording, &self.store, Some(TimeSpans(vec![(0, until)])));
+        let (events, notes) = (self.data.all_events().to_vec(), Vec::new());
+        let newer = Newer { recording: format!("up to {part}"), events, notes };
+        let effects = self.browser.update(Input::Newer(newer));
+        self.carry_out(effects.clone());
+        effects
+    }
+
+    fn selected(&self) -> String {
+        self.browser.place.list.selected().map(|row| row.name.clone()).expect("a row")
+    }
+
+    fn open_names(&self) -> Vec<(usize, String)> {
+        let open = self.browser.place.list.all().filter(|row| row.is_open);
+        open.map(|row| (row.depth, row.name.clone())).collect()
+    }
+}
+
+/// Checks that newer samples change the numbers and leave the user in place: in tables and in trees
+/// the same rows are open, the same one is selected, and filters and the order stay. What is shown
+/// then is what a browser that is opened then would show, but for what is open.
+#[test]
+fn newer_samples() {
+    for keys in ["s", "s+", "2E", "3", "3E", "4", "5", "sc", "so"] {
+        let mut opened = Opened::live("callgraph.data", (80, 40));
+        opened.typed(keys);
+        opened.press(Key::Down);
+        let (selected, open, whole) = (opened.selected(), opened.open_names(), opened.browser.place.whole);
+        opened.newer(1.0);
+        assert!(opened.browser.place.whole.0 > whole.0, "{keys}");
+        opened.shows("up to 1");
+        assert_eq!(opened.selected(), selected, "{keys}");
+        let now = opened.open_names();
+        assert!(open.iter().all(|row| now.contains(row)), "{keys}: {open:?} {now:?}");
+        assert_eq!(now.len(), open.len(), "{keys}: {open:?} {now:?}");
+        let mut fresh = Opened::new("callgraph.data", (80, 40));
+        fresh.typed(keys);
+        let total = |opened: &Opened| -> u64 {
+            opened.browser.place.list.all().filter(|row| row.depth == 0).map(|row| row.total).sum()
+        };
+        assert_eq!(total(&opened), total(&fresh), "{keys}");
+    }
+    let mut opened = Opened::live("callgraph.data", (80, 40));
+    opened.typed("d/x\n");
+    opened.newer(1.0);
+    opened.shows("| module ");
+    opened.shows("names with 'x'");
+}
+
+/// Checks that newer samples wait for the answer to a question of the user, and that such a question
+/// takes the place of those for newer numbers, which are asked for again.
+#[test]
+fn questions_beside_newer_samples() {
+    let mut opened = Opened::live("callgraph.data", (80, 24));
+    let question = opened.browser.update(Input::Key(Key::Char('5')));
+    assert!(opened.newer(0.7).is_empty(), "the user's question has no answer");
+    let [Effect::Ask(number, query)] = &question[..] else { panic!("{question:?}") };
+    let answer = opened.data.ask(query, &opened.store, &AtomicBool::new(false));
+    let effects = opened.browser.update(Input::Answer(*number, answer));
+    let [Effect::Refresh(refresh, _)] = &effects[..] else { panic!("{effects:?}") };
+    let question = opened.browser.update(Input::Key(Key::Char('4')));
+    let late = opened.browser.update(Input::Refreshed(*refresh, Ok(Vec::new())));
+    assert_eq!(late, []);
+    opened.shows("up to 0.7");
+    opened.carry_out(question);
+    opened.shows("Modules");
+    // A row is closed while newer numbers are asked for: it stays closed.
+    opened.typed("1s+");
+    assert!(!opened.open_names().is_empty());
+    let newer =
+        Newer { recording: "x".into(), events: opened.browser.start.events.clone(), notes: Vec::new() };
+    let effects = opened.browser.update(Input::Newer(newer));
+    opened.press(Key::Left);
+    opened.carry_out(effects);
+    assert_eq!(opened.open_names(), []);
+}
+
+/// Checks the keys that freeze the list, what is said of it, and of an end; and that a zoom into
+/// what has no samples now is said, and stays.
+#[test]
+fn freezes_and_ends() {
+    let mut opened = Opened::live("callgraph.data", (80, 24));
+    opened.shows("p: freeze");
+    opened.typed("p");
+    opened.shows("| frozen");
+    opened.shows("p: go on");
+    opened.typed(" ");
+    assert_eq!(opened.follows, [false, true]);
+    opened.typed("?");
+    opened.shows("p or Space freezes the list, and goes on");
+    opened.typed("q5");
+    opened.press(Key::Enter);
+    let zoomed = opened.browser.place.zooms.clone();
+    opened.data = data_of(&opened.recording, &opened.store, Some(TimeSpans(vec![(0, 0)])));
+    let events = opened.data.all_events().to_vec();
+    let newer = Newer { recording: "nothing".into(), events, notes: Vec::new() };
+    let effects = opened.browser.update(Input::Newer(newer));
+    opened.carry_out(effects);
+    opened.shows("no sample in this time");
+    assert_eq!(opened.browser.place.zooms, zoomed);
+    opened.newer(1.0);
+    assert!(opened.browser.place.list.counts().0 > 0);
+    opened.browser.update(Input::Ended("it is over".into()));
+    opened.shows("| it has ended");
+    opened.shows("it is over");
+    opened.typed("p");
+    assert_eq!(opened.follows.len(), 2);
 }

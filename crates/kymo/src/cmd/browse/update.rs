@@ -6,9 +6,7 @@ use kymo_profile::text::shown;
 
 use super::layout;
 use super::list::{Item, List};
-use super::state::{
-    Browser, LiveState, Mode, NOTHING, Newer, Page, Place, Prompt, Purpose, Start,
-};
+use super::state::{Browser, LiveState, Mode, NOTHING, Newer, Page, Place, Prompt, Purpose, Start};
 use super::subject::{Subject, Zoom, code_of, condition, filter_of};
 
 /// What happened.

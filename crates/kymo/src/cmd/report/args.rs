@@ -354,6 +354,11 @@ pub(crate) struct SymbolArgs {
 }
 
 impl SymbolArgs {
+    /// Only with files that are here.
+    pub(crate) fn without_downloads(self) -> SymbolArgs {
+        SymbolArgs { no_debuginfod: true, ..self }
+    }
+
     /// A store for a recording by these options; nothing is loaded yet.
     pub(crate) fn store(&self, recording: &Recording) -> SymbolStore {
         let announce = |sentence: &str| kymo_cli::eprintln!("kymo: {sentence}");

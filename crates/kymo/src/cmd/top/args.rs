@@ -31,12 +31,19 @@ pub(crate) struct TopArgs {
     /// Record call chains, along frame pointers: functions open to their callers
     #[arg(short = 'g')]
     pub(super) chains: bool,
+    /// With -g, show functions that were inlined, too; it takes the time and memory to read debug
+    /// information
+    #[arg(long, requires = "chains")]
+    pub(super) inline: bool,
     /// Observe everything on this machine (this is the default)
     #[arg(short, long = "all-cpus")]
     pub(super) all: bool,
     /// Observe these processes and what they have started, by number or name
     #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
     pub(super) pids: Vec<i32>,
+    /// With -p, do not observe what the processes have started before
+    #[arg(long)]
+    no_children: bool,
     /// Observe these threads
     #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
     pub(super) tids: Vec<i32>,
@@ -112,7 +119,7 @@ impl TopArgs {
         let targets = TargetSpec {
             command: self.command.clone(),
             pids: self.pids.clone(),
-            children: true,
+            children: !self.no_children,
             tids: self.tids.clone(),
             uid: self.user,
             all: self.all || !self.names_target(),

@@ -84,9 +84,10 @@ impl Live {
         let options = LiveOptions {
             window: args.window,
             callchains: args.chains,
-            resolve: ResolveOptions::default(),
+            resolve: ResolveOptions { inline: args.inline, ..ResolveOptions::default() },
         };
-        let symbols = args.symbols.clone();
+        // A refresh does not wait for the network, and a screen has no place for words about it.
+        let symbols = args.symbols.clone().without_downloads();
         let reader = LiveReader::new(options, began_ns, move |recording| symbols.store(recording));
         let (recorder, snapshots) = LiveRecorder::start(session).map_err(|error| anyhow!("{error}"))?;
         Ok(Live { recorder, snapshots, reader })
@@ -130,5 +131,7 @@ fn finish(
         args.say(&format!("{count} threads or processes were not followed, their samples are missing"));
     }
     summary.remarks.iter().for_each(|remark| args.say(remark));
-    Ok(status.or(summary.exit.map(exit::as_command)).unwrap_or(ExitCode::SUCCESS))
+    // To end as a command that a signal ended is to die by it.
+    let of_command = || summary.exit.map_or(ExitCode::SUCCESS, exit::as_command);
+    Ok(status.unwrap_or_else(of_command))
 }

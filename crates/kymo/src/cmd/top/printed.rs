@@ -28,7 +28,7 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
             break;
         }
         recorder.ask();
-        due += args.delay;
+        due = Instant::now() + args.delay;
         // One comes at the end, too; then there are no more.
         let Ok(snapshot) = snapshots.recv() else { break };
         let data = read(&mut reader, snapshot)?;
