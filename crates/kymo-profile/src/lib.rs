@@ -35,8 +35,8 @@
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
 //!   [`locks`]: contended locks, their waiters and holders.
 //! - [`query`]: questions about ranges, threads, functions and states, answered as plain values;
-//!   [`view`]: a recording that is looked at, and selected from. [`live`]: the newest samples of one
-//!   that runs.
+//!   [`view`]: a recording that is looked at, and selected from. [`live`]: the newest samples of
+//!   one that runs.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
 //!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!

@@ -35,8 +35,8 @@ pub struct LiveRecorder {
 }
 
 impl LiveRecorder {
-    /// Sets these options to what a live recorder needs: rings that keep the newest samples and hold
-    /// about `reach`, a clock that the program can read, too, and no file.
+    /// Sets these options to what a live recorder needs: rings that keep the newest samples and
+    /// hold about `reach`, a clock that the program can read, too, and no file.
     pub fn prepare(options: Options, reach: Duration) -> Options {
         Options {
             overwrite: true,

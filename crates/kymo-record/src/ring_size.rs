@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(pages(0, true, 1), 8);
     }
 
-    /// Checks that rings which are to reach back hold the samples of that time, in a power of two of
-    /// pages, and never more than may be.
+    /// Checks that rings which are to reach back hold the samples of that time, in a power of two
+    /// of pages, and never more than may be.
     #[test]
     fn rings_that_reach_back() {
         let groups = selector::parse("cpu-clock").unwrap();

@@ -117,8 +117,8 @@ pub struct LiveData {
 }
 
 impl LiveReader {
-    /// A reader of a recording that began at `began_ns` of its clock. The store is made once, by the
-    /// first snapshot.
+    /// A reader of a recording that began at `began_ns` of its clock. The store is made once, by
+    /// the first snapshot.
     pub fn new(
         options: LiveOptions,
         began_ns: u64,

@@ -49,7 +49,7 @@
 //! | the page in a browser: `kymo view` | `view.rs`; what its user does there: `page.rs` |
 //! | queries by the Model Context Protocol: `kymo mcp` | `mcp/`, which `make test-mcp` runs |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
-//! | `kymo report` as a browser in the terminal | `browser.rs`; the terminal itself is `at_terminal.rs` |
+//! | `kymo report` as a browser in the terminal | `browser.rs`, through `at_terminal.rs` |
 //! | `kymo top` | `top.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |

@@ -178,8 +178,8 @@ fn refusals() {
     );
 }
 
-/// Checks that it opens at a terminal, refreshes, freezes, goes on, shows the keys and the code of a
-/// function, and ends with the terminal as it was.
+/// Checks that it opens at a terminal, refreshes, freezes, goes on, shows the keys and the code of
+/// a function, and ends with the terminal as it was.
 #[test]
 fn at_a_terminal() {
     if !has_terminal("top::at_a_terminal") {

@@ -53,36 +53,36 @@ use update::{Effect, Input};
 
 /// What is asked: rows.
 #[derive(Clone)]
-enum Rows<'a> {
+enum ShownRows<'a> {
     /// Of a recording that is complete.
     Complete(&'a Recording, &'a Dataset, &'a SymbolStore),
     /// The newest of a recording that runs.
     Live(Arc<LiveData>),
 }
 
-impl Rows<'_> {
+impl ShownRows<'_> {
     fn recording(&self) -> &Recording {
         match self {
-            Rows::Complete(recording, ..) => recording,
-            Rows::Live(live) => &live.recording,
+            ShownRows::Complete(recording, ..) => recording,
+            ShownRows::Live(live) => &live.recording,
         }
     }
 
     fn ask(&self, query: &Query, cancel: &AtomicBool) -> Result<QueryAnswer, QueryError> {
         match self {
-            Rows::Complete(_, data, store) => data.ask(query, store, cancel),
-            Rows::Live(live) => live.data.ask(query, &live.store, cancel),
+            ShownRows::Complete(_, data, store) => data.ask(query, store, cancel),
+            ShownRows::Live(live) => live.data.ask(query, &live.store, cancel),
         }
     }
 }
 
-/// Questions of this number about rows, and what cancels them. `refreshes`: they are those for newer
-/// numbers; else there is one.
+/// Questions of this number about rows, and what cancels them. `refreshes`: they are those for
+/// newer numbers; else there is one.
 struct Question<'a> {
     number: u64,
     queries: Vec<Query>,
     refreshes: bool,
-    rows: Rows<'a>,
+    rows: ShownRows<'a>,
     cancel: Arc<AtomicBool>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn run(
     done: ExitCode,
 ) -> anyhow::Result<ExitCode> {
     let wakes = UnixStream::pair().context("failed to make a socket pair")?;
-    let ended = run_loop(Rows::Complete(recording, data, store), start, wakes, None)?;
+    let ended = run_loop(ShownRows::Complete(recording, data, store), start, wakes, None)?;
     Ok(ended.map_or(done, exit::by_signal))
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn run_live(
     let LiveFeed { events, wakes, ask, every, describe } = feed;
     let due = Some(Instant::now() + every);
     run_loop(
-        Rows::Live(first),
+        ShownRows::Live(first),
         start,
         wakes,
         Some(Following { events, ask, every, describe, due, is_wanted: true }),
@@ -140,7 +140,7 @@ pub(crate) fn run_live(
 }
 
 fn run_loop<'a>(
-    rows: Rows<'a>,
+    rows: ShownRows<'a>,
     start: Start,
     (answered, wakes): (UnixStream, UnixStream),
     following: Option<Following<'a>>,
@@ -214,7 +214,7 @@ impl Following<'_> {
 }
 
 struct TerminalLoop<'a> {
-    rows: Rows<'a>,
+    rows: ShownRows<'a>,
     following: Option<Following<'a>>,
     screen: FullScreen,
     questions: Sender<Question<'a>>,
@@ -296,7 +296,7 @@ impl TerminalLoop<'_> {
             LiveEvent::Data(live) => {
                 following.due = Some(Instant::now() + following.every);
                 let newer = (following.describe)(&live);
-                self.rows = Rows::Live(live);
+                self.rows = ShownRows::Live(live);
                 Some(Input::Newer(newer))
             }
             LiveEvent::Ended(words) => {

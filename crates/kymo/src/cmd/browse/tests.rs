@@ -553,8 +553,8 @@ fn newer_samples() {
     opened.shows("names with 'x'");
 }
 
-/// Checks that newer samples wait for the answer to a question of the user, and that such a question
-/// takes the place of those for newer numbers, which are asked for again.
+/// Checks that newer samples wait for the answer to a question of the user, and that such a
+/// question takes the place of those for newer numbers, which are asked for again.
 #[test]
 fn questions_beside_newer_samples() {
     let mut opened = Opened::live("callgraph.data", (80, 24));

@@ -71,7 +71,8 @@ pub(crate) struct TopArgs {
     /// Print a line of JSON at each refresh
     #[arg(long)]
     pub(super) json: bool,
-    /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G [default: what the window needs]
+    /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G [default: what the
+    /// window needs]
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
     ring_pages: Option<usize>,
     #[command(flatten)]

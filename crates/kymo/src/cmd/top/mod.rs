@@ -113,7 +113,7 @@ fn ended_early(error: RecordError) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The end of the recording. `status`: the status of the verb, if it does not depend on the command.
+/// The end of the recording. `status`: that of the verb, if it does not depend on the command.
 fn finish(
     args: &TopArgs,
     summary: Result<Summary, RecordError>,
