@@ -10,12 +10,32 @@ use std::sync::Arc;
 /// A function as tables show it, exactly: those of the same name in several modules stay apart. It
 /// is the same function in every [`Dataset`](super::Dataset).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FunctionKey(pub(super) Arc<Function>);
+pub struct FunctionKey(pub(super) KeyOf);
+
+/// How a key names its function.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum KeyOf {
+    /// By all that tables show of it.
+    Function(Arc<Function>),
+    /// By its number in one dataset.
+    Number(u32),
+}
+
+impl Default for KeyOf {
+    fn default() -> KeyOf {
+        KeyOf::Function(Arc::default())
+    }
+}
 
 impl FunctionKey {
-    /// A key as an answer had it as a number. One that no function has is on no stack.
+    pub(super) fn of(function: &Arc<Function>) -> FunctionKey {
+        FunctionKey(KeyOf::Function(Arc::clone(function)))
+    }
+
+    /// A key as an answer of the same dataset had it as a number. One that no function has is on no
+    /// stack.
     pub fn of_number(number: u32) -> FunctionKey {
-        FunctionKey(number)
+        FunctionKey(KeyOf::Number(number))
     }
 }
 
@@ -53,6 +73,9 @@ pub struct BranchNode {
     /// The function.
     #[serde(skip)]
     pub function: FunctionKey,
+    /// Its number in this dataset, for [`FunctionKey::of_number`].
+    #[serde(rename = "function")]
+    pub number: u32,
     /// Its name.
     pub name: String,
     /// Its module.
@@ -109,7 +132,8 @@ fn finish(mut tree: Growing, scan: &Scan<'_>, all: Sum, levels: usize, least_per
         let function = &scan.data.names[name as usize];
         branch.nodes.push(BranchNode {
             depth,
-            function: FunctionKey(Arc::clone(function)),
+            function: FunctionKey::of(function),
+            number: name,
             name: function.name.clone(),
             module: function.module.clone(),
             self_samples: own.samples,

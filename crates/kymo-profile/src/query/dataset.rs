@@ -1,4 +1,5 @@
 //! A recording that can be asked: its rows as columns, and names for what is in them.
+use super::branch::KeyOf;
 use super::{Condition, FilterField, FunctionKey, Query, QueryError, Verb};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
@@ -200,7 +201,10 @@ impl Dataset {
 
     /// Where a function is in `names`, if it is there.
     pub(super) fn number_of(&self, key: &FunctionKey) -> Option<u32> {
-        self.numbers.get(&key.0).copied()
+        match &key.0 {
+            KeyOf::Function(function) => self.numbers.get(function).copied(),
+            KeyOf::Number(number) => Some(*number),
+        }
     }
 
     /// The rows.

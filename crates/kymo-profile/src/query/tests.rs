@@ -249,8 +249,7 @@ fn branches_are_plain_sums(data: &Dataset, filter: &Filter, name: usize) -> Resu
         let deeper = all.keys().find(|path| path.len() == above.len() + 2);
         let longer = deeper.map_or_else(|| above.clone(), |path| path[..=above.len()].to_vec());
         for (above, levels) in [(&above, 1), (&above, 2), (&above, usize::MAX), (&longer, 1)] {
-            let path =
-                above.iter().map(|name| FunctionKey(Arc::clone(&data.names[*name as usize]))).collect();
+            let path = above.iter().map(|name| FunctionKey::of(&data.names[*name as usize])).collect();
             let verb = Verb::Branch { kind, path, levels, least_percent: 0.0 };
             let Body::Branch(branch) = ask(data, verb, filter) else { panic!("another answer") };
             let mut found: BTreeMap<Vec<u32>, ([Pair; 2], bool)> = BTreeMap::new();

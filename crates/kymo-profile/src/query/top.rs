@@ -5,7 +5,6 @@ use crate::columns::RowField;
 use crate::wall::SpanState;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use std::sync::Arc;
 
 /// What is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +134,7 @@ fn of_stacks(scan: &Scan<'_>, group: GroupBy, all: &mut Sum) -> Result<Vec<TopRo
                 _ => TopRow {
                     name: function.name.clone(),
                     module: Some(function.module.clone()),
-                    function: Some(FunctionKey(Arc::clone(function))),
+                    function: Some(FunctionKey::of(function)),
                     ..TopRow::default()
                 },
             });
