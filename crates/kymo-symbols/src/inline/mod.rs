@@ -12,6 +12,8 @@ mod function;
 mod line_table;
 #[cfg(test)]
 mod model;
+mod names;
+mod ranges;
 mod root;
 mod section;
 mod sections;
@@ -25,10 +27,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 
-use self::function::{Function, NameSource, name_of};
+use self::function::{Function, NameSource};
+use self::names::name_of;
 use self::sections::shared_path;
 use self::texts::Texts;
-use self::units::{Unit, Units};
+use self::units::{ParsedUnit, Units};
 use super::budget::{Charge, Work};
 use super::cache::SharedFile;
 use super::elf::ElfFile;
@@ -208,7 +211,7 @@ impl Lines {
     fn frames_in(
         &self,
         units: &Units,
-        unit: &Unit,
+        unit: &ParsedUnit,
         function: Option<&Function>,
         (linked, line): (u64, Option<(u64, u32)>),
     ) -> Vec<InlineFrame> {

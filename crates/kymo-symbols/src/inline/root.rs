@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugAbbrev, Reader as _, Section as _, UnitHeader, UnitRef};
 
-use super::section::{Section, SectionReader};
+use super::ranges::Ranges;
+use super::section::{PagedSection, SectionReader};
 use super::sections::Reader;
-use super::units::Ranges;
 use crate::metered::Metered;
 
 /// Attributes of a root; compilers write 20.
@@ -55,7 +55,7 @@ fn first_abbreviation(
             start.truncate(length).ok()?;
             // A zero ends the table.
             let table = [&*start.to_slice().ok()?, &[0]].concat();
-            let table = Metered(SectionReader::new(Section::of_bytes(table)));
+            let table = Metered(SectionReader::new(PagedSection::of_bytes(table)));
             return DebugAbbrev::from(table).abbreviations(gimli::DebugAbbrevOffset(0)).ok();
         }
     }

@@ -18,7 +18,7 @@ const ONE_PAGE: u32 = usize::BITS - 1;
 const IDENTIFIER_STEP: u64 = 1 << 33;
 
 /// The bytes of a section.
-pub(super) struct Section {
+pub(super) struct PagedSection {
     pages: Box<[OnceLock<Box<[u8]>>]>,
     shift: u32,
     len: usize,
@@ -27,31 +27,31 @@ pub(super) struct Section {
     identifier: u64,
 }
 
-impl std::fmt::Debug for Section {
+impl std::fmt::Debug for PagedSection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Section").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("PagedSection").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
-impl Section {
-    fn new(pages: Box<[OnceLock<Box<[u8]>>]>, len: usize, file: Option<(Arc<ElfFile>, u64)>) -> Section {
+impl PagedSection {
+    fn new(pages: Box<[OnceLock<Box<[u8]>>]>, len: usize, file: Option<(Arc<ElfFile>, u64)>) -> PagedSection {
         static SECTIONS: AtomicU64 = AtomicU64::new(0);
         let identifier = SECTIONS.fetch_add(1, Ordering::Relaxed).wrapping_mul(IDENTIFIER_STEP);
         let shift = if file.is_some() { PAGE_SHIFT } else { ONE_PAGE };
-        Section { pages, shift, len, file, identifier }
+        PagedSection { pages, shift, len, file, identifier }
     }
 
     /// A section that is in memory.
-    pub(super) fn of_bytes(bytes: Vec<u8>) -> Section {
+    pub(super) fn of_bytes(bytes: Vec<u8>) -> PagedSection {
         let len = bytes.len();
-        Section::new(Box::new([OnceLock::from(bytes.into_boxed_slice())]), len, None)
+        PagedSection::new(Box::new([OnceLock::from(bytes.into_boxed_slice())]), len, None)
     }
 
     /// A section of a file, of which nothing is read yet; nothing if it is not stored.
-    pub(super) fn of_file(elf: &Arc<ElfFile>, offset: u64, size: u64) -> Option<Section> {
+    pub(super) fn of_file(elf: &Arc<ElfFile>, offset: u64, size: u64) -> Option<PagedSection> {
         let len = elf.readable(offset, size)?;
         let pages = std::iter::repeat_with(OnceLock::new).take(len.div_ceil(1 << PAGE_SHIFT)).collect();
-        Some(Section::new(pages, len, Some((Arc::clone(elf), offset))))
+        Some(PagedSection::new(pages, len, Some((Arc::clone(elf), offset))))
     }
 
     /// The page with this byte, and where the byte is in it.
@@ -78,14 +78,14 @@ impl Section {
 /// A part of a section, for gimli.
 #[derive(Clone, Debug)]
 pub(crate) struct SectionReader {
-    section: Arc<Section>,
+    section: Arc<PagedSection>,
     start: usize,
     end: usize,
 }
 
 impl SectionReader {
     /// All of a section.
-    pub(super) fn new(section: Section) -> SectionReader {
+    pub(super) fn new(section: PagedSection) -> SectionReader {
         let end = section.len;
         SectionReader { section: Arc::new(section), start: 0, end }
     }
@@ -296,7 +296,7 @@ mod tests {
         file.write_all(&header).expect("written");
         file.write_all(bytes).expect("written");
         let elf = Arc::new(ElfFile::open(file.path(), &crate::Budget::new()).expect("an ELF file"));
-        SectionReader::new(Section::of_file(&elf, 64, bytes.len() as u64).expect("it is stored"))
+        SectionReader::new(PagedSection::of_file(&elf, 64, bytes.len() as u64).expect("it is stored"))
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::section::{Section, SectionReader};
+use super::section::{PagedSection, SectionReader};
 use crate::budget::Charge;
 use crate::elf::{self, ElfFile, Fields};
 use crate::metered::Metered;
@@ -29,7 +29,7 @@ pub(crate) fn sections_of(elf: &Arc<ElfFile>) -> (gimli::Dwarf<Reader>, Vec<Char
                 room.extend(charge);
                 section
             }
-            None => Section::of_bytes(Vec::new()),
+            None => PagedSection::of_bytes(Vec::new()),
         };
         Ok(Metered(SectionReader::new(section)))
     };
@@ -40,11 +40,11 @@ pub(crate) fn sections_of(elf: &Arc<ElfFile>) -> (gimli::Dwarf<Reader>, Vec<Char
 }
 
 /// A section that is read when it is asked for; one that is compressed is unpacked now.
-fn lazy_section(elf: &Arc<ElfFile>, name: &[u8]) -> Option<(Section, Option<Charge>)> {
+fn lazy_section(elf: &Arc<ElfFile>, name: &[u8]) -> Option<(PagedSection, Option<Charge>)> {
     let section = elf.section(name)?;
     if section.flags & elf::SHF_COMPRESSED != 0 {
         let (bytes, charge) = section_bytes(elf, name)?;
-        return Some((Section::of_bytes(bytes), charge));
+        return Some((PagedSection::of_bytes(bytes), charge));
     }
     if section.kind == elf::SHT_NOBITS {
         return None;
@@ -54,7 +54,7 @@ fn lazy_section(elf: &Arc<ElfFile>, name: &[u8]) -> Option<(Section, Option<Char
         elf.refuse(no_room(elf, name, section.size));
         return None;
     }
-    Some((Section::of_file(elf, section.offset, section.size)?, charge))
+    Some((PagedSection::of_file(elf, section.offset, section.size)?, charge))
 }
 
 fn no_room(elf: &ElfFile, name: &[u8], bytes: u64) -> String {

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gimli::Reader as _;
 use hashbrown::{HashMap, HashSet};
 
-use super::function::EntryPlace;
 use super::sections::Reader;
 use crate::demangle;
 use crate::name::shortened;
+
+/// Where an entry is: whether in the shared file, and where in its `.debug_info`.
+pub(super) type EntryPlace = (bool, usize);
 
 /// The name of a function, if it has one.
 type FunctionName = Option<Arc<str>>;

@@ -11,7 +11,7 @@
 //!   looked up, so units that refer to each other cannot wait in a circle.
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use gimli::{AttributeValue, DebugInfoOffset, UnitRef, UnitType};
+use gimli::{DebugInfoOffset, UnitRef, UnitType};
 use hashbrown::{HashMap, HashSet};
 
 use super::function::Functions;
@@ -20,7 +20,7 @@ use super::root;
 use super::sections::Reader;
 
 /// A unit, and what was parsed of it.
-pub(super) struct Unit {
+pub(super) struct ParsedUnit {
     pub(super) unit: gimli::Unit<Reader>,
     functions: OnceLock<Option<Functions>>,
     lines: OnceLock<Option<LineTable>>,
@@ -65,7 +65,7 @@ impl UnitRanges {
     }
 }
 
-type UnitSlot = Arc<OnceLock<Option<Arc<Unit>>>>;
+type UnitSlot = Arc<OnceLock<Option<Arc<ParsedUnit>>>>;
 
 /// The units of a file.
 pub(super) struct Units {
@@ -164,7 +164,7 @@ impl Units {
     }
 
     /// The unit that begins at an offset.
-    pub(super) fn at(&self, offset: usize) -> Option<Arc<Unit>> {
+    pub(super) fn at(&self, offset: usize) -> Option<Arc<ParsedUnit>> {
         let slot = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(slots.entry(offset).or_default())
@@ -172,13 +172,13 @@ impl Units {
         let parse = || {
             let header = self.dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)).ok()?;
             let unit = self.dwarf.unit(header).ok()?;
-            Some(Arc::new(Unit { unit, functions: OnceLock::new(), lines: OnceLock::new() }))
+            Some(Arc::new(ParsedUnit { unit, functions: OnceLock::new(), lines: OnceLock::new() }))
         };
         slot.get_or_init(parse).clone()
     }
 
     /// The unit that an entry lies in.
-    pub(super) fn around(&self, entry: usize) -> Option<Arc<Unit>> {
+    pub(super) fn around(&self, entry: usize) -> Option<Arc<ParsedUnit>> {
         let offsets = self.offsets();
         let after = offsets.partition_point(|&offset| offset < entry);
         self.at(*offsets.get(after.checked_sub(1)?)?)
@@ -197,7 +197,7 @@ fn list_of(header: &gimli::ArangeHeader<Reader>) -> impl Iterator<Item = UnitRan
     })
 }
 
-impl Unit {
+impl ParsedUnit {
     pub(super) fn with<'a>(&'a self, dwarf: &'a gimli::Dwarf<Reader>) -> UnitRef<'a, Reader> {
         UnitRef::new(dwarf, &self.unit)
     }
@@ -211,64 +211,5 @@ impl Unit {
     pub(super) fn lines(&self) -> Option<&LineTable> {
         let program = self.unit.line_program.as_ref()?;
         self.lines.get_or_init(|| LineTable::parse(program.clone()).ok()).as_ref()
-    }
-}
-
-/// The attributes of an entry that say where its code is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ranges {
-    low: Option<u64>,
-    high: Option<u64>,
-    size: Option<u64>,
-    list: Option<gimli::RangeListsOffset<usize>>,
-}
-
-impl Ranges {
-    /// Takes over an attribute, if it is one of them.
-    pub(super) fn add(
-        &mut self,
-        unit: UnitRef<'_, Reader>,
-        attribute: &gimli::Attribute<Reader>,
-    ) -> gimli::Result<()> {
-        let address = |value: AttributeValue<Reader>| match value {
-            AttributeValue::Addr(address) => Ok(Some(address)),
-            AttributeValue::DebugAddrIndex(index) => unit.address(index).map(Some),
-            _ => Ok(None),
-        };
-        match attribute.name() {
-            gimli::DW_AT_low_pc => self.low = address(attribute.value())?.or(self.low),
-            gimli::DW_AT_high_pc => match attribute.value() {
-                AttributeValue::Udata(size) => self.size = Some(size),
-                value => self.high = address(value)?.or(self.high),
-            },
-            gimli::DW_AT_ranges => self.list = unit.attr_ranges_offset(attribute.value())?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Calls `each` with the ranges that are not empty.
-    pub(super) fn each(
-        &self,
-        unit: UnitRef<'_, Reader>,
-        mut each: impl FnMut(gimli::Range),
-    ) -> gimli::Result<()> {
-        let mut add = |begin: u64, end: u64| {
-            if begin < end {
-                each(gimli::Range { begin, end });
-            }
-        };
-        if let Some(list) = self.list {
-            let mut ranges = unit.ranges(list)?;
-            while let Some(range) = ranges.next()? {
-                add(range.begin, range.end);
-            }
-        } else if let (Some(begin), Some(end)) = (self.low, self.high) {
-            add(begin, end);
-        } else if let (Some(begin), Some(size)) = (self.low, self.size) {
-            // The address of code that the linker left out overflows, and is passed over.
-            add(begin, begin.wrapping_add(size));
-        }
-        Ok(())
     }
 }
