@@ -26,7 +26,10 @@ pub fn shown_in_stack(text: &str) -> Cow<'_, str> {
 fn escaped<'t>(text: &'t str, also: &[char]) -> Cow<'t, str> {
     let is_escaped = |c: char| acts(c) || also.contains(&c);
     let is_plain = |c: char| c != '\\' && !is_escaped(c);
-    if text.chars().all(is_plain) {
+    // Nearly all text is of these bytes, which are found without a look at each character.
+    let is_common = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'\\';
+    let is_all_common = text.bytes().fold(true, |all, byte| all & is_common(byte));
+    if is_all_common && (also.is_empty() || !text.contains(also)) || text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
