@@ -128,6 +128,26 @@ fn is_kernel(mode: u8) -> bool {
     matches!(mode, MODE_KERNEL | MODE_GUEST_KERNEL)
 }
 
+/// Places, each with a number.
+#[derive(Default)]
+struct PlaceTable {
+    numbers: FxHashMap<Place, u32>,
+    /// By number, and whether their inlined functions are wanted.
+    all: Vec<(Place, bool)>,
+}
+
+impl PlaceTable {
+    fn number(&mut self, place: Place, inline: bool) -> u32 {
+        let next = self.all.len() as u32;
+        let number = *self.numbers.entry(place).or_insert(next);
+        match self.all.get_mut(number as usize) {
+            Some(known) => known.1 |= inline,
+            None => self.all.push((place, inline)),
+        }
+        number
+    }
+}
+
 /// Calls `each` with the mode and address of every frame of a raw call chain, innermost first.
 pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl FnMut(u8, u64)) {
     walk_words(chains.words(chain), max_stack, each);
@@ -235,52 +255,37 @@ impl<'a> Resolver<'a> {
 
     /// Resolves all stacks; modules load and addresses resolve on all threads of the pool.
     pub fn resolve(&self, chains: &Chains, functions: &mut Functions, options: ResolveOptions) -> Stacks {
-        let mut places = FxHashSet::default();
-        let mut leaves = FxHashSet::default();
+        let mut places = PlaceTable::default();
+        // The place of each frame, a number in the table, in the order of the chains.
+        let mut frames_of_chains = Vec::with_capacity(chains.words_total());
+        let mut leaves = Vec::with_capacity(chains.len());
         for id in 0..chains.len() {
             let chain = chains.get(id as ChainId);
-            leaves.insert(place(chain.maps, chain.mode, chain.ip));
             walk_chain(chains, chain, options.max_stack, |mode, ip| {
-                places.insert(place(chain.maps, mode, ip));
+                frames_of_chains.push(places.number(place(chain.maps, mode, ip), options.inline));
             });
+            // Inlined functions are needed for frames only: a leaf is counted under its symbol.
+            leaves.push((
+                places.number(place(chain.maps, chain.mode, chain.ip), false),
+                frames_of_chains.len(),
+            ));
         }
-        // Inlined functions are needed for frames only: a leaf is counted under its symbol.
-        let mut bare: Vec<(Place, bool)> = leaves
-            .difference(&places)
-            .map(|p| (*p, false))
-            .chain(places.iter().map(|p| (*p, options.inline)))
-            .collect();
-        // Neighbours go to one thread, so that no two threads parse the debug information of one
-        // unit.
-        pool::sort_by_key(&mut bare, |place| *place);
-        self.preload(&bare);
-        let mut leaf_ids = FxHashMap::default();
-        let mut frame_ids: FxHashMap<Place, Vec<FunctionId>> = FxHashMap::default();
-        // Ids of functions must not depend on the order of a hash table: places are asked in their
-        // own order. A name may be long, and every place of a function has it: few are held at
-        // once.
-        for places in bare.chunks(PLACES_AT_ONCE) {
-            let found: Vec<Named> = pool::map(places, |&(place, inline)| self.find(place, inline));
-            for (&(place, _), found) in places.iter().zip(found) {
-                let (leaf, frames) = name(functions, place, &found);
-                leaf_ids.insert(place, leaf);
-                frame_ids.insert(place, frames);
-            }
-        }
+        let functions_of = self.functions_of(places, functions);
 
         let mut inlined_left = MOST_INLINED.max(4 * chains.words_total());
         let mut stacks = Stacks::default();
-        for id in 0..chains.len() {
-            let chain = chains.get(id as ChainId);
-            stacks.leaves.push(leaf_ids[&place(chain.maps, chain.mode, chain.ip)]);
-            walk_chain(chains, chain, options.max_stack, |mode, ip| {
-                let frames = &frame_ids[&place(chain.maps, mode, ip)];
+        let mut start = 0;
+        for (leaf, end) in leaves {
+            stacks.leaves.push(functions_of[leaf as usize].0);
+            for &number in &frames_of_chains[start..end] {
+                let frames = &functions_of[number as usize].1;
                 // The last one is the symbol; those before it are inlined.
                 let inlined = frames.len() - 1;
                 let kept = if inlined <= inlined_left { 0 } else { inlined };
                 inlined_left -= inlined - kept;
                 stacks.frames.extend(&frames[kept..]);
-            });
+            }
+            start = end;
             stacks.ends.push(stacks.frames.len() as u32);
         }
         if options.lines {
@@ -291,6 +296,30 @@ impl<'a> Resolver<'a> {
             stacks.lines = pool::map(&places, |place| self.source_line(*place));
         }
         stacks
+    }
+
+    /// The function of each place as that of a sample, and as the frames of a chain.
+    fn functions_of(
+        &self,
+        places: PlaceTable,
+        functions: &mut Functions,
+    ) -> Vec<(FunctionId, Vec<FunctionId>)> {
+        // Neighbours go to one thread, so that no two threads parse the debug information of one
+        // unit. Ids of functions must not depend on the order of the chains: places are asked in
+        // their own order.
+        let mut wanted: Vec<(Place, bool, u32)> =
+            places.all.into_iter().enumerate().map(|(number, at)| (at.0, at.1, number as u32)).collect();
+        pool::sort_by_key(&mut wanted, |place| place.0);
+        self.preload(wanted.iter().map(|place| place.0));
+        let mut all = vec![(FunctionId(0), Vec::new()); wanted.len()];
+        // A name may be long, and every place of a function has it: few are held at once.
+        for places in wanted.chunks(PLACES_AT_ONCE) {
+            let found: Vec<Named> = pool::map(places, |&(place, inline, _)| self.find(place, inline));
+            for (&(place, _, number), found) in places.iter().zip(found) {
+                all[number as usize] = name(functions, place, &found);
+            }
+        }
+        all
     }
 
     /// What tables call a module.
@@ -358,9 +387,9 @@ impl<'a> Resolver<'a> {
     }
 
     /// Loads every module that is about to be asked, in parallel.
-    fn preload(&self, places: &[(Place, bool)]) {
+    fn preload(&self, places: impl Iterator<Item = Place>) {
         let mut modules = FxHashSet::default();
-        for &((maps, mode, ip), _) in places {
+        for (maps, mode, ip) in places {
             if let Some(mapping) = self.mapping(maps, mode, ip) {
                 modules.insert(mapping.module);
             }
