@@ -1,8 +1,9 @@
 //! A reader of debug information that counts its steps.
 //!
-//! gimli follows whatever a file says: a thousand functions may share one list of a million ranges, a
-//! unit may name a million files, inlined functions may nest a million deep. All of it goes through the reader: one
-//! that refuses to read on ends every such loop and every recursion, with the error of a file that is cut off.
+//! gimli follows whatever a file says: a thousand functions may share one list of a million ranges,
+//! a unit may name a million files, inlined functions may nest a million deep. All of it goes
+//! through the reader: one that refuses to read on ends every such loop and every recursion, with
+//! the error of a file that is cut off.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -209,7 +210,8 @@ impl<R: Reader<Offset = usize>> Reader for Metered<R> {
         self.0.read_slice(buf)
     }
 
-    // Most of debug information are small numbers: a step each, and the reader's own way to read them.
+    // Most of debug information are small numbers: a step each, and the reader's own way to read
+    // them.
     #[inline]
     fn read_u8(&mut self) -> Result<u8> {
         steps(1)?;

@@ -32,9 +32,9 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity of a module whose names are in one of these files. Without a build id the states of
-    /// the files say which they are; nothing if the module's `own` file changed just now, when another
-    /// change may leave the same state.
+    /// The identity of a module whose names are in one of these files. Without a build id the
+    /// states of the files say which they are; nothing if the module's `own` file changed just now,
+    /// when another change may leave the same state.
     pub(crate) fn of(
         options: &SymbolOptions,
         build_id: Option<&[u8]>,

@@ -22,8 +22,9 @@
 //! user's home. Links inside of the cache are not followed.
 //!
 //! # What is not kept
-//! The kernel, its modules, generated code, the vdso. Modules of which a part was refused or a file did
-//! not fit: their notes are to be said each time. Modules without a build id that changed just now.
+//! The kernel, its modules, generated code, the vdso. Modules of which a part was refused or a file
+//! did not fit: their notes are to be said each time. Modules without a build id that changed just
+//! now.
 //!
 //! # Invariants
 //! - **S1** An answer is that of the files as they are now, or it is not used.

@@ -18,8 +18,8 @@
 //!   [`MOST_SOURCE_BYTES`]; more is refused with a sentence.
 //!
 //! # Non-goals
-//! Other machines than x86 and aarch64: their code is refused with a sentence. Scalable vectors of aarch64
-//! are `.inst` and a number.
+//! Other machines than x86 and aarch64: their code is refused with a sentence. Scalable vectors of
+//! aarch64 are `.inst` and a number.
 mod aarch64;
 mod code;
 mod kcore;

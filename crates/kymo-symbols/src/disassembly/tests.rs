@@ -119,8 +119,8 @@ proptest! {
     }
 }
 
-/// The C library of aarch64, of Debian's `libc6-arm64-cross`, and what objdump says of it: the text of each
-/// instruction by address, without symbols and comments.
+/// The C library of aarch64, of Debian's `libc6-arm64-cross`, and what objdump says of it: the text
+/// of each instruction by address, without symbols and comments.
 fn aarch64_objdump() -> Result<(PathBuf, BTreeMap<u64, String>), &'static str> {
     let path = PathBuf::from("/usr/aarch64-linux-gnu/lib/libc.so.6");
     if !path.is_file() {
@@ -144,8 +144,8 @@ fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Checks D2 beside objdump for every function of aarch64's C library: all boundaries, and the text of all
-/// instructions but those of scalable vectors, which the decoder does not know.
+/// Checks D2 beside objdump for every function of aarch64's C library: all boundaries, and the text
+/// of all instructions but those of scalable vectors, which the decoder does not know.
 #[test]
 fn aarch64_as_objdump() {
     let (path, expected) = match aarch64_objdump() {

@@ -5,8 +5,9 @@
 //!               reading pages of sections as they are needed    (section, sections)
 //! ```
 //!
-//! The debug information of a module is opened when the first address asks for it. All threads share what was
-//! parsed; answers are kept per address, because a recording asks for few addresses many times.
+//! The debug information of a module is opened when the first address asks for it. All threads
+//! share what was parsed; answers are kept per address, because a recording asks for few addresses
+//! many times.
 
 mod function;
 mod line_table;
@@ -38,7 +39,8 @@ use super::elf::ElfFile;
 use super::elf_symbols::{self, SymbolEntries};
 use super::metered;
 
-/// Functions inlined into each other at one address; damaged information must not make an endless chain.
+/// Functions inlined into each other at one address; damaged information must not make an endless
+/// chain.
 pub(super) const MOST_FRAMES: usize = 256;
 
 /// One function that was compiled into another, or the outermost function itself.

@@ -1,5 +1,5 @@
-//! The most obvious reader of lines and inlined functions, addr2line's: it reads the roots of all units before
-//! it answers. The tests compare every answer with its.
+//! The most obvious reader of lines and inlined functions, addr2line's: it reads the roots of all
+//! units before it answers. The tests compare every answer with its.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -79,9 +79,9 @@ fn the_answers_of_addr2line_in_named_files() {
     }
 }
 
-/// Checks the answers at every byte of programs of C in all forms that gcc writes: versions of DWARF, one unit
-/// or several, without `.debug_aranges`, with sections for each function, and with the whole program optimized
-/// at the link.
+/// Checks the answers at every byte of programs of C in all forms that gcc writes: versions of
+/// DWARF, one unit or several, without `.debug_aranges`, with sections for each function, and with
+/// the whole program optimized at the link.
 #[test]
 fn the_answers_of_addr2line_in_programs_of_c() {
     const ONE: &str = "static inline __attribute__((always_inline)) int in(int x) { return x * x + 3; }

@@ -1,5 +1,5 @@
-//! The addresses of a unit, read from its root alone: without the abbreviations of all its entries and
-//! without the names of its files.
+//! The addresses of a unit, read from its root alone: without the abbreviations of all its entries
+//! and without the names of its files.
 use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugAbbrev, Reader as _, Section as _, UnitHeader, UnitRef};

@@ -1,7 +1,7 @@
 //! A section of debug information that is read page by page, as questions touch it.
 //!
-//! A question about one address touches one unit of thousands: to read a section of 100 MB for it would cost
-//! more than the answer. Sections that were stored compressed are one page.
+//! A question about one address touches one unit of thousands: to read a section of 100 MB for it
+//! would cost more than the answer. Sections that were stored compressed are one page.
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,8 @@ use gimli::{EndianSlice, Error, LittleEndian, Reader, ReaderOffsetId, Result};
 
 use crate::elf::ElfFile;
 
-/// Pages of files have 8 KiB: less than the distance between units, whose headers are read one by one.
+/// Pages of files have 8 KiB: less than the distance between units, whose headers are read one by
+/// one.
 const PAGE_SHIFT: u32 = 13;
 /// A section in memory is one page, whatever its length.
 const ONE_PAGE: u32 = usize::BITS - 1;
@@ -301,8 +302,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Checks that a section in pages reads as gimli's own slice does, in any order of reads and
-        /// over the edges of pages, up to its end and past it.
+        /// Checks that a section in pages reads as gimli's own slice does, in any order of reads
+        /// and over the edges of pages, up to its end and past it.
         #[test]
         fn pages_read_as_a_slice(
             seed in prop::collection::vec(any::<u8>(), 1..200),

@@ -10,8 +10,8 @@ use crate::metered::Metered;
 /// What reads debug information.
 pub(crate) type Reader = Metered<SectionReader>;
 
-/// A compressed section is not believed beyond this. Sections of debug information unpack to 2 to 20 times their
-/// length; the formats could do 1000 (zlib) and more.
+/// A compressed section is not believed beyond this. Sections of debug information unpack to 2 to
+/// 20 times their length; the formats could do 1000 (zlib) and more.
 const BEST_RATIO: u64 = 64;
 /// Sections up to this length may be as empty as they like.
 const SMALL_SECTION: u64 = 1 << 20;

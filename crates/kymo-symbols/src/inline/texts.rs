@@ -1,4 +1,5 @@
-//! Names and paths of debug information: each made readable and kept once, however many addresses have it.
+//! Names and paths of debug information: each made readable and kept once, however many addresses
+//! have it.
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! The units of debug information: which one has the code of an address, each parsed once for all threads.
+//! The units of debug information: which one has the code of an address, each parsed once for all
+//! threads.
 //!
 //! ```text
 //!  address --.debug_aranges------------------> unit --parsed when first asked--> functions, lines
@@ -6,9 +7,10 @@
 //! ```
 //!
 //! # Invariants
-//! - **U1** An answer is that of the obvious reader, which reads the roots of all units first (`model.rs`).
-//! - **U2** Threads share what was parsed. Nothing that waits for another thread is held while a name is
-//!   looked up, so units that refer to each other cannot wait in a circle.
+//! - **U1** An answer is that of the obvious reader, which reads the roots of all units first
+//!   (`model.rs`).
+//! - **U2** Threads share what was parsed. Nothing that waits for another thread is held while a
+//!   name is looked up, so units that refer to each other cannot wait in a circle.
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gimli::{DebugInfoOffset, UnitRef, UnitType};

@@ -168,8 +168,9 @@ fn damaged_files_are_resolved_anew() {
     }
 }
 
-/// Checks that a module without a build id is kept by the state of its file: not while that is new, and not
-/// after it was built anew. The tools of Rust have none, and their reports read 200 MB again each time.
+/// Checks that a module without a build id is kept by the state of its file: not while that is new,
+/// and not after it was built anew. The tools of Rust have none, and their reports read 200 MB
+/// again each time.
 #[test]
 fn a_module_without_a_build_id() {
     let test = "symbols::a_module_without_a_build_id";
