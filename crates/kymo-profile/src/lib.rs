@@ -77,6 +77,7 @@ pub mod dump;
 pub mod emptied;
 pub mod export;
 mod extra;
+pub mod firefox;
 pub mod first_look;
 pub mod functions;
 mod generated_code;

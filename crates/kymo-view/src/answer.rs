@@ -25,7 +25,8 @@ impl HttpReply {
         HttpReply { status, kind: "text/plain; charset=utf-8", body, nonce: None }
     }
 
-    fn json(body: Vec<u8>) -> HttpReply {
+    /// A document.
+    pub(crate) fn json(body: Vec<u8>) -> HttpReply {
         HttpReply { status: StatusCode::OK, kind: "application/json", body, nonce: None }
     }
 }

@@ -47,7 +47,7 @@ fn words(query: &str) -> Vec<(String, String)> {
 }
 
 /// Whether both are the same, in a time that does not tell where they differ.
-fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
@@ -56,19 +56,24 @@ impl Guard {
         Guard { token, port }
     }
 
+    /// The port of the server.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The address of the page.
     pub(crate) fn address(&self) -> String {
         format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
     }
 
     /// Whether a host of this name is this server, as a browser of this machine calls it.
-    fn is_own(&self, authority: &str) -> bool {
+    pub(crate) fn is_own(&self, authority: &str) -> bool {
         let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
         ["127.0.0.1", "localhost"].contains(&host) && port == self.port.to_string()
     }
 
     /// The only value of a header; the error: there are several, or it is no text.
-    fn only(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
+    pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),

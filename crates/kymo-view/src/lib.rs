@@ -12,10 +12,23 @@
 //!           --- GET /query?q=top+10 ------> guard --> what `kymo query --json` prints
 //! ```
 //!
+//! The Firefox Profiler can show it, too ([`Server::with_symbols`]). Its page, of another site,
+//! gets a profile with addresses, and asks for names, source files and code:
+//!
+//! ```text
+//!   profiler page --- GET /TOKEN/profile.json ----> profiler --> addresses by thread and time
+//!                 --- POST /TOKEN/symbolicate/v5 -> profiler --> names of addresses
+//!                 --- POST /TOKEN/source/v1 ------> profiler --> a file that an address is of
+//!                 --- POST /TOKEN/asm/v1 ---------> profiler --> instructions of a module
+//! ```
+//!
 //! # Invariants
 //! - **S1** Nothing is answered without the token, to another host name, or for a page of another
 //!   origin: such a request learns only that there is a server (`guard`).
-//! - **S2** A request names no file: there are six paths, and all others are not there.
+//! - **S2** A request names no file: there are six paths, and all others are not there. The
+//!   profiler names files, and gets those only that debug information has for the address it asks.
+//! - **S6** Of other origins only the profiler's is answered, only with the token of its paths, and
+//!   only there: it does not know that of the page (`profiler`).
 //! - **S3** So many connections at most, each with a deadline, and a limit for the size of its
 //!   head; who sends slowly or reads slowly blocks nobody else for ever (`server`).
 //! - **S4** Who hangs up ends the query that he asked.
@@ -25,10 +38,13 @@
 
 mod answer;
 mod guard;
+mod profiler;
 mod server;
 mod shown;
+mod symbol_api;
 #[cfg(test)]
 mod tests;
 
 pub use server::Server;
 pub use shown::{ShownFile, ShownRecording};
+pub use symbol_api::SymbolApi;

@@ -1,7 +1,11 @@
 //! Connections: on the loopback address, so many at a time, each for so long.
+mod profiler_reply;
+
 use crate::answer::{HttpReply, answer};
 use crate::guard::Guard;
+use crate::profiler::ProfilerPaths;
 use crate::shown::ShownRecording;
+use crate::symbol_api::SymbolApi;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -37,12 +41,14 @@ const RECORDING: HeaderName = HeaderName::from_static("x-kymo-recording");
 pub struct Server {
     listener: std::net::TcpListener,
     guard: Guard,
+    profiler: Option<ProfilerPaths>,
 }
 
 /// What all connections share.
 struct ServerState {
     shown: ShownRecording,
     guard: Guard,
+    profiler: Option<ProfilerPaths>,
     /// Queries that run at a time.
     queries: Semaphore,
 }
@@ -73,7 +79,19 @@ impl Server {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        Ok(Server { listener, guard: Guard::new(random()?, port) })
+        Ok(Server { listener, guard: Guard::new(random()?, port), profiler: None })
+    }
+
+    /// Serves the Firefox Profiler, too; gives the address at which it shows the profile.
+    ///
+    /// # Errors
+    /// Those of reading random bits.
+    pub fn with_symbols(mut self, symbols: SymbolApi) -> io::Result<(Server, String)> {
+        // Another token than that of the page: the profiler's page is another site's.
+        let paths = ProfilerPaths { token: random()?, symbols };
+        let address = paths.address(self.guard.port());
+        self.profiler = Some(paths);
+        Ok((self, address))
     }
 
     /// The address of the page, with the token.
@@ -88,7 +106,12 @@ impl Server {
     pub fn run(self, shown: ShownRecording, stop: &AtomicBool) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let queries = std::thread::available_parallelism().map_or(1, usize::from);
-        let shared = Arc::new(ServerState { shown, guard: self.guard, queries: Semaphore::new(queries) });
+        let shared = Arc::new(ServerState {
+            shown,
+            guard: self.guard,
+            profiler: self.profiler,
+            queries: Semaphore::new(queries),
+        });
         let ended = runtime.block_on(async {
             let listener = TcpListener::from_std(self.listener)?;
             let accepting = tokio::spawn(async move { accept(&listener, &shared).await });
@@ -150,6 +173,12 @@ async fn respond(
     request: Request<Incoming>,
     shared: Arc<ServerState>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    if let Some(paths) = &shared.profiler
+        && let Some(admitted) =
+            paths.admit(&shared.guard, (request.method(), request.uri(), request.headers()))
+    {
+        return Ok(profiler_reply::respond(request, admitted, Arc::clone(&shared)).await);
+    }
     let admitted = shared.guard.admit(request.method(), request.uri(), request.headers());
     // Whatever body it has is not read.
     drop(request);

@@ -1,4 +1,6 @@
 //! Requests of all kinds, over sockets; and of hostile ones, as many as one wants.
+mod profiler;
+
 use crate::guard::{Guard, Question};
 use crate::{Server, ShownFile, ShownRecording};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -40,7 +42,11 @@ struct Served {
 
 impl Served {
     fn of(path: &Path) -> Served {
-        let (server, stop) = (Server::bind(0).expect("a port"), Arc::new(AtomicBool::new(false)));
+        Served::by(Server::bind(0).expect("a port"), path)
+    }
+
+    fn by(server: Server, path: &Path) -> Served {
+        let stop = Arc::new(AtomicBool::new(false));
         let address = server.address();
         let rest = address.strip_prefix("http://127.0.0.1:").expect("the loopback address");
         let (port, token) = rest.split_once("/?token=").expect("a token");

@@ -212,6 +212,14 @@ impl Dataset {
         &self.columns
     }
 
+    /// The profile of samples; `None` of spans.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        match &self.source {
+            Source::Samples(profile) => Some(profile),
+            Source::Spans(_) => None,
+        }
+    }
+
     /// What is wrong with the file.
     pub fn problems(&self) -> &[Problem] {
         match &self.source {

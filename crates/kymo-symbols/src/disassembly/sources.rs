@@ -47,6 +47,12 @@ impl SourceFile {
         Some(rest.split('\n').next().unwrap_or(rest).trim_end_matches('\r'))
     }
 
+    /// All of it; bytes that are no text are replaced.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     fn read(path: PathBuf, room: u64) -> io::Result<SourceFile> {
         let (mut file, metadata) = budget::open_regular(&path)?;
         let most = MOST_SOURCE_BYTES.min(room);
