@@ -8,9 +8,10 @@ use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open, signals};
+use kymo_profile::firefox::firefox_profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::view::RecordingView;
-use kymo_view::{Server, ShownFile, ShownRecording};
+use kymo_view::{Server, ShownFile, ShownRecording, SymbolApi};
 use tempfile::NamedTempFile;
 
 use super::report::{SymbolArgs, written_unix_ns};
@@ -32,6 +33,9 @@ pub(crate) struct ViewArgs {
     /// functions, and serve nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["no_open", "port"])]
     bundle: Option<PathBuf>,
+    /// Show it in the Firefox Profiler: its page, profiler.firefox.com, asks this server
+    #[arg(long)]
+    firefox: bool,
     /// The port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -63,10 +67,15 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
     let progress = ReadProgress::new(args.quiet);
     let source = args.file.display().to_string();
     let symbols = (ResolveOptions::default(), &store);
-    let view =
-        RecordingView::open(&recording, (&source, args.samples), symbols, args.jobs, &|pass, done, all| {
+    let view = RecordingView::open(
+        &recording,
+        (&source, args.samples || args.firefox),
+        symbols,
+        args.jobs,
+        &|pass, done, all| {
             progress.at(pass, done, all);
-        });
+        },
+    );
     progress.finish();
     let mut view = view.with_context(|| format!("failed to read {source}"))?;
     view.set_written(written_unix_ns(&args.file));
@@ -85,6 +94,18 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     let address = server.address();
+    let (server, address) = match args.firefox {
+        true => {
+            let when = view.export().start_unix_ns;
+            let profile = firefox_profile(&recording, view.data(), &store, (&source, when));
+            let profile = profile.with_context(|| format!("failed to show {source}"))?;
+            server.with_symbols(SymbolApi::new(profile, &store)).context("failed to read random bits")?
+        }
+        false => {
+            let address = server.address();
+            (server, address)
+        }
+    };
     // The address is the verb's result; whoever waits for it must get it now.
     writeln!(io::stdout(), "{address}").and_then(|()| io::stdout().flush()).context("failed to write")?;
     let _redirect = if args.no_open { None } else { open_browser(&address) };
