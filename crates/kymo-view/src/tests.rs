@@ -1,5 +1,6 @@
 //! Requests of all kinds, over sockets; and of hostile ones, as many as one wants.
 mod profiler;
+mod soak;
 
 use crate::guard::{Guard, Question};
 use crate::{Server, ShownFile, ShownRecording};
