@@ -31,7 +31,7 @@ pub(crate) struct ViewArgs {
     no_open: bool,
     /// Write a page that works without a server, with the sources and instructions of the hottest
     /// functions, and serve nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_open", "port"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_open", "firefox", "port"])]
     bundle: Option<PathBuf>,
     /// Show it in the Firefox Profiler: its page, profiler.firefox.com, asks this server
     #[arg(long)]
@@ -93,7 +93,6 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
         whole.and_then(kymo_files::Export::finish).with_context(failed)?;
         return Ok(code);
     }
-    let address = server.address();
     let (server, address) = match args.firefox {
         true => {
             let when = view.export().start_unix_ns;
