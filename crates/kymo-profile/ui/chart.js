@@ -1,5 +1,6 @@
 "use strict";
-// The flame chart: what one thread did, in the order of time. A box is a call that consecutive samples saw.
+// The flame chart: what one thread did, in the order of time. A box is a call that consecutive
+// samples saw.
 
 /** A sample stands for the time until the next one, but not for a gap that is so many times as long as usual. */
 const GAP = 2.5;

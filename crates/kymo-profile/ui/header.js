@@ -1,5 +1,6 @@
 "use strict";
-// What the page says of the recording as a whole: its head, its losses, and the choices of events and threads.
+// What the page says of the recording as a whole: its head, its losses, and the choices of events
+// and threads.
 
 const $ = (id) => document.getElementById(id);
 

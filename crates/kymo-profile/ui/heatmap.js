@@ -1,6 +1,7 @@
 "use strict";
-// The heat map: seconds from left to right, parts of a second from the top down, darker with more samples. What
-// happens once a second, or at one moment only, is seen at a glance, and can be selected.
+// The heat map: seconds from left to right, parts of a second from the top down, darker with more
+// samples. What happens once a second, or at one moment only, is seen at a glance, and can be
+// selected.
 
 const HEAT_ROWS = 50;
 const HEAT_AXIS = 22;

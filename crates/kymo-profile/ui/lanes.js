@@ -1,5 +1,6 @@
 "use strict";
-// Lanes of the timeline: which entries belong to each thread, CPU or state, and what they add up to by column.
+// Lanes of the timeline: which entries belong to each thread, CPU or state, and what they add up to
+// by column.
 
 class Lanes {
   /** by: "threads", "cpus" or "states". */

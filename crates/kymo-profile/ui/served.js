@@ -1,6 +1,6 @@
 "use strict";
-// What a page asks the server that it came from: exact sums of what is selected, finer samples over time, heat maps,
-// and code. In no page that is a file.
+// What a page asks the server that it came from: exact sums of what is selected, finer samples over
+// time, heat maps, and code. In no page that is a file.
 
 /** An answer that takes longer is announced. */
 const BUSY_AFTER_MS = 300;

@@ -1,7 +1,9 @@
 "use strict";
-// Samples over time: an overview of all, a lane for each thread, CPU or state, marks for losses and pauses, a brush.
+// Samples over time: an overview of all, a lane for each thread, CPU or state, marks for losses and
+// pauses, a brush.
 //
-// The canvas is as large as what is visible of it: lanes are drawn as they scroll into view, so thousands cost nothing.
+// The canvas is as large as what is visible of it: lanes are drawn as they scroll into view, so
+// thousands cost nothing.
 
 const AXIS = 20;
 const OVERVIEW = 46;

@@ -1,5 +1,6 @@
 //! A page in a browser without a screen, driven as its user does: over Chromium's devtools protocol
-//! (<https://chromedevtools.github.io/devtools-protocol/>), which it speaks on two pipes, a message up to each NUL.
+//! (<https://chromedevtools.github.io/devtools-protocol/>), which it speaks on two pipes, a message
+//! up to each NUL.
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -126,7 +127,8 @@ impl BrowserTab {
         }
     }
 
-    /// What the page complained of until now: exceptions, errors on its console, what its policy forbade.
+    /// What the page complained of until now: exceptions, errors on its console, what its policy
+    /// forbade.
     pub fn complaints(&mut self) -> &[String] {
         self.evaluate("0");
         &self.complaints
@@ -155,7 +157,8 @@ impl BrowserTab {
         }
     }
 
-    /// What the page says that it computed, once that has this property: an expression over `check`.
+    /// What the page says that it computed, once that has this property: an expression over
+    /// `check`.
     pub fn check(&mut self, property: &str) -> Value {
         let read = "JSON.parse(document.getElementById('selfcheck').textContent)";
         self.wait_for(&format!("(check => {property})({read})"));
@@ -181,7 +184,8 @@ impl BrowserTab {
         self.call("Input.dispatchMouseEvent", params);
     }
 
-    /// Presses the mouse at one place of an element and lets it go at another; both as parts of its width and height.
+    /// Presses the mouse at one place of an element and lets it go at another; both as parts of its
+    /// width and height.
     pub fn drag(&mut self, selector: &str, from: (f64, f64), to: (f64, f64)) {
         let [x, y, width, height] = self.place(selector);
         let at = |part: f64| {

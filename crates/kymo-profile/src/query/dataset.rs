@@ -1,6 +1,6 @@
 //! A recording that can be asked: its rows as columns, and names for what is in them.
-use super::branch::KeyOf;
-use super::{Condition, FilterField, FunctionKey, Query, QueryError, Verb};
+use super::function_key::{FunctionKey, KeyOf};
+use super::{Condition, FilterField, Query, QueryError, Verb};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
 use crate::export::{Function, function_of, unit_of};

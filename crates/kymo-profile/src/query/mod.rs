@@ -12,7 +12,7 @@
 //!   or spans       is asked about (filter)               |--> top: functions, modules, ... (top)
 //!                                                        |--> trees, callers, callees      (tree)
 //!                                                        |--> waits                        (waits)
-//!                                                        |--> tiles over time, heat map (tiles, heatmap)
+//!                                                        |--> tiles, heat map  (tiles, heatmap)
 //!                                                        '--> instructions, lines      (annotate)
 //! ```
 //!
@@ -34,6 +34,7 @@ mod answer;
 mod branch;
 mod dataset;
 mod filter;
+mod function_key;
 mod heatmap;
 mod language;
 #[cfg(test)]
@@ -50,9 +51,10 @@ mod tree;
 mod waits;
 
 pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
-pub use branch::{Branch, BranchNode, FunctionKey, TreeKind};
+pub use branch::{Branch, BranchNode, TreeKind};
 pub use dataset::{Dataset, DatasetKind, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
+pub use function_key::FunctionKey;
 pub use heatmap::HeatMap;
 pub use language::parse;
 pub use nodes::{NodeSums, SelectedThreads, Selection};

@@ -1,6 +1,7 @@
 //! What took most: sums by function, module, thread, process, CPU or state.
+use super::QueryError;
+use super::function_key::FunctionKey;
 use super::scan::{Key, Scan, Sum};
-use super::{FunctionKey, QueryError};
 use crate::columns::RowField;
 use crate::wall::SpanState;
 use rustc_hash::FxHashMap;

@@ -1,4 +1,5 @@
-//! What a user does in the page of `kymo view`, and of `--bundle`: by mouse and by keyboard, in chromium.
+//! What a user does in the page of `kymo view`, and of `--bundle`: by mouse and by keyboard, in
+//! chromium.
 
 use std::path::Path;
 
@@ -55,8 +56,9 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// Checks a visit by mouse: a dragged range has the samples that `kymo query` finds in it, the timeline zooms to it, a
-/// search is marked there, the pictures follow, and the way back leads through them. The browser complains of nothing.
+/// Checks a visit by mouse: a dragged range has the samples that `kymo query` finds in it, the
+/// timeline zooms to it, a search is marked there, the pictures follow, and the way back leads
+/// through them. The browser complains of nothing.
 #[test]
 fn a_visit_by_mouse() {
     const TEST: &str = "page::a_visit_by_mouse";
@@ -106,8 +108,9 @@ fn a_visit_by_mouse() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
-/// Checks the code of functions: each instruction has the samples that `kymo query` has for it, the lines are those of
-/// the source file, a chosen line lights its instructions, and an inlined function leads to the one it was put into.
+/// Checks the code of functions: each instruction has the samples that `kymo query` has for it, the
+/// lines are those of the source file, a chosen line lights its instructions, and an inlined
+/// function leads to the one it was put into.
 #[test]
 fn code_beside_its_source() {
     const TEST: &str = "page::code_beside_its_source";
@@ -142,8 +145,9 @@ fn code_beside_its_source() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
-/// Checks that everything can be reached without a mouse: the pictures by their numbers, ranges and zoom in the
-/// timeline, branches of the call tree, cells of the heat map, instructions; and dark where the user's system is.
+/// Checks that everything can be reached without a mouse: the pictures by their numbers, ranges and
+/// zoom in the timeline, branches of the call tree, cells of the heat map, instructions; and dark
+/// where the user's system is.
 #[test]
 fn a_visit_by_keyboard() {
     const TEST: &str = "page::a_visit_by_keyboard";
@@ -204,7 +208,8 @@ fn a_visit_by_keyboard() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
-/// Checks the page that is a file: it asks for nothing, and has the same pictures and the code of the hottest function.
+/// Checks the page that is a file: it asks for nothing, and has the same pictures and the code of
+/// the hottest function.
 #[test]
 fn a_bundle_works_without_a_server() {
     const TEST: &str = "page::a_bundle_works_without_a_server";
@@ -226,7 +231,8 @@ fn a_bundle_works_without_a_server() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
-/// Checks that names from the recording are text: a thread, a module and a function that are called like elements.
+/// Checks that names from the recording are text: a thread, a module and a function that are called
+/// like elements.
 #[test]
 fn hostile_names_are_text() {
     const TEST: &str = "page::hostile_names_are_text";
@@ -252,7 +258,8 @@ fn hostile_names_are_text() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
-/// Checks 2,000 threads: each has its lane, all of them scroll by, and few of them are in the document.
+/// Checks 2,000 threads: each has its lane, all of them scroll by, and few of them are in the
+/// document.
 #[test]
 fn thousands_of_lanes() {
     const TEST: &str = "page::thousands_of_lanes";
