@@ -16,8 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::report::{SymbolArgs, written_unix_ns};
 
-/// Look at a recording in the browser: when, where, who called it, and its code, exact for any
-/// range and thread.
+/// Look at a recording in the browser: exact for any range and thread
 #[derive(Debug, Args)]
 #[command(
     after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --bundle profile.html                 # a page that works without a server\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
