@@ -162,7 +162,8 @@ fn endless_debug_information_is_left_unread() {
                 said.stderr
             );
         }
-        if name.starts_with("deep") || name == "ranges" {
+        // Nesting is followed in a loop and costs what is stored. What grows faster is given up.
+        if name == "ranges" {
             assert!(said.stderr.contains("debug information takes more"), "{name}: {}", said.stderr);
         }
     }
