@@ -593,7 +593,7 @@ class Page {
       code: this.code.function && { name: this.code.function.name, instructions: this.code.function.instructions.length, samples: this.code.function.samples, lines: this.code.lines.length },
       links: event.links.count,
       arrows: this.timeline.arrows,
-      frames: this.flame.frames.length,
+      frames: this.flame.frames?.length ?? 0,
       lost: this.profile.lost,
       top,
     });

@@ -208,6 +208,22 @@ fn a_visit_by_keyboard() {
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
+/// Checks that an address which names a picture shows that one first: no other has been drawn yet.
+#[test]
+fn an_address_begins_with_any_picture() {
+    const TEST: &str = "page::an_address_begins_with_any_picture";
+    let Some(browser) = Browser::find(TEST) else { return };
+    let Some((_folder, file)) = recording(TEST) else { return };
+    let viewed = Viewed::of(&file, &[]);
+    for tab in ["flame", "chart", "tree", "butterfly", "heat", "code"] {
+        let address = format!("{}#tab={tab}&q=hot&lanes=states", viewed.address);
+        let mut page = browser.open(&address, WINDOW);
+        let check = page.check(&format!("check.error || check.tab === '{tab}'"));
+        assert!(check["error"].is_null() && check["matched"].as_f64() > Some(0.0), "{tab}: {check:#}");
+        assert_eq!(page.complaints(), &[] as &[String], "{tab}");
+    }
+}
+
 /// Checks the page that is a file: it asks for nothing, and has the same pictures and the code of
 /// the hottest function.
 #[test]
