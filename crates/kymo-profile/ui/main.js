@@ -426,7 +426,8 @@ class Page {
     const { state, profile } = this;
     const fn = state.focus;
     if (fn < 0) return this.code.say("Choose a function to see its source and its instructions.");
-    if (!"uk".includes(profile.kinds[fn])) {
+    if (!"uki".includes(profile.kinds[fn])) return this.code.say(`${profile.names[fn]} has no code: choose a function.`);
+    if (profile.kinds[fn] === "i") {
       const around = this.keep("around", [state.event, fn].join("|"), () => functionsAround(profile, this.event(), fn));
       return this.code.say(`${profile.names[fn]} has no code of its own${around.length ? `: it was inlined into ${around.map((other) => profile.names[other]).join(", ")}.` : "."}`);
     }
