@@ -27,9 +27,9 @@ check() {
     "$@" || failed+=("$*")
 }
 
-# What hangs in the kernel cannot be killed: an hour is the end, with a list of what ran then.
+# What hangs in the kernel cannot be killed: seventy minutes are the end, with a list of what ran then.
 tests() {
-    local limit=(timeout --kill-after=30 3600)
+    local limit=(timeout --kill-after=30 4200)
     # Nor at a terminal, whose interrupt would not reach what `timeout` runs.
     [[ -z ${KYMO_SOAK:-} && ! -t 0 ]] || limit=()
     "${limit[@]}" cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests" || {
