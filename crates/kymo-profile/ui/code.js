@@ -37,10 +37,11 @@ class CodeView {
     this.box.classList.add("empty");
   }
 
-  /** answer: what the server says of the functions of a name. */
-  show(answer, bySamples) {
-    if (this.answer === answer && this.bySamples === bySamples) return;
+  /** answer: what the server says of the functions of a name; remarks: sentences about it. */
+  show(answer, bySamples, remarks) {
+    if (this.answer === answer && this.bySamples === bySamples && String(this.remarks) === String(remarks)) return;
     this.answer = answer;
+    this.remarks = remarks;
     this.bySamples = bySamples;
     this.box.classList.remove("empty");
     this.showFunction(0);
@@ -66,7 +67,7 @@ class CodeView {
       title.push(select);
     }
     this.head.replaceChildren(...title);
-    const words = found.refusal ? [found.refusal, ...found.notes] : found.notes;
+    const words = [...this.remarks, ...(found.refusal ? [found.refusal] : []), ...found.notes];
     this.notes.replaceChildren(...words.map((note) => element("li", clean(note))));
     this.most = found.instructions.reduce((most, row) => Math.max(most, this.cost(row)), 0);
     this.placeLines(found);

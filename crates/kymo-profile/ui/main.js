@@ -432,9 +432,15 @@ class Page {
       return this.code.say(`${profile.names[fn]} has no code of its own${around.length ? `: it was inlined into ${around.map((other) => profile.names[other]).join(", ")}.` : "."}`);
     }
     const answer = this.server ? this.server.code(state, fn) : this.codes()?.[state.event]?.[fn] ?? { error: "This page has no code of this function." };
-    if (!answer) return this.code.head.textContent || this.code.say("Reading the code…");
+    if (!answer) {
+      // Until the answer is there, a function keeps what it had for another selection.
+      if (this.codeOf !== fn) this.code.say("Reading the code…");
+      return;
+    }
+    this.codeOf = fn;
     if (answer.error) return this.code.say(answer.error);
-    this.code.show(answer, bySamples);
+    const isPart = !this.server && (state.range || state.thread);
+    this.code.show(answer, bySamples, isPart ? ["The costs below are of the whole recording: this page has no others."] : []);
   }
 
   /** The code that a page which is a file has with it. */

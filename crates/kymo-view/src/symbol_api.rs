@@ -7,7 +7,7 @@
 //! nothing of it is told here.
 use kymo_profile::firefox::{FirefoxModule, FirefoxProfile};
 use kymo_symbols::disassembly::{SourceFiles, SourceOptions, Syntax, disassemble};
-use kymo_symbols::{ModuleSymbols, SymbolStore};
+use kymo_symbols::{Arch, ModuleSymbols, SymbolStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -320,11 +320,16 @@ impl SymbolApi {
             .iter()
             .map(|instruction| json!([instruction.address - code.address, instruction.text]))
             .collect();
+        let (arch, syntax) = match (code.arch, code.bits) {
+            (Arch::Aarch64, _) => ("aarch64", "ARM"),
+            (Arch::X86_64, 32) => ("i686", "Intel"),
+            (Arch::X86_64, _) => ("x86_64", "Intel"),
+        };
         Ok(json!({
             "startAddress": hex(request.start_address.0),
             "size": hex(end - start),
-            "arch": if code.bits == 32 { "i686" } else { "x86_64" },
-            "syntax": ["Intel"],
+            "arch": arch,
+            "syntax": [syntax],
             "instructions": rows,
         }))
     }

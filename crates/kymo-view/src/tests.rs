@@ -245,6 +245,9 @@ fn word() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "/",
         "/select",
+        "/entries",
+        "/heatmap",
+        "/code",
         "/query",
         "?token=",
         "&",

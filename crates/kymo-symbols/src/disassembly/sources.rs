@@ -1,6 +1,7 @@
 //! Source files, as debug information names them.
 use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -55,6 +56,11 @@ impl SourceFile {
 
     fn read(path: PathBuf, room: u64) -> io::Result<SourceFile> {
         let (mut file, metadata) = budget::open_regular(&path)?;
+        if is_secret(&metadata) && rustix::process::geteuid().is_root() {
+            let why =
+                "others may not read it, and as root kymo reads no such file because a program names it";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
         let most = MOST_SOURCE_BYTES.min(room);
         let (bytes, is_all) = budget::read_stored(&mut file, most)?;
         if !is_all {
@@ -67,6 +73,12 @@ impl SourceFile {
         let modified = Metadata::modified(&metadata).ok();
         Ok(SourceFile { path, modified, text, starts })
     }
+}
+
+/// Whether others than its owner and group may not read a file. Debug information is untrusted: it
+/// could name a file of secrets, whose lines would be shown, or put into a page that is passed on.
+fn is_secret(metadata: &Metadata) -> bool {
+    metadata.mode() & 0o004 == 0
 }
 
 /// Source files by the names that debug information has for them, each read once.
@@ -131,6 +143,8 @@ impl SourceOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
 
     /// Checks how names of debug information become paths here.
     #[test]
@@ -149,7 +163,8 @@ mod tests {
     }
 
     /// Checks lines with both kinds of ends, that a file is read once, and what is said of files
-    /// that cannot be shown: absent, a folder, one with more bytes than are read.
+    /// that cannot be shown: absent, a folder, one that others than root may not read, one with more
+    /// bytes than are read.
     #[test]
     fn files() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -168,6 +183,17 @@ mod tests {
             |name: &Path| files.get(&name.display().to_string().into()).expect_err("it is no source file");
         assert!(why(&folder.path().join("b.c")).contains("b.c cannot be read: No such file"));
         assert!(why(folder.path()).contains("cannot be read"));
+        let secret = folder.path().join("secret.c");
+        std::fs::write(&secret, "a secret").expect("a file");
+        std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("the owner's own");
+        let secret: Arc<str> = secret.display().to_string().into();
+        let is_root = rustix::process::geteuid().is_root();
+        match files.get(&secret) {
+            Err(why) => assert!(is_root && why.contains("others may not read it"), "{why}"),
+            Ok(_) => assert!(!is_root, "root reads what a program names"),
+        }
+        let mut why =
+            |name: &Path| files.get(&name.display().to_string().into()).expect_err("it is no source file");
         let large = folder.path().join("large.c");
         let file = std::fs::File::create(&large).expect("a file");
         file.set_len(MOST_SOURCE_BYTES + 1).expect("holes cost nothing");

@@ -61,12 +61,12 @@ enum Expected {
 }
 
 /// The server's secrets.
-struct Known {
+struct ServerSecrets {
     port: u16,
     token: String,
 }
 
-impl Known {
+impl ServerSecrets {
     /// A request that is right. The page is large, and asked for now and then.
     fn right(&self, numbers: &mut Numbers) -> Sent {
         let host = format!("{}:{}", numbers.pick(&["127.0.0.1", "localhost"]), self.port);
@@ -76,6 +76,8 @@ impl Known {
             1..=20 => {
                 ("/query", numbers.pick(&["q=top+3", "q=events", "q=tree+5%25", "q=timeline+4"]).to_owned())
             }
+            21..=24 => ("/entries", numbers.pick(&["event=0&from=0&until=99999", "thread=0"]).to_owned()),
+            25..=28 => ("/heatmap", numbers.pick(&["event=0", "thread=0"]).to_owned()),
             _ => ("/select", numbers.pick(&["event=0", "", "event=0&from=0&until=9"]).to_owned()),
         };
         if path == "/" && numbers.once_in(2) {
@@ -189,7 +191,7 @@ impl Known {
             }
             // The token in the address of what has it in a header otherwise.
             _ => {
-                sent.path = numbers.pick(&["/select", "/query"]).to_owned();
+                sent.path = numbers.pick(&["/select", "/query", "/entries", "/heatmap", "/code"]).to_owned();
                 sent.words = format!("q=top&token={token}");
             }
         }
@@ -232,9 +234,9 @@ fn damage(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
 }
 
 /// What any request has at least that is answered with 200, by the plainest look at its bytes.
-fn may_be_right(bytes: &[u8], known: &Known) -> bool {
+fn may_be_right(bytes: &[u8], secrets: &ServerSecrets) -> bool {
     let text = String::from_utf8_lossy(bytes);
-    let hosts = [format!("127.0.0.1:{}", known.port), format!("localhost:{}", known.port)];
+    let hosts = [format!("127.0.0.1:{}", secrets.port), format!("localhost:{}", secrets.port)];
     // hyper skips empty lines before a request, and takes a line's end without CR.
     let Some((head, _)) = text
         .trim_start_matches(['\r', '\n'])
@@ -257,8 +259,8 @@ fn may_be_right(bytes: &[u8], known: &Known) -> bool {
     };
     let has_host = matches!(&of("host")[..], [host] if hosts.contains(host));
     // A percent sign can stand for any character of the token in the address.
-    let has_token = matches!(&of("x-kymo-token")[..], [token] if *token == known.token)
-        || target.contains("token=") && (target.contains(&known.token) || target.contains('%'));
+    let has_token = matches!(&of("x-kymo-token")[..], [token] if *token == secrets.token)
+        || target.contains("token=") && (target.contains(&secrets.token) || target.contains('%'));
     let has_origin =
         of("origin").iter().all(|origin| hosts.iter().any(|host| *origin == format!("http://{host}")));
     has_host && has_token && has_origin
@@ -266,9 +268,9 @@ fn may_be_right(bytes: &[u8], known: &Known) -> bool {
 
 /// Sends bytes, in one piece or several, and gives what comes back. Who hangs up has no answer: so
 /// the end is sent only where none comes, and `is_whole` says that one must come.
-fn exchange(known: &Known, bytes: &[u8], is_whole: bool, numbers: &mut Numbers) -> Vec<u8> {
+fn exchange(secrets: &ServerSecrets, bytes: &[u8], is_whole: bool, numbers: &mut Numbers) -> Vec<u8> {
     let mut stream = loop {
-        match TcpStream::connect(("127.0.0.1", known.port)) {
+        match TcpStream::connect(("127.0.0.1", secrets.port)) {
             Ok(stream) => break stream,
             // Ports are used up for a moment.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -293,10 +295,10 @@ fn exchange(known: &Known, bytes: &[u8], is_whole: bool, numbers: &mut Numbers) 
 }
 
 /// What comes back for one request, or for two in a row, held against what may come back.
-fn send_one(known: &Known, numbers: &mut Numbers) -> u16 {
-    let mut sent = known.right(numbers);
+fn send_one(secrets: &ServerSecrets, numbers: &mut Numbers) -> u16 {
+    let mut sent = secrets.right(numbers);
     if !numbers.once_in(12) {
-        known.spoil(&mut sent, numbers);
+        secrets.spoil(&mut sent, numbers);
     }
     let mut bytes = sent.bytes();
     let mut expected = sent.expected;
@@ -307,10 +309,10 @@ fn send_one(known: &Known, numbers: &mut Numbers) -> u16 {
     let first = bytes.clone();
     if numbers.once_in(10) {
         // Pipelined: one connection has one answer, that of the first request.
-        bytes.extend(known.right(numbers).bytes());
+        bytes.extend(secrets.right(numbers).bytes());
         expected = if expected == Expected::Unknown { expected } else { sent.expected };
     }
-    let answer = exchange(known, &bytes, expected == Expected::Answer, numbers);
+    let answer = exchange(secrets, &bytes, expected == Expected::Answer, numbers);
     let text = String::from_utf8_lossy(&answer);
     let code = status(&text);
     let shown = || format!("sent:\n{}\nanswer:\n{:.300}", String::from_utf8_lossy(&bytes), text);
@@ -318,13 +320,13 @@ fn send_one(known: &Known, numbers: &mut Numbers) -> u16 {
         Expected::Answer => assert_eq!(code, 200, "{}", shown()),
         Expected::Refusal => assert!(code != 200 && code != 500, "{}", shown()),
         Expected::Unknown if code == 200 => {
-            assert!(may_be_right(&first, known) || may_be_right(&bytes, known), "{}", shown());
+            assert!(may_be_right(&first, secrets) || may_be_right(&bytes, secrets), "{}", shown());
         }
         Expected::Unknown => assert_ne!(code, 500, "{}", shown()),
     }
     if let Some((head, body)) = text.split_once("\r\n\r\n") {
         assert!(!head.to_lowercase().contains("access-control"), "{}", shown());
-        assert!(!text.contains(&known.token), "the token comes back: {}", shown());
+        assert!(!text.contains(&secrets.token), "the token comes back: {}", shown());
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length: Option<usize> = length.and_then(|length| length.parse().ok());
         // HEAD has none; lossy text is never shorter than the bytes.
@@ -355,18 +357,18 @@ fn nearly_right_requests() {
     };
     let seed = of("KYMO_SOAK_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15);
     let served = Served::of(&fixture());
-    let known = Known { port: served.port, token: served.token.clone() };
+    let secrets = ServerSecrets { port: served.port, token: served.token.clone() };
     let done = AtomicU64::new(0);
     let (mut warm, mut most) = (0, 0);
     let counts: Vec<std::collections::BTreeMap<u16, u64>> = std::thread::scope(|scope| {
         let clients: Vec<_> = (1..=CLIENTS)
             .map(|client| {
-                let (known, done) = (&known, &done);
+                let (secrets, done) = (&secrets, &done);
                 scope.spawn(move || {
                     let mut numbers = Numbers(seed.wrapping_mul(2 * client + 1) | 1);
                     let mut counts = std::collections::BTreeMap::new();
                     for _ in 0..count / CLIENTS {
-                        *counts.entry(send_one(known, &mut numbers)).or_default() += 1;
+                        *counts.entry(send_one(secrets, &mut numbers)).or_default() += 1;
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                     counts
