@@ -307,8 +307,10 @@ fn send_one(secrets: &ServerSecrets, numbers: &mut Numbers) -> u16 {
         expected = Expected::Unknown;
     }
     let first = bytes.clone();
-    if numbers.once_in(10) {
-        // Pipelined: one connection has one answer, that of the first request.
+    let is_pipelined = numbers.once_in(10);
+    if is_pipelined {
+        // One connection has one answer, that of the first request. A long one may be cut: the
+        // kernel resets a connection that is closed with bytes that were not read.
         bytes.extend(secrets.right(numbers).bytes());
         expected = if expected == Expected::Unknown { expected } else { sent.expected };
     }
@@ -330,7 +332,8 @@ fn send_one(secrets: &ServerSecrets, numbers: &mut Numbers) -> u16 {
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length: Option<usize> = length.and_then(|length| length.parse().ok());
         // HEAD has none; lossy text is never shorter than the bytes.
-        assert!(sent.method == "HEAD" || length.is_none_or(|length| body.len() == length), "{}", shown());
+        let is_whole = |length| body.len() == length || is_pipelined && body.len() < length;
+        assert!(sent.method == "HEAD" || length.is_none_or(is_whole), "{}", shown());
         if code != 200 {
             assert!(body.len() < 300, "{}", shown());
         }
