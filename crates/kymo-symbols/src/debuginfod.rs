@@ -1,8 +1,9 @@
-//! Fetches files with symbols by debuginfod's client (`debuginfod-find`), for who has configured it.
+//! Fetches files of a build by debuginfod's client (`debuginfod-find`), for users who configured it:
+//! symbols, programs and source files.
 //!
-//! Only the build id travels, as hexadecimal digits, to the servers in this process's own
-//! `DEBUGINFOD_URLS`; without that variable nothing is fetched. What comes is checked by its build
-//! id, and read as any other file, on the account of what files may cost.
+//! Only the build id travels, as hexadecimal digits, and the path of a source file, to the servers in this process's own
+//! `DEBUGINFOD_URLS`; without that variable nothing is fetched. A program that comes is
+//! checked by its build id; all are read as any other file, on the account of what files may cost.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -35,6 +36,17 @@ pub struct Debuginfod {
     left: Mutex<Duration>,
 }
 
+/// What is fetched of a build.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BuildFile<'a> {
+    /// The file with the symbols.
+    DebugInfo,
+    /// The program or library itself.
+    Executable,
+    /// A source file, by the absolute path that debug information has.
+    Source(&'a Path),
+}
+
 impl Debuginfod {
     /// The client, if servers are configured. `announce` shows a sentence to the user.
     pub fn configured(announce: fn(&str)) -> Option<Debuginfod> {
@@ -55,11 +67,16 @@ impl Debuginfod {
         })
     }
 
-    /// The file with the symbols of this build id, if a server has it. `module`: for the sentence.
+    /// A file of this build id, if a server has it. `module`: for the sentence.
     ///
     /// # Errors
     /// Why that is not known, in words.
-    pub(super) fn fetch(&self, build_id: &[u8], module: &Path) -> Result<Option<PathBuf>, String> {
+    pub(crate) fn fetch(
+        &self,
+        wanted: BuildFile<'_>,
+        build_id: &[u8],
+        module: &Path,
+    ) -> Result<Option<PathBuf>, String> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if left.is_zero() {
             return Err("debuginfod has taken too long for other files".into());
@@ -72,15 +89,25 @@ impl Debuginfod {
             ));
         }
         let begun = Instant::now();
-        let fetched = self.run(build_id, DEADLINE.min(*left));
+        let fetched = self.run(wanted, build_id, DEADLINE.min(*left));
         *left = left.saturating_sub(begun.elapsed());
         fetched
     }
 
-    fn run(&self, build_id: &[u8], deadline: Duration) -> Result<Option<PathBuf>, String> {
+    fn run(
+        &self,
+        wanted: BuildFile<'_>,
+        build_id: &[u8],
+        deadline: Duration,
+    ) -> Result<Option<PathBuf>, String> {
         let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut client = Command::new(&self.program);
-        client.args(["debuginfo", &digits]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        match wanted {
+            BuildFile::DebugInfo => client.args(["debuginfo", &digits]),
+            BuildFile::Executable => client.args(["executable", &digits]),
+            BuildFile::Source(path) => client.args(["source", &digits]).arg(path),
+        };
+        client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut client = client.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
         let is_successful = ended(&mut client, deadline)?;
         let mut line = [0; LONGEST_PATH];

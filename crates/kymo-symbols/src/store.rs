@@ -38,6 +38,19 @@ pub enum ModuleKey {
     Anonymous,
 }
 
+impl ModuleKey {
+    /// The build id, if the recording has one.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        match self {
+            ModuleKey::Elf { build_id, .. }
+            | ModuleKey::Kernel { build_id, .. }
+            | ModuleKey::KernelModule { build_id, .. }
+            | ModuleKey::Vdso { build_id } => build_id.as_deref(),
+            ModuleKey::PerfMap { .. } | ModuleKey::Anonymous => None,
+        }
+    }
+}
+
 type Slot = Arc<OnceLock<Arc<ModuleSymbols>>>;
 type ListSlot = Arc<OnceLock<Result<Kallsyms, Note>>>;
 

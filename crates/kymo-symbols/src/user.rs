@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::budget::{self, Budget};
+use super::debuginfod::BuildFile;
 use super::elf::{ElfFile, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
@@ -149,7 +150,7 @@ fn fetched(
     build_id: Option<&[u8]>,
     notes: &mut Vec<Note>,
 ) -> Option<ElfFile> {
-    let opened = options.debuginfod.as_ref()?.fetch(build_id?, path).and_then(|file| {
+    let opened = options.debuginfod.as_ref()?.fetch(BuildFile::DebugInfo, build_id?, path).and_then(|file| {
         let Some(path) = file else { return Ok(None) };
         let candidate = Candidate { path, checksum: None };
         open_if_it_fits(&candidate, build_id, &options.budget).map(Some).map_err(|refusal| refusal.why)

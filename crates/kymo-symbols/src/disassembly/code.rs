@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::Arch;
+use crate::debuginfod::BuildFile;
 use crate::elf::{EM_386, EM_AARCH64, EM_X86_64, ElfFile, Segment, same_build_id};
 use crate::locate::{self, Candidate};
 use crate::store::{ModuleKey, SymbolStore};
@@ -181,7 +182,12 @@ impl SymbolStore {
         bounded(&own, size)?;
         let cached = build_id.and_then(|id| locate::in_build_id_cache(options, id, "elf"));
         let mut error = None;
-        for path in std::iter::once(own).chain(cached) {
+        // What is fetched comes last: only where no file of this machine has the code.
+        let fetched = std::iter::once_with(|| {
+            let fetcher = options.debuginfod.as_ref()?;
+            fetcher.fetch(BuildFile::Executable, build_id?, path).ok().flatten()
+        });
+        for path in std::iter::once(own).chain(cached).chain(fetched.flatten()) {
             let candidate = Candidate { path, checksum: None };
             let opened = open_if_it_fits(&candidate, build_id, &options.budget);
             let found = match opened {

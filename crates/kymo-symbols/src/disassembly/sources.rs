@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use hashbrown::HashMap;
 
 use crate::budget;
+use crate::debuginfod::{BuildFile, Debuginfod};
 
 /// Longer source files are not read.
 pub const MOST_SOURCE_BYTES: u64 = 16 << 20;
@@ -54,9 +55,10 @@ impl SourceFile {
         &self.text
     }
 
-    fn read(path: PathBuf, room: u64) -> io::Result<SourceFile> {
+    /// `is_fetched`: debuginfod's client keeps it for this user, and a server had it for anybody.
+    fn read(path: PathBuf, room: u64, is_fetched: bool) -> io::Result<SourceFile> {
         let (mut file, metadata) = budget::open_regular(&path)?;
-        if is_secret(&metadata) && rustix::process::geteuid().is_root() {
+        if !is_fetched && is_secret(&metadata) && rustix::process::geteuid().is_root() {
             let why =
                 "others may not read it, and as root kymo reads no such file because a program names it";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -87,6 +89,8 @@ pub struct SourceFiles {
     options: SourceOptions,
     files: HashMap<Arc<str>, Result<Arc<SourceFile>, String>>,
     held: u64,
+    /// The build whose files are asked for, and what fetches those that are not here.
+    build: Option<(Arc<Debuginfod>, Arc<[u8]>)>,
 }
 
 impl SourceFiles {
@@ -94,6 +98,18 @@ impl SourceFiles {
     #[must_use]
     pub fn new(options: SourceOptions) -> SourceFiles {
         SourceFiles { options, ..SourceFiles::default() }
+    }
+
+    /// From now on files that are not here are fetched: those of this build.
+    pub fn fetch_of(&mut self, fetcher: Option<&Arc<Debuginfod>>, build_id: Option<&[u8]>) {
+        self.build = fetcher.zip(build_id).map(|(fetcher, id)| (Arc::clone(fetcher), id.into()));
+    }
+
+    fn fetched(&self, name: &str) -> Option<PathBuf> {
+        let (fetcher, build_id) = self.build.as_ref()?;
+        let path = Path::new(name);
+        let found = path.is_absolute().then(|| fetcher.fetch(BuildFile::Source(path), build_id, path));
+        found?.ok().flatten()
     }
 
     /// A file by its name in the debug information.
@@ -106,7 +122,11 @@ impl SourceFiles {
         }
         let path = self.options.path_of(name);
         let room = MOST_HELD_BYTES - self.held.min(MOST_HELD_BYTES);
-        let read = match SourceFile::read(path.clone(), room) {
+        let read = SourceFile::read(path.clone(), room, false).or_else(|error| match self.fetched(name) {
+            Some(fetched) => SourceFile::read(fetched, room, true),
+            None => Err(error),
+        });
+        let read = match read {
             Ok(file) => {
                 self.held += file.text.len() as u64 + 4 * file.starts.len() as u64;
                 Ok(Arc::new(file))
