@@ -12,6 +12,7 @@ use crate::problem::{OpenError, Problem, ReadError};
 use crate::record::RawRecord;
 use crate::source::ReadAt;
 use crate::stream::{Stream, StreamReader};
+use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 
 /// An opened recording.
@@ -142,31 +143,31 @@ impl Recording {
         each: impl Fn(&mut S, &Chunk) + Sync,
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<(Vec<S>, ReadSummary), ReadError> {
-        let threads = match threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            some => some.min(THREADS_MAX),
-        };
         let pass = Pass::new(&self.streams, &self.indexes, progress);
-        let work = || {
-            let mut state = make();
-            pass.work(|chunk| each(&mut state, chunk));
-            state
-        };
-        let states = if threads == 1 {
-            vec![work()]
-        } else {
-            std::thread::scope(|scope| {
-                // As many as the system permits; this thread reads alone where it permits none.
-                let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
-                let workers: Vec<_> = (0..threads).map_while(start).collect();
-                let alone = workers.is_empty().then(work);
-                let joined = workers
-                    .into_iter()
-                    .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                joined.chain(alone).collect()
-            })
-        };
-        pass.finish().map(|summary| (states, summary))
+        read_with(pass, threads, make, each)
+    }
+
+    /// Whether [`read_sampled`](Self::read_sampled) reads a part: the places of all chunks are
+    /// known, since a first whole reading. They never are in compressed recordings.
+    pub fn can_be_sampled(&self) -> bool {
+        self.indexes.iter().all(|index| index.get().is_some())
+    }
+
+    /// Reads one chunk in `one_in`, evenly over the recording: an early look at all of it. Without
+    /// [`can_be_sampled`](Self::can_be_sampled), and otherwise, as
+    /// [`read_parallel`](Self::read_parallel).
+    ///
+    /// # Errors
+    /// When the operating system cannot read.
+    pub fn read_sampled<S: Send>(
+        &self,
+        one_in: NonZeroUsize,
+        threads: usize,
+        make: impl Fn() -> S + Sync,
+        each: impl Fn(&mut S, &Chunk) + Sync,
+    ) -> Result<(Vec<S>, ReadSummary), ReadError> {
+        let pass = Pass::new(&self.streams, &self.indexes, &|_, _| {});
+        read_with(pass.sampled(one_in), threads, make, each)
     }
 
     /// The records one by one, stream after stream: for scripts and tests.
@@ -179,6 +180,39 @@ impl Recording {
             problems: Vec::new(),
         }
     }
+}
+
+/// Runs a pass on so many threads (0: as many as there are CPUs).
+fn read_with<S: Send>(
+    pass: Pass<'_>,
+    threads: usize,
+    make: impl Fn() -> S + Sync,
+    each: impl Fn(&mut S, &Chunk) + Sync,
+) -> Result<(Vec<S>, ReadSummary), ReadError> {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        some => some.min(THREADS_MAX),
+    };
+    let work = || {
+        let mut state = make();
+        pass.work(|chunk| each(&mut state, chunk));
+        state
+    };
+    let states = if threads == 1 {
+        vec![work()]
+    } else {
+        std::thread::scope(|scope| {
+            // As many as the system permits; this thread reads alone where it permits none.
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            let workers: Vec<_> = (0..threads).map_while(start).collect();
+            let alone = workers.is_empty().then(work);
+            let joined = workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.chain(alone).collect()
+        })
+    };
+    pass.finish().map(|summary| (states, summary))
 }
 
 /// Reads records one by one; see [`Recording::records`].
