@@ -1,6 +1,6 @@
 //! A recording that can be asked: its rows as columns, and names for what is in them.
 use super::function_key::{FunctionKey, KeyOf};
-use super::{Condition, FilterField, Query, QueryError, Verb};
+use super::{FilterField, Query, QueryError, Verb};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
 use crate::export::{Function, function_of, unit_of};
@@ -75,8 +75,6 @@ pub struct Dataset {
 pub enum DatasetKind {
     /// Samples with their call chains.
     Stacks,
-    /// Samples by the symbol of their address, without callers and inlined functions.
-    Symbols,
     /// Spans of wall time.
     Spans,
 }
@@ -92,8 +90,7 @@ pub fn open(
     workers: usize,
     progress: Progress<'_>,
 ) -> Result<Dataset, OpenError> {
-    let callchains = query.dataset_kind() != DatasetKind::Symbols;
-    let load = LoadOptions { callchains, columns: true, workers, ..LoadOptions::default() };
+    let load = LoadOptions { callchains: true, columns: true, workers, ..LoadOptions::default() };
     if query.dataset_kind() == DatasetKind::Spans {
         let wall = Wall::open(recording, (&load, None), resolve, store, progress)?;
         let wall = wall.ok_or_else(|| {
@@ -116,15 +113,8 @@ impl Query {
     pub fn dataset_kind(&self) -> DatasetKind {
         match self.needs_spans() {
             true => DatasetKind::Spans,
-            false if self.needs_callers() => DatasetKind::Stacks,
-            false => DatasetKind::Symbols,
+            false => DatasetKind::Stacks,
         }
-    }
-
-    /// Whether it asks for callers. Without them the innermost function of a stack is its symbol.
-    fn needs_callers(&self) -> bool {
-        let of_function = |condition: &Condition| condition.field == FilterField::Function;
-        !matches!(self.verb, Verb::Annotate { .. }) || self.filter.conditions.iter().any(of_function)
     }
 
     /// Whether it is about spans of wall time.

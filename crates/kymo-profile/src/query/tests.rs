@@ -35,7 +35,7 @@ fn samples(rows: Vec<Row>, threads: ThreadTable) -> Dataset {
     };
     let mut loaded = load(&recording(&shape, &[]), &LoadOptions::default(), &|_, _, _| {}).expect("readable");
     let mut functions = Functions::default();
-    let modules = &mut loaded.timeline.modules;
+    let modules = &mut Arc::get_mut(&mut loaded.timeline).expect("nobody shares it").modules;
     let modules = [&b"/bin/app"[..], b"/lib/libc.so.6"]
         .map(|path| modules.intern(path, ModuleKind::File, Default::default(), &[]));
     let ids: Vec<_> = NAMES

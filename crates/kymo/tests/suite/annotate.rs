@@ -149,6 +149,35 @@ fn lines_of_inlined_functions() {
     assert!(2 * bodies > samples, "{bodies} of {samples}");
 }
 
+/// Checks what calls called: of a function without recursion each row is either its own or passed
+/// through one of its calls. `main` has no rows itself, and is shown with its calls.
+#[test]
+fn calls_have_what_they_called() {
+    const TEST: &str = "annotate::calls_have_what_they_called";
+    if !ready(TEST, &[Need::Program("cc"), Need::X86]) {
+        return;
+    }
+    let program = build("callers.c", &["-fno-omit-frame-pointer", "-fno-inline"]);
+    let flags = [&EVENT[..], &["-g"]].concat();
+    let recording = record(&kymo(), "annotate-calls", &flags, &[text(&program), "300"]);
+    let file = text(&recording.path);
+    let top = kymo().succeed(["query", "--json", file, "top 50 by total"]).json();
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    for name in ["main", "often", "seldom"] {
+        let answer = kymo().succeed(["query", "--json", file, &format!("annotate {name}")]).json();
+        let function = &answer["annotate"]["functions"][0];
+        let rows = function["instructions"].as_array().unwrap_or_else(|| panic!("{answer:#}"));
+        let calls: Vec<u64> =
+            rows.iter().map(|row| number(&row["call_samples"])).filter(|samples| *samples > 0).collect();
+        let sums = top["top"]["rows"].as_array().expect("rows").iter().find(|row| row["name"] == name);
+        let sums = sums.unwrap_or_else(|| panic!("{name}: {top:#}"));
+        let total = calls.iter().sum::<u64>() + number(&function["samples"]);
+        assert_eq!(total, number(&sums["total_samples"]), "{name}: {calls:?}");
+        // Each calls at two places that are seen in any recording.
+        assert!(calls.len() >= 2 || name == "seldom", "{name}: {calls:?}");
+    }
+}
+
 /// Checks that docs/reference/formats/query-json.md lists every key of an answer with code.
 fn keys_are_documented(answer: &serde_json::Value) {
     let document = include_str!("../../../../docs/reference/formats/query-json.md");

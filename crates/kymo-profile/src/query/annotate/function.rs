@@ -3,9 +3,10 @@ use super::super::scan::Sum;
 use super::heat::{Annotator, HotFunction};
 use crate::timeline::ModuleKind;
 use kymo_symbols::disassembly::{CodeError, FunctionCode, SourceFile, SourceFiles, Syntax, disassemble};
-use kymo_symbols::{InlineFrame, ModuleSymbols};
+use kymo_symbols::{InlineFrame, ModuleKey, ModuleSymbols};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,6 +64,10 @@ pub struct InstructionRow {
     pub samples: u64,
     /// The sum of their periods.
     pub period: u64,
+    /// Rows of what this instruction called.
+    pub call_samples: u64,
+    /// The sum of their periods.
+    pub call_period: u64,
     /// Its stack of inlined functions, a place in the list of the function.
     pub frames: Option<usize>,
 }
@@ -149,6 +154,8 @@ impl Annotator<'_> {
             lines.finish(&mut shown);
         }
         if let Some(sources) = sources {
+            let key = function.module.map(|module| self.resolver.key(module));
+            sources.fetch_of(self.store.options().debuginfod.as_ref(), key.and_then(ModuleKey::build_id));
             add_sources(&mut shown, &code, sources);
         }
         shown
@@ -177,15 +184,20 @@ impl Annotator<'_> {
             }
         };
         let found = disassemble(code, syntax, &name);
+        let calls = self.calls(hot);
         let mut inside = 0;
         let rows = found.into_iter().map(|instruction| {
             let at = instruction.address.wrapping_sub(code.address);
             let bytes = code.bytes.get(at as usize..).unwrap_or(&[]);
             let bytes = bytes.iter().take(instruction.length.into());
             let from = function.start.saturating_add(at);
-            let mut sum = Sum::default();
-            let counts = hot.counts.range(from..from.saturating_add(instruction.length.into()));
-            counts.for_each(|(_, count)| sum += *count);
+            let bytes_of = from..from.saturating_add(instruction.length.into());
+            let sum_of = |counts: &BTreeMap<u64, Sum>| {
+                let mut sum = Sum::default();
+                counts.range(bytes_of.clone()).for_each(|(_, count)| sum += *count);
+                sum
+            };
+            let (sum, called) = (sum_of(&hot.counts), sum_of(&calls));
             inside += sum.samples;
             InstructionRow {
                 address: instruction.address,
@@ -199,6 +211,8 @@ impl Annotator<'_> {
                 target: instruction.target,
                 samples: sum.samples,
                 period: sum.period,
+                call_samples: called.samples,
+                call_period: called.period,
                 frames: None,
             }
         });

@@ -3,6 +3,7 @@ use super::super::dataset::{Dataset, Source};
 use super::super::filter::{Filter, FilterValue, fits, unknown};
 use super::super::scan::{Scan, Sum};
 use super::super::{AnswerHead, QueryError};
+use crate::chains::ChainId;
 use crate::functions::{Function, FunctionId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
@@ -52,6 +53,8 @@ pub struct Annotator<'a> {
     head: AnswerHead,
     whole: Sum,
     functions: Vec<HotFunction>,
+    /// The rows that count, by stack.
+    pub(super) rows: Vec<(ChainId, Sum)>,
 }
 
 impl Dataset {
@@ -92,8 +95,10 @@ impl<'a> Annotator<'a> {
         let resolver = Resolver::new(&profile.loaded.timeline, store);
         let mut whole = Sum::default();
         let mut functions: FxHashMap<FunctionId, HotFunction> = FxHashMap::default();
+        let mut rows = Vec::new();
         for (key, sum) in scan.by_stack()? {
             whole += sum;
+            rows.push((key.stack, sum));
             let id = profile.stacks.leaf(key.stack);
             let function = profile.functions.get(id);
             if function.name.is_none() || function.module.is_none() {
@@ -114,7 +119,7 @@ impl<'a> Annotator<'a> {
         }
         let mut functions: Vec<HotFunction> = functions.into_values().collect();
         functions.sort_unstable_by_key(|hot| (std::cmp::Reverse((hot.sum.period, hot.sum.samples)), hot.id));
-        Ok(Annotator { profile, resolver, store, head: scan.head(), whole, functions })
+        Ok(Annotator { profile, resolver, store, head: scan.head(), whole, functions, rows })
     }
 
     /// The event that was counted.
@@ -157,11 +162,16 @@ impl<'a> Annotator<'a> {
     }
 
     /// The functions that a name means, the hottest first: those that are called so, the parts that
-    /// a compiler split off of them, or those that have it as another name of their address.
+    /// a compiler split off of them, or those that have it as another name of their address. Of
+    /// functions without rows themselves those that called others which have some.
     pub fn matching(&self, name: &str) -> Vec<HotFunction> {
         let by_name: Vec<HotFunction> =
             self.functions.iter().filter(|hot| means(name, self.name(hot))).map(HotFunction::copy).collect();
-        if by_name.is_empty() { self.by_alias(name) } else { by_name }
+        if !by_name.is_empty() {
+            return by_name;
+        }
+        let by_alias = self.by_alias(name);
+        if by_alias.is_empty() { self.callers_called(name) } else { by_alias }
     }
 
     /// That no function is called so, and which are called nearly so.
@@ -208,7 +218,7 @@ impl HotFunction {
 
 /// Whether a name that somebody wrote means this function: it is the name, its part before the
 /// parameters, or the name of the function that it was split off of.
-fn means(wanted: &str, name: &str) -> bool {
+pub(super) fn means(wanted: &str, name: &str) -> bool {
     if fits(wanted, name) {
         return true;
     }

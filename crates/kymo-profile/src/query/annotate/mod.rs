@@ -2,18 +2,20 @@
 //!
 //! ```text
 //!  rows that the filter leaves --by stack, function--> HotFunction: sums by address    (heat)
+//!  stacks that pass through it --return addresses--> what its calls called           (calls)
 //!  HotFunction --code, lines, sources--> AnnotatedFunction                         (function)
 //!  AnnotatedFunction --> the text that users of `perf annotate --stdio` know           (text)
 //! ```
 //!
 //! # Invariants
 //! - **A1** Every row counts at the address that was sampled, in the function that tables have it
-//!   in. Callers have nothing of it.
+//!   in. Of its callers the instructions that called have it apart from their own, each once.
 //! - **A2** An instruction has the rows of all its bytes. The sums of the instructions, and
 //!   what lies outside of them, are the sum of the function.
 //! - **A3** A source line has its rows once, however often it is inlined: itself, where it is the
 //!   innermost line; in all, where it is the line or the place of an inlined call around it.
 //! - **A4** Code of another file than the recorded one is never shown; the answer says why.
+mod calls;
 mod function;
 mod heat;
 mod text;
