@@ -22,9 +22,12 @@ skip() { echo "SKIPPED $*" | tee -a "$KYMO_SKIP_LOG"; }
 
 # Runs a check; a failure is remembered, and the checks after it still run.
 failed=()
+took=()
 check() {
+    local begin=$SECONDS
     step "$*"
     "$@" || failed+=("$*")
+    took+=("$((SECONDS - begin)) s: $*")
 }
 
 # What hangs in the kernel cannot be killed: seventy minutes are the end, with a list of what ran then.
@@ -197,6 +200,8 @@ if can_probe_everything; then
     check everything
 fi
 
+step "seconds of each check"
+printf '  %s\n' "${took[@]}"
 step "result"
 skipped=$(wc -l <"$KYMO_SKIP_LOG")
 if ((skipped)); then

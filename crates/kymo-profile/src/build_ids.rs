@@ -10,6 +10,7 @@ use rustc_hash::FxHashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Which modules count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +99,7 @@ pub fn modules(
             }
             (loaded.timeline, Some(hit))
         }
-        Which::All => (collect_sideband(recording, workers, options, &|_, _| {})?.0, None),
+        Which::All => (Arc::new(collect_sideband(recording, workers, options, &|_, _| {})?.0), None),
     };
     Ok(sorted(of_timeline(&timeline, hit.as_ref(), from, options)))
 }

@@ -15,14 +15,15 @@
 use crate::chains::Chains;
 use crate::columns::Columns;
 use crate::timeline::{Moment, SideEvent, Timeline, TimelineBuilder};
-use crate::unwind_samples::StackUnwinder;
 use kymo_data::{Event, RawRecord, ReadError, ReadSummary, Record, Recording, abi};
 use kymo_symbols::SymbolOptions;
 use kymo_symbols::unwind::UnwindStats;
 use rustc_hash::FxHashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 mod cgroups;
+mod first_pass;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod parallelism;
@@ -38,14 +39,13 @@ mod worker;
 pub use crate::counts::{Count, Dims, GroupKey, Groups};
 pub use crate::extra::{Extra, ExtraId, Extras};
 pub use cgroups::{CgroupNames, Cgroups};
+pub(crate) use first_pass::FirstPass;
 pub use parallelism::Parallelism;
 pub(crate) use parallelism::{CpuSwitch, add_untold};
 pub(crate) use reads::ReadPeriods;
 pub use short::ShortRecords;
 pub(crate) use sideband::collect as collect_sideband;
 pub use spans::{TimeSpans, TimeSpansError};
-use tally::Merged;
-use worker::{Context, Worker};
 
 /// Which samples are read, and how closely they are told apart.
 #[derive(Debug, Clone, Default)]
@@ -136,7 +136,7 @@ pub struct LoadTimes {
 #[derive(Debug)]
 pub struct Loaded {
     /// Who was what, when.
-    pub timeline: Timeline,
+    pub timeline: Arc<Timeline>,
     /// Distinct raw stacks.
     pub chains: Chains,
     /// What [`GroupKey::extra`] stands for.
@@ -174,61 +174,7 @@ pub fn load(
     options: &LoadOptions,
     progress: Progress<'_>,
 ) -> Result<Loaded, ReadError> {
-    load_beside(recording, options, &SymbolOptions::default(), progress, &|_| {})
-}
-
-/// The same; `symbols` says how names of generated code are read, and `beside` runs during the
-/// second pass on a thread of its own, for what needs the timeline only.
-pub(crate) fn load_beside(
-    recording: &Recording,
-    options: &LoadOptions,
-    symbols: &SymbolOptions,
-    progress: Progress<'_>,
-    beside: &(dyn Fn(&Timeline) + Sync),
-) -> Result<Loaded, ReadError> {
-    let workers = match options.workers {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
-    let start = std::time::Instant::now();
-    let (timeline, counts, reads) =
-        sideband::collect(recording, workers, symbols, &|done, all| progress(0, done, all))?;
-    let unwinding = options.callchains && StackUnwinder::is_needed(recording);
-    let unwinder = unwinding.then(|| StackUnwinder::new(&timeline, recording, symbols));
-
-    let sideband = start.elapsed();
-    let cgroups = options.cgroups.as_ref().map(|names| counts.cgroups.named(names));
-    let unwinder = unwinder.as_ref();
-    let counts_threads = options.latency || options.dims.parallelism || options.parallelism.is_some();
-    let parallelism = counts_threads.then(|| Parallelism::read(recording, workers)).transpose()?;
-    let parallelism = parallelism.as_ref();
-    let context =
-        Context { recording, timeline: &timeline, options, cgroups, reads: &reads, parallelism, unwinder };
-    let (workers, summary) = std::thread::scope(|scope| {
-        // Without another thread it comes before, instead of beside.
-        if std::thread::Builder::new().spawn_scoped(scope, || beside(&timeline)).is_err() {
-            beside(&timeline);
-        }
-        recording.read_parallel(
-            workers,
-            || Worker::new(&context),
-            |worker, chunk| worker.chunk(&context, chunk),
-            &|done, all| progress(1, done, all),
-        )
-    })?;
-    let samples = start.elapsed() - sideband;
-    let mut unwind = UnwindStats::default();
-    workers.iter().filter_map(|worker| worker.unwinder.as_ref()).for_each(|own| unwind.merge(own.stats()));
-    let tallies = workers.into_iter().map(|worker| worker.tally).collect();
-    let merged = Merged::of(tallies, recording, options);
-    let merged = merged.map_err(|many| ReadError::TooMuch(many.to_string()))?;
-    let mut summary = summary;
-    summary.problems.splice(0..0, counts.short.problems());
-    let mut loaded = merged.finish(recording.events.list.len(), timeline, counts, summary);
-    loaded.unwind = unwind;
-    let merge = start.elapsed() - sideband - samples;
-    loaded.times = LoadTimes { sideband, samples, merge };
-    Ok(loaded)
+    FirstPass::read(recording, options, &SymbolOptions::default(), progress)?.samples(progress, &|_| {})
 }
 
 /// Whether an event's samples carry counter values whose differences are the periods.

@@ -1,14 +1,15 @@
 //! A recording with names: the counts of [`load`](crate::load) and the functions of
 //! [`resolve`](crate::resolve).
 use crate::functions::{FunctionId, Functions};
-use crate::load::{Extra, ExtraId, LoadOptions, Loaded, Progress, load_beside};
+use crate::load::{Extra, ExtraId, FirstPass, LoadOptions, Loaded, Progress};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
-use crate::timeline::ModuleId;
+use crate::timeline::{ModuleId, Timeline};
 use crate::tracepoint::Tracepoints;
-use kymo_data::{Recording, abi};
+use kymo_data::{ReadError, Recording, abi};
 use kymo_symbols::SymbolStore;
 use regex_lite::Regex;
 use rustc_hash::FxHashMap;
+use std::num::NonZeroUsize;
 
 /// Everything that reports and exports are made from.
 #[derive(Debug)]
@@ -26,6 +27,15 @@ pub struct Profile {
     pub traces: Vec<Box<str>>,
 }
 
+/// Who gets a profile of a part of the samples, before all are read.
+#[derive(Clone, Copy)]
+pub struct EarlyProfile<'a> {
+    /// Of one chunk of the recording in so many.
+    pub one_in: NonZeroUsize,
+    /// Gets it; all samples are read when it returns.
+    pub take: &'a dyn Fn(Profile),
+}
+
 impl Profile {
     /// Reads and resolves a recording.
     ///
@@ -38,22 +48,53 @@ impl Profile {
         resolve_options: ResolveOptions,
         store: &SymbolStore,
         progress: Progress<'_>,
-    ) -> Result<Profile, kymo_data::ReadError> {
+    ) -> Result<Profile, ReadError> {
+        Profile::open_early(recording, load_options, (resolve_options, store), progress, None)
+    }
+
+    /// The same; `early` gets a profile of a part of a large recording's samples as soon as it can
+    /// be had: of one chunk in so many, evenly over the recording.
+    ///
+    /// # Errors
+    /// Those of [`Profile::open`].
+    pub fn open_early(
+        recording: &Recording,
+        load_options: &LoadOptions,
+        (resolve_options, store): (ResolveOptions, &SymbolStore),
+        progress: Progress<'_>,
+        early: Option<EarlyProfile<'_>>,
+    ) -> Result<Profile, ReadError> {
         // Reading the kernel's symbol list takes as long as a pass, and nearly every recording
         // needs it.
         let of_kernel =
             recording.events.list.iter().any(|e| e.attr.flags & abi::ATTR_FLAG_EXCLUDE_KERNEL == 0);
-        let loaded = load_beside(recording, load_options, store.options(), progress, &|timeline| {
+        let symbols_of_kernel = |timeline: &Timeline| {
             if of_kernel && let Some(text) = timeline.kernel.text {
                 Resolver::new(timeline, store).symbols(text);
             }
-        })?;
+        };
+        let first = FirstPass::read(recording, load_options, store.options(), progress)?;
+        if let Some(EarlyProfile { one_in, take }) = early
+            && let Some(loaded) = first.some_samples(one_in, &symbols_of_kernel)?
+        {
+            take(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)));
+        }
+        let loaded = first.samples(progress, &symbols_of_kernel)?;
+        Ok(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)))
+    }
+
+    fn of_loaded(
+        recording: &Recording,
+        loaded: Loaded,
+        load_options: &LoadOptions,
+        (resolve_options, store): (ResolveOptions, &SymbolStore),
+    ) -> Profile {
         let mut functions = Functions::default();
         let resolver = Resolver::new(&loaded.timeline, store);
         let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
         let notes = resolver.notes(&heavy_modules(&loaded, &functions, &stacks));
         let traces = if load_options.dims.raw { traces(recording, &loaded, &resolver) } else { Vec::new() };
-        Ok(Profile { loaded, functions, stacks, notes, traces })
+        Profile { loaded, functions, stacks, notes, traces }
     }
 
     /// The text of a tracepoint's fields; empty where none was asked for.

@@ -94,7 +94,7 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
     }
     let loaded = Loaded {
         extras: Default::default(),
-        timeline,
+        timeline: timeline.into(),
         chains,
         groups,
         totals,

@@ -38,11 +38,7 @@ class FlameChart {
     this.height = Math.min(all, Math.max(260, Math.round(innerHeight * 0.62)));
     this.box.style.height = this.height + "px";
     this.space.style.height = all + "px";
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.width = this.width + "px";
-    this.canvas.style.height = this.height + "px";
+    sizeCanvas(this.canvas, this.width, this.height);
     this.paint();
   }
 
@@ -111,14 +107,9 @@ class FlameChart {
   paint() {
     if (!this.event) return;
     const g = this.context;
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
+    const colour = emptyCanvas(g, this.width, this.height);
     const ink = colour("--ink");
-    const ratio = window.devicePixelRatio || 1;
     const hit = this.palette.dark ? "oklch(0.52 0.2 325)" : "oklch(0.76 0.17 325)";
-    g.setTransform(ratio, 0, 0, ratio, 0, 0);
-    g.fillStyle = colour("--card");
-    g.fillRect(0, 0, this.width, this.height);
     g.font = FRAME_FONT;
     g.textBaseline = "middle";
     const letter = g.measureText("0").width;

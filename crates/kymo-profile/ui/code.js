@@ -70,12 +70,15 @@ class CodeView {
     const words = [...this.remarks, ...(found.refusal ? [found.refusal] : []), ...found.notes];
     this.notes.replaceChildren(...words.map((note) => element("li", clean(note))));
     this.most = found.instructions.reduce((most, row) => Math.max(most, this.cost(row)), 0);
+    this.mostOfCall = found.instructions.reduce((most, row) => Math.max(most, this.cost(row, "call_")), 0);
+    this.box.classList.toggle("calls", this.mostOfCall > 0);
     this.placeLines(found);
     this.placeJumps(found);
     this.source.show(this.lines.length, found.refusal ? "" : "No source lines are known of this function.");
     this.asm.show(found.instructions.length, found.refusal ? "Its code cannot be shown." : "");
     this.drawStack();
-    const hottest = found.instructions.findIndex((row) => this.cost(row) === this.most);
+    const of = this.most ? "" : "call_";
+    const hottest = found.instructions.findIndex((row) => this.cost(row, of) === (this.most || this.mostOfCall));
     if (hottest >= 0) this.chooseInstruction(hottest, true);
     this.paintArrows();
   }
@@ -150,6 +153,7 @@ class CodeView {
     const found = this.function.instructions[at];
     const row = element("div", undefined, "code-row");
     row.append(this.heat(this.cost(found), this.most, "cost"));
+    if (this.mostOfCall) row.append(this.heat(this.cost(found, "call_"), this.mostOfCall, "cost call"));
     row.append(element("span", found.address, "address"), element("span", "", "jumps"));
     row.append(element("span", clean(found.text), "text"));
     if (this.lit?.instructions.has(at)) row.classList.add("lit");
@@ -224,7 +228,8 @@ class CodeView {
   /** The next instruction by cost; after the coldest one the hottest. */
   hottest() {
     const rows = this.function.instructions;
-    const order = [...rows.keys()].filter((at) => this.cost(rows[at])).sort((a, b) => this.cost(rows[b]) - this.cost(rows[a]) || a - b);
+    const of = this.most ? "" : "call_";
+    const order = [...rows.keys()].filter((at) => this.cost(rows[at], of)).sort((a, b) => this.cost(rows[b], of) - this.cost(rows[a], of) || a - b);
     if (order.length) this.chooseInstruction(order[(order.indexOf(this.instruction) + 1) % order.length], true);
   }
 
@@ -234,13 +239,10 @@ class CodeView {
     const [first, end] = asm.inSight(1);
     const width = JUMP_LANES * 7 + 8;
     const height = this.asmBox.clientHeight;
-    const ratio = window.devicePixelRatio || 1;
-    arrows.width = width * ratio;
-    arrows.height = height * ratio;
-    arrows.style.width = width + "px";
-    arrows.style.height = height + "px";
+    sizeCanvas(arrows, width, height);
     arrows.style.top = this.asmBox.scrollTop + "px";
     const g = arrows.getContext("2d");
+    const ratio = window.devicePixelRatio || 1;
     g.scale(ratio, ratio);
     const style = getComputedStyle(document.documentElement);
     const y = (at) => at * CODE_ROW + CODE_ROW / 2 - this.asmBox.scrollTop;

@@ -31,6 +31,17 @@ function unpack(column, into) {
   return into;
 }
 
+/** A number below 2^53 that a text always has. */
+function hashOf(text) {
+  let [low, high] = [7, 11];
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i);
+    low = Math.imul(low ^ code, 0x5bd1e995);
+    high = Math.imul(high, 31) + code;
+  }
+  return (low >>> 0) + 2 ** 32 * (Math.imul(high, 0x9e3779b1) >>> 11);
+}
+
 /** The page's data, decoded once. */
 class Profile {
   constructor(packed) {
@@ -47,6 +58,18 @@ class Profile {
     this.line = unpack(f.line, new Int32Array(count));
     this.threadCount = packed.threads.tid.length;
     this.events = packed.events.map((event) => new Event_(event, this));
+  }
+
+  /** A short word for a function that depends only on what it is called. */
+  keyOf(fn) {
+    return hashOf(`${this.kinds[fn]}\0${this.moduleName(fn)}\0${this.names[fn]}`).toString(36);
+  }
+
+  /** The function that has this key, or -1. */
+  functionOf(key) {
+    if (!key) return -1;
+    this.keys ??= new Map(Array.from({ length: this.functionCount }, (_, i) => this.functionCount - 1 - i).map((fn) => [this.keyOf(fn), fn]));
+    return this.keys.get(key) ?? -1;
   }
 
   moduleName(fn) {

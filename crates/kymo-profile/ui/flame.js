@@ -28,6 +28,15 @@ class Palette {
     }
   }
 
+  /** Colours of another profile of the same recording: each module keeps its own. */
+  replace(profile) {
+    const modules = new Map(profile.modules.map((name, module) => [name, module]));
+    this.hue = new Map([...this.hue].map(([module, hue]) => [modules.get(this.profile.modules[module]), hue]));
+    this.hue.delete(undefined);
+    this.profile = profile;
+    this.cache.clear();
+  }
+
   setDark(dark) {
     this.dark = dark;
     this.cache.clear();
@@ -47,7 +56,7 @@ class Palette {
     const kind = this.profile.kinds[fn];
     const module = this.profile.module[fn];
     // Neighbours of one module differ a little, always the same way.
-    const shift = ((Math.imul(fn + 1, 0x9e3779b1) >>> 24) / 255 - 0.5) * 0.05;
+    const shift = ((hashOf(this.profile.names[fn]) % 256) / 255 - 0.5) * 0.05;
     let light = (this.dark ? 0.45 : 0.84) + shift;
     let chroma = 0.085;
     let hue = this.hue.get(module) ?? 255;
@@ -179,11 +188,7 @@ class FlameGraph {
     this.height = visible;
     this.full = Math.max(height, visible);
     if (this.flip) this.box.scrollTop = this.full;
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(visible * ratio);
-    this.canvas.style.width = width + "px";
-    this.canvas.style.height = visible + "px";
+    sizeCanvas(this.canvas, width, visible);
     this.paint();
   }
 
@@ -220,13 +225,8 @@ class FlameGraph {
   paint() {
     if (!this.frames) return;
     const g = this.context;
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
+    const colour = emptyCanvas(g, this.width, this.height);
     const ink = colour("--ink");
-    const ratio = window.devicePixelRatio || 1;
-    g.setTransform(ratio, 0, 0, ratio, 0, 0);
-    g.fillStyle = colour("--card");
-    g.fillRect(0, 0, this.width, this.height);
     g.font = FRAME_FONT;
     g.textBaseline = "middle";
     const letter = g.measureText("0").width;

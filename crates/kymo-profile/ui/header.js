@@ -58,9 +58,13 @@ function showHeader(p) {
       `${formatCount(p.lost)} of ${formatCount(p.lost + taken)} records were lost (${formatShare(p.lost, p.lost + taken)}). ` +
       `${causes}. ${lostTime(p)}Shares below are of what was kept.`;
   }
+  if (p.served?.oneIn) {
+    const part = `So far 1/${p.served.oneIn} of the recording is shown, evenly over its length: amounts are of this part. The rest is being read.`;
+    $("notes").append(element("li", part));
+  } else if (p.served && !p.served.isLast) $("notes").append(element("li", "The recording goes on: this page follows it."));
   for (const note of p.notes.slice(0, 4)) $("notes").append(element("li", note));
   if (p.notes.length > 4) $("notes").append(element("li", `and ${formatCount(p.notes.length - 4)} more`));
-  $("notes").hidden = !p.notes.length;
+  $("notes").hidden = !$("notes").children.length;
   $("foot").textContent = [p.source && `From ${p.source}`, p.recorder && `recorded by ${p.recorder}`, p.served ? "served by kymo view on this machine" : "this file works offline and loads nothing"]
     .filter(Boolean).join(", ") + ".";
 }

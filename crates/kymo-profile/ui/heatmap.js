@@ -33,11 +33,7 @@ class HeatMap {
     this.cell = Math.max(1, Math.min(3 * CELL, (this.width - 70) / Math.max(1, heat.columns)));
     this.height = HEAT_AXIS + heat.rows * CELL + 8;
     this.box.style.height = this.height + "px";
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.width = this.width + "px";
-    this.canvas.style.height = this.height + "px";
+    sizeCanvas(this.canvas, this.width, this.height);
     this.paint();
   }
 
@@ -67,12 +63,7 @@ class HeatMap {
     if (!this.heat) return;
     const { heat } = this;
     const g = this.context;
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const ratio = window.devicePixelRatio || 1;
-    g.setTransform(ratio, 0, 0, ratio, 0, 0);
-    g.fillStyle = colour("--card");
-    g.fillRect(0, 0, this.width, this.height);
+    const colour = emptyCanvas(g, this.width, this.height);
     heat.values.forEach((value, cell) => {
       if (!value) return;
       const [x, y] = this.place(cell);

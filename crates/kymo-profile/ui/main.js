@@ -5,10 +5,12 @@ class Page {
   constructor(profile) {
     this.profile = profile;
     this.palette = new Palette(profile);
-    this.state = stateFromHash(location.hash, profile);
+    /** The address that was opened: a part of the recording may lack what it names. */
+    this.given = location.hash;
+    this.state = stateFromHash(this.given, profile);
     this.tree = null;
     // A page that is a file has no server.
-    this.server = profile.served ? new RecordingServer(() => this.render(), (sentence) => this.remark(sentence)) : null;
+    this.server = profile.served ? new RecordingServer(() => this.render(), (sentence) => this.remark(sentence), profile.served.version) : null;
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.parts();
     showHeader(profile);
@@ -16,6 +18,7 @@ class Page {
     this.controls();
     this.theme();
     this.render();
+    this.first = this.hash;
   }
 
   parts() {
@@ -135,6 +138,24 @@ class Page {
     if (!act) return;
     event.preventDefault();
     act();
+  }
+
+  /** Shows another reading of the recording: what was chosen stays, by its name. */
+  replace(profile) {
+    const isUntouched = this.profile.served.oneIn && this.hash === this.first;
+    this.state = isUntouched ? stateFromHash(this.given, profile) : carriedOver(this.state, this.profile, profile);
+    this.palette.replace(profile);
+    this.profile = profile;
+    for (const part of [this.timeline, this.flame, this.chart, this.code, this.table, ...this.trees]) part.profile = profile;
+    for (const tree of this.trees) tree.of = "";
+    this.table.drawn = "";
+    this.flame.hovered = -1;
+    [this.kept, this.weightOf, this.codeOf] = [{}, undefined, undefined];
+    this.tipOf(null);
+    this.server.replace(profile.served.version);
+    showHeader(profile);
+    this.options = showChoices(profile);
+    this.render();
   }
 
   // ---- state -----------------------------------------------------------------------------------------------------
@@ -264,7 +285,7 @@ class Page {
     $("matched").textContent = !search ? "" : search.bad ? "not a pattern" : formatShare(matched, weighed.whole);
     this.renderDetail();
     this.report(event, weighed, zoomNode, matched);
-    this.hash = hashOfState(state);
+    this.hash = hashOfState(state, profile);
     try {
       const address = this.hash ? "#" + this.hash : location.pathname + location.search;
       if (location.hash.replace(/^#/, "") !== this.hash) history.replaceState(null, "", address);
@@ -584,6 +605,9 @@ class Page {
     $("selfcheck").textContent = JSON.stringify({
       event: event.name,
       unit: this.unit,
+      durationNs: this.profile.durationNs,
+      version: this.profile.served?.version ?? 0,
+      isPart: Boolean(this.profile.served?.oneIn),
       samples: weighed.samples,
       exact: Boolean(this.server?.sums(this.state)),
       whole: weighed.whole,
@@ -607,8 +631,8 @@ class Page {
   }
 }
 
-function start() {
-  const packed = JSON.parse($("profile").textContent);
+/** The packed profile as the page computes with it. */
+function profileOf(packed) {
   const names = (list) => list.map(clean);
   packed.heading = clean(packed.heading);
   packed.functions.name = names(packed.functions.name);
@@ -618,13 +642,37 @@ function start() {
   packed.commandLine = names(packed.commandLine);
   packed.threads.comm = names(packed.threads.comm);
   for (const event of packed.events) event.name = clean(event.name);
-  return new Page(new Profile(packed));
+  return new Profile(packed);
 }
 
-try {
-  start();
-} catch (error) {
+/** A page that is a file has its profile; a served one gets it when it is read, and perhaps again. */
+async function start() {
+  const embedded = $("profile").textContent;
+  if (embedded) return new Page(profileOf(JSON.parse(embedded)));
+  document.body.classList.add("waits");
+  $("heading").textContent = document.title;
+  const readings = new Readings((done) => showReading(done));
+  let page = null;
+  for (let packed = await readings.next(); packed; packed = await readings.next()) {
+    document.body.classList.remove("waits");
+    showReading(null);
+    const profile = profileOf(packed);
+    if (page) page.replace(profile);
+    else page = new Page(profile);
+  }
+}
+
+/** How much of the recording is read, from 0 to 1; null ends it. */
+function showReading(done) {
+  const bar = $("reading");
+  bar.hidden = done === null;
+  if (done !== null) bar.value = done;
+}
+
+start().catch((error) => {
   const box = element("div", `This page could not draw its profile: ${error.message}`, "fatal");
+  document.body.classList.remove("waits");
+  showReading(null);
   document.querySelector("main").replaceChildren(box);
   $("selfcheck").textContent = JSON.stringify({ error: String(error.stack || error) });
-}
+});

@@ -5,20 +5,70 @@
 /** An answer that takes longer is announced. */
 const BUSY_AFTER_MS = 300;
 
+/** What each question has with it. */
+const TOKEN = { "X-Kymo-Token": new URLSearchParams(location.search).get("token") ?? "" };
+
+/** What the server reads of the recording, one reading after another. */
+class Readings {
+  /** `progress` is called with the part that is done, from 0 to 1, until there is something to show. */
+  constructor(progress) {
+    this.progress = progress;
+    this.version = 0;
+    this.isLast = false;
+  }
+
+  /** The next reading, or null: what is shown is the last one. */
+  async next() {
+    while (!this.isLast) {
+      const answer = await this.ask();
+      if (!answer) return null;
+      if (answer.status === 200) {
+        const packed = await answer.json();
+        this.isLast = packed.served.isLast;
+        if (packed.served.version === this.version) return null;
+        this.version = packed.served.version;
+        return packed;
+      }
+      const { pass, done, all } = await answer.json();
+      if (this.version === 0) this.progress(all ? (pass + done / all) / 2 : 0);
+    }
+    return null;
+  }
+
+  /** An answer, or null where the server has ended after it gave something to show. */
+  async ask() {
+    try {
+      const answer = await fetch(`profile?after=${this.version}`, { headers: TOKEN });
+      if (answer.ok) return answer;
+      throw new Error((await answer.text()).trim());
+    } catch (error) {
+      if (this.version === 0) throw new Error(`kymo view does not answer (${error.message}); its terminal says why`);
+      return null;
+    }
+  }
+}
+
 class RecordingServer {
   /** `changed` is called when an answer has come, `remark` with a sentence for the reader. */
-  constructor(changed, remark) {
+  constructor(changed, remark, version) {
     this.changed = changed;
     this.remark = remark;
-    this.token = new URLSearchParams(location.search).get("token") ?? "";
+    this.version = version;
     /** By what is asked for the newest question. */
     this.asked = new Map();
     this.pending = 0;
   }
 
+  /** Another reading is shown: numbers of the one before mean nothing in it. */
+  replace(version) {
+    this.version = version;
+    for (const { given } of this.asked.values()) given.abort();
+    this.asked.clear();
+  }
+
   /** The words that select what the state does. `range` and `thread` may be given in its place. */
   selection(state, { range = state.range, thread = state.thread } = {}) {
-    const words = new URLSearchParams({ event: state.event });
+    const words = new URLSearchParams({ event: state.event, version: this.version });
     if (range) {
       words.set("from", Math.round(range[0]));
       words.set("until", Math.round(range[1]));
@@ -65,7 +115,9 @@ class RecordingServer {
     this.pending++;
     setTimeout(() => this.showBusy(), BUSY_AFTER_MS);
     try {
-      const answer = await fetch(`${path}?${key}`, { headers: { "X-Kymo-Token": this.token }, signal: asked.given.signal });
+      const answer = await fetch(`${path}?${key}`, { headers: TOKEN, signal: asked.given.signal });
+      // A newer reading is on its way to the page.
+      if (answer.status === 409) return;
       if (answer.headers.get("X-Kymo-Recording") === "changed") {
         this.remark("The recording's file has changed since it was read. This page shows what it was then.");
       }

@@ -74,11 +74,7 @@ class Timeline {
     this.space.style.height = all + "px";
     this.gutter = Math.round(Math.min(190, this.width * 0.26));
     this.plot = this.width - this.gutter - 10;
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.width = this.width + "px";
-    this.canvas.style.height = this.height + "px";
+    sizeCanvas(this.canvas, this.width, this.height);
     this.count();
     this.paint();
   }
@@ -168,16 +164,7 @@ class Timeline {
   paint() {
     if (!this.event) return;
     const g = this.context;
-    const style = getComputedStyle(document.documentElement);
-    const colours = new Map();
-    const colour = (name) => {
-      if (!colours.has(name)) colours.set(name, style.getPropertyValue(name).trim());
-      return colours.get(name);
-    };
-    const ratio = window.devicePixelRatio || 1;
-    g.setTransform(ratio, 0, 0, ratio, 0, 0);
-    g.fillStyle = colour("--card");
-    g.fillRect(0, 0, this.width, this.height);
+    const colour = emptyCanvas(g, this.width, this.height);
     g.font = "11.5px system-ui, sans-serif";
     g.textBaseline = "middle";
     g.save();

@@ -160,9 +160,11 @@ impl BrowserTab {
     /// What the page says that it computed, once that has this property: an expression over
     /// `check`.
     pub fn check(&mut self, property: &str) -> Value {
-        let read = "JSON.parse(document.getElementById('selfcheck').textContent)";
-        self.wait_for(&format!("(check => {property})({read})"));
-        self.evaluate(read)
+        let text = "document.getElementById('selfcheck').textContent";
+        let read = format!("JSON.parse({text})");
+        // Empty until the page has its profile.
+        self.wait_for(&format!("{text} && (check => {property})({read})"));
+        self.evaluate(&read)
     }
 
     /// Where the first element of a selector is: left, top, width and height.

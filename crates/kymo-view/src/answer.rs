@@ -1,9 +1,9 @@
-//! What requests get: the page, sums, samples over time, heat maps, code, answers of queries.
+//! What requests get: the page and its profile, sums, samples over time, heat maps, code, answers of queries.
 use crate::guard::Question;
 use crate::shown::ShownRecording;
 use hyper::StatusCode;
 use kymo_profile::query::{self, QueryError};
-use kymo_profile::view::{NodeSums, PageSelection};
+use kymo_profile::view::{NodeSums, PageSelection, write_served_page};
 use serde::Serialize;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -53,22 +53,43 @@ impl From<NodeSums> for Sums {
     }
 }
 
-/// Answers what was asked. `nonce`: a new word, for the page.
-pub(crate) fn answer(
-    shown: &ShownRecording,
-    asked: Question,
-    nonce: String,
-    cancel: &AtomicBool,
-) -> HttpReply {
+/// Answers a question about a recording.
+pub(crate) fn answer(shown: &ShownRecording, asked: &Question, cancel: &AtomicBool) -> HttpReply {
     let answered = match asked {
-        Question::Page => page(shown, nonce),
-        Question::Select(words) => select(shown, &words, cancel),
-        Question::Entries(words) => entries(shown, &words, cancel),
-        Question::HeatMap(words) => heat_map(shown, &words, cancel),
-        Question::Code(words) => code(shown, words, cancel),
-        Question::Query(words) => ask(shown, &words, cancel),
+        Question::Page | Question::Profile(_) => Err(wrong_words("no question about a recording")),
+        Question::Select(words) => select(shown, words, cancel),
+        Question::Entries(words) => entries(shown, words, cancel),
+        Question::HeatMap(words) => heat_map(shown, words, cancel),
+        Question::Code(words) => code(shown, words.clone(), cancel),
+        Question::Query(words) => ask(shown, words, cancel),
     };
     answered.unwrap_or_else(|refusal| refusal)
+}
+
+/// The page, without what it shows. `nonce`: a new word, for its scripts.
+pub(crate) fn page(title: &str, nonce: String) -> HttpReply {
+    let mut body = Vec::new();
+    match write_served_page(title, &nonce, &mut body) {
+        Ok(()) => {
+            HttpReply { status: StatusCode::OK, kind: "text/html; charset=utf-8", body, nonce: Some(nonce) }
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// What the page shows.
+pub(crate) fn profile(shown: &ShownRecording, version: u64, is_last: bool) -> HttpReply {
+    let mut body = Vec::new();
+    match shown.view.write_profile(version, is_last, &mut body) {
+        Ok(()) => HttpReply::json(body),
+        Err(error) => failed(&error),
+    }
+}
+
+/// How far a reading is that takes its time.
+pub(crate) fn progress([pass, done, all]: [u64; 3]) -> HttpReply {
+    let body = serde_json::json!({ "pass": pass, "done": done, "all": all });
+    HttpReply { status: StatusCode::ACCEPTED, ..HttpReply::json(body.to_string().into_bytes()) }
 }
 
 /// An error of a query.
@@ -78,12 +99,6 @@ fn refused(error: &QueryError) -> HttpReply {
 
 fn failed(error: &io::Error) -> HttpReply {
     HttpReply::says(StatusCode::INTERNAL_SERVER_ERROR, &format!("the answer cannot be written: {error}"))
-}
-
-fn page(shown: &ShownRecording, nonce: String) -> Result<HttpReply, HttpReply> {
-    let mut body = Vec::new();
-    shown.view.write_page(&nonce, &mut body).map_err(|error| failed(&error))?;
-    Ok(HttpReply { status: StatusCode::OK, kind: "text/html; charset=utf-8", body, nonce: Some(nonce) })
 }
 
 fn json_of(answer: &impl Serialize) -> Result<HttpReply, HttpReply> {

@@ -17,6 +17,8 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(crate) enum Question {
     /// The page itself.
     Page,
+    /// What the page shows.
+    Profile(Vec<(String, String)>),
     /// Sums by node.
     Select(Vec<(String, String)>),
     /// Samples over time.
@@ -27,6 +29,23 @@ pub(crate) enum Question {
     Code(Vec<(String, String)>),
     /// A query.
     Query(Vec<(String, String)>),
+}
+
+impl Question {
+    /// Takes the number of the reading that the page shows out of the words; the error: it is no
+    /// number.
+    pub(crate) fn take_version(&mut self) -> Result<Option<u64>, ()> {
+        let words = match self {
+            Question::Page | Question::Profile(_) => return Ok(None),
+            Question::Select(words)
+            | Question::Entries(words)
+            | Question::HeatMap(words)
+            | Question::Code(words)
+            | Question::Query(words) => words,
+        };
+        let at = words.iter().position(|(name, _)| name == "version");
+        at.map(|at| words.remove(at).1.parse().map_err(|_| ())).transpose()
+    }
 }
 
 /// Knows what a request must have.
@@ -126,6 +145,7 @@ impl Guard {
         }
         match uri.path() {
             "/" => Ok(Question::Page),
+            "/profile" => Ok(Question::Profile(words)),
             "/select" => Ok(Question::Select(words)),
             "/entries" => Ok(Question::Entries(words)),
             "/heatmap" => Ok(Question::HeatMap(words)),

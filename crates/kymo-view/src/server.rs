@@ -1,10 +1,10 @@
 //! Connections: on the loopback address, so many at a time, each for so long.
 mod profiler_reply;
 
-use crate::answer::{HttpReply, answer};
-use crate::guard::Guard;
+use crate::answer::{self, HttpReply, answer};
+use crate::guard::{Guard, Question};
 use crate::profiler::ProfilerPaths;
-use crate::shown::ShownRecording;
+use crate::shown::{Reading, ShownSlot};
 use crate::symbol_api::SymbolApi;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -30,6 +30,8 @@ const MOST_HEAD_BYTES: usize = 16 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 /// A connection lasts so long, with its one answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(120);
+/// How long a page waits for a reading, before it hears how far that is.
+const READING_TIME: Duration = Duration::from_millis(250);
 /// How soon the end of the server is noticed.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
@@ -46,7 +48,9 @@ pub struct Server {
 
 /// What all connections share.
 struct ServerState {
-    shown: ShownRecording,
+    slot: Arc<ShownSlot>,
+    /// The page's title until it knows what it shows.
+    title: String,
     guard: Guard,
     profiler: Option<ProfilerPaths>,
     /// Queries that run at a time.
@@ -99,15 +103,17 @@ impl Server {
         self.guard.address()
     }
 
-    /// Answers until the flag is set. Blocks.
+    /// Answers until the flag is set, with what is in the slot. Blocks. `title`: that of the page
+    /// until it has the profile.
     ///
     /// # Errors
     /// When the runtime cannot be made, or the socket does not accept any more.
-    pub fn run(self, shown: ShownRecording, stop: &AtomicBool) -> io::Result<()> {
+    pub fn run(self, slot: Arc<ShownSlot>, title: &str, stop: &AtomicBool) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let queries = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(ServerState {
-            shown,
+            slot,
+            title: title.to_owned(),
             guard: self.guard,
             profiler: self.profiler,
             queries: Semaphore::new(queries),
@@ -186,20 +192,59 @@ async fn respond(
         Ok(asked) => asked,
         Err(status) => return Ok(refusal(status)),
     };
-    let Ok(_turn) = shared.queries.acquire().await else {
-        return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE));
+    Ok(match asked {
+        Question::Page => page(&shared).unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR)),
+        Question::Profile(words) => profile(&words, &shared).await,
+        asked => about_recording(asked, &shared).await,
+    })
+}
+
+/// The page, which asks for the rest.
+fn page(shared: &ServerState) -> io::Result<Response<Full<Bytes>>> {
+    Ok(response(answer::page(&shared.title, random()?), false))
+}
+
+/// What the page shows: `after` is the number of the reading that it has. The page asks again where
+/// there is no newer one yet.
+async fn profile(words: &[(String, String)], shared: &ServerState) -> Response<Full<Bytes>> {
+    let after = match words {
+        [] => 0,
+        [(name, number)] if name == "after" && number.parse::<u64>().is_ok() => number.parse().unwrap_or(0),
+        _ => return refusal(StatusCode::BAD_REQUEST),
     };
-    let Ok(nonce) = random() else { return Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let Some(reading) = shared.slot.reading_after(after, READING_TIME).await else {
+        return response(answer::progress(shared.slot.progress()), false);
+    };
+    let Reading { version, is_last, shown: Some(shown) } = reading else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    let task = tokio::task::spawn_blocking(move || answer::profile(&shown, version, is_last));
+    task.await.map_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR), |reply| response(reply, false))
+}
+
+/// The answer to a question about what is shown.
+async fn about_recording(mut asked: Question, shared: &ServerState) -> Response<Full<Bytes>> {
+    let Ok(version) = asked.take_version() else { return refusal(StatusCode::BAD_REQUEST) };
+    let Ok(_turn) = shared.queries.acquire().await else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    let reading = shared.slot.reading();
+    let Some(shown) = reading.shown else { return refusal(StatusCode::SERVICE_UNAVAILABLE) };
+    // The numbers of nodes and threads are those of a reading.
+    if version.is_some_and(|version| version != reading.version) {
+        return refusal(StatusCode::CONFLICT);
+    }
     let cancel = Arc::new(AtomicBool::new(false));
     let _waiting = CancelOnDrop(Arc::clone(&cancel));
-    let of_task = Arc::clone(&shared);
+    // What will be read again may change.
+    let is_last = reading.is_last;
     let task = tokio::task::spawn_blocking(move || {
-        (answer(&of_task.shown, asked, nonce, &cancel), of_task.shown.file.has_changed())
+        (answer(&shown, &asked, &cancel), is_last && shown.file.has_changed())
     });
-    Ok(match task.await {
+    match task.await {
         Ok((answer, has_changed)) => response(answer, has_changed),
         Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR),
-    })
+    }
 }
 
 /// Says the status only.

@@ -3,12 +3,11 @@ mod profiler;
 mod soak;
 
 use crate::guard::{Guard, Question};
-use crate::{Server, ShownFile, ShownRecording};
+use crate::{Server, ShownFile, ShownRecording, ShownSlot};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use kymo_data::Recording;
-use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::view::RecordingView;
+use kymo_profile::view::{RecordingView, ViewOptions};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use proptest::prelude::*;
 use std::fs::File;
@@ -23,14 +22,14 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/callgraph.data")
 }
 
-fn shown(path: &Path) -> ShownRecording {
+fn shown(path: &Path) -> Arc<ShownRecording> {
     let file = ShownFile::new(path);
     let recording = Recording::open(Arc::new(File::open(path).expect("a fixture")), Vec::new());
-    let recording = recording.expect("readable");
-    let store = SymbolStore::new(SymbolOptions::default());
-    let symbols = (ResolveOptions::default(), &store);
-    let view = RecordingView::open(&recording, ("test", false), symbols, 1, &|_, _, _| {}).expect("readable");
-    ShownRecording { recording, view, store, file }
+    let recording = Arc::new(recording.expect("readable"));
+    let store = Arc::new(SymbolStore::new(SymbolOptions::default()));
+    let options = ViewOptions { source: "test", workers: 1, ..ViewOptions::default() };
+    let view = RecordingView::open(&recording, options, &store, &|_, _, _| {}).expect("readable");
+    Arc::new(ShownRecording { recording, view, store, file })
 }
 
 /// A server of a recording, until it is dropped.
@@ -39,6 +38,7 @@ struct Served {
     thread: Option<std::thread::JoinHandle<()>>,
     port: u16,
     token: String,
+    slot: Arc<ShownSlot>,
 }
 
 impl Served {
@@ -47,15 +47,27 @@ impl Served {
     }
 
     fn by(server: Server, path: &Path) -> Served {
+        let served = Served::with(server);
+        served.slot.show(shown(path), true);
+        served
+    }
+
+    /// With nothing to show yet.
+    fn empty() -> Served {
+        Served::with(Server::bind(0).expect("a port"))
+    }
+
+    fn with(server: Server) -> Served {
         let stop = Arc::new(AtomicBool::new(false));
         let address = server.address();
         let rest = address.strip_prefix("http://127.0.0.1:").expect("the loopback address");
         let (port, token) = rest.split_once("/?token=").expect("a token");
         let (port, token) = (port.parse().expect("a port"), token.to_owned());
         assert_eq!(token.len(), 32);
-        let (shown, flag) = (shown(path), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || server.run(shown, &flag).expect("it serves"));
-        Served { stop, thread: Some(thread), port, token }
+        let slot = Arc::new(ShownSlot::default());
+        let (of_server, flag) = (Arc::clone(&slot), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || server.run(of_server, "test", &flag).expect("it serves"));
+        Served { stop, thread: Some(thread), port, token, slot }
     }
 
     /// What comes back for these bytes.
@@ -91,6 +103,30 @@ fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
+/// Checks S7: nothing is shown before the recording is read, and the page hears how far that is; a
+/// question with the numbers of an earlier reading is refused.
+#[test]
+fn one_reading_after_another() {
+    let served = Served::empty();
+    let lines = served.token_line();
+    assert_eq!(status(&served.get(&format!("/?token={}", served.token), "")), 200);
+    served.slot.set_progress(1, 30, 40);
+    let waiting = served.get("/profile?after=0", &lines);
+    assert!(waiting.ends_with("{\"all\":40,\"done\":30,\"pass\":1}"), "{waiting}");
+    assert_eq!(status(&waiting), 202);
+    assert_eq!(status(&served.get("/select?event=0", &lines)), 503);
+    served.slot.show(shown(&fixture()), false);
+    assert!(served.get("/profile", &lines).contains("\"version\":1,\"oneIn\":null,\"isLast\":false}"));
+    assert_eq!(status(&served.get("/profile?after=1", &lines)), 202, "no newer one yet");
+    assert_eq!(status(&served.get("/select?event=0&version=1", &lines)), 200);
+    served.slot.show(shown(&fixture()), false);
+    assert_eq!(status(&served.get("/select?event=0&version=1", &lines)), 409);
+    assert_eq!(status(&served.get("/select?event=0&version=2", &lines)), 200);
+    assert_eq!(status(&served.get("/select?event=0&version=x", &lines)), 400);
+    served.slot.end();
+    assert!(served.get("/profile?after=2", &lines).contains("\"version\":2,\"oneIn\":null,\"isLast\":true}"));
+}
+
 /// Checks the page, a selection and a query, and that the words of the page's head let only its own
 /// scripts run.
 #[test]
@@ -100,11 +136,15 @@ fn what_is_served() {
     assert_eq!(status(&page), 200, "{page}");
     let nonce =
         page.split("script-src 'nonce-").nth(1).and_then(|rest| rest.split('\'').next()).expect("a word");
-    assert_eq!(page.matches(&format!("<script nonce=\"{nonce}\">")).count(), 15);
-    assert!(!page.contains("unsafe-inline") && page.contains("\"served\":true"));
+    assert_eq!(page.matches(&format!("<script nonce=\"{nonce}\">")).count(), 16);
+    assert!(!page.contains("unsafe-inline"));
     let again = served.get(&format!("/?token={}", served.token), "");
     assert!(!again.contains(nonce), "each page has its own word");
     let lines = served.token_line();
+    let profile = served.get("/profile?after=0", &lines);
+    let expected = "\"served\":{\"version\":1,\"oneIn\":null,\"isLast\":true}";
+    assert!(status(&profile) == 200 && profile.contains(expected), "{profile}");
+    assert_eq!(status(&served.get("/profile?after=x", &lines)), 400);
     let sums = served.get("/select?event=0&from=0", &lines);
     assert!(sums.contains("x-kymo-recording: same") && sums.contains("\"own_samples\":["), "{sums}");
     let answer = served.get("/query?q=top+3+where+time%3D0%25..100%25", &lines);

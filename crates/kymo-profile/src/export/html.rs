@@ -24,10 +24,11 @@ const MIN_BUCKETS: u32 = 64;
 const PAGE: &str = include_str!("../../ui/page.html");
 const STYLE: &str = include_str!("../../ui/page.css");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 15] = [
     include_str!("../../ui/state.js"),
     include_str!("../../ui/data.js"),
     include_str!("../../ui/header.js"),
+    include_str!("../../ui/canvas.js"),
     include_str!("../../ui/tree.js"),
     include_str!("../../ui/flame.js"),
     include_str!("../../ui/lanes.js"),
@@ -48,7 +49,7 @@ const SERVED: &str = include_str!("../../ui/served.js");
 /// # Errors
 /// Those of `out`.
 pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
-    write(profile, None, None::<&()>, out)
+    write(profile.heading(), None, |out| embedded(profile, out), None::<&()>, out)
 }
 
 /// The same with the code of functions, by event and by the function's number.
@@ -57,7 +58,12 @@ pub(crate) fn html_with_codes(
     codes: &impl Serialize,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    write(profile, None, Some(codes), out)
+    write(profile.heading(), None, |out| embedded(profile, out), Some(codes), out)
+}
+
+/// The profile of a page that is a file.
+fn embedded(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(script_safe(&crate::text::json(&Page::new(profile))?).as_bytes())
 }
 
 /// Samples over time in the packed form that the page reads.
@@ -66,14 +72,25 @@ pub(crate) fn entries_json(timeline: &Timeline, out: &mut dyn Write) -> io::Resu
 }
 
 /// Writes the page as a server gives it out: scripts and styles have the word by which the browser
-/// knows them as the server's, and the page asks the server for exact sums of what is selected.
-pub(crate) fn served_html(profile: &ExportProfile, nonce: &str, out: &mut dyn Write) -> io::Result<()> {
-    write(profile, Some(nonce), None::<&()>, out)
+/// knows them as the server's. It asks the server for the profile, and for exact sums of what is
+/// selected.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_served_page(title: &str, nonce: &str, out: &mut dyn Write) -> io::Result<()> {
+    write(title, Some(nonce), |_| Ok(()), None::<&()>, out)
+}
+
+/// Writes the profile that a served page asks for.
+pub(crate) fn page_json(profile: &ExportProfile, served: ServedPage, out: &mut dyn Write) -> io::Result<()> {
+    let page = Page { served: Some(served), ..Page::new(profile) };
+    out.write_all(crate::text::json(&page)?.as_bytes())
 }
 
 fn write(
-    profile: &ExportProfile,
+    title: &str,
     nonce: Option<&str>,
+    data: impl Fn(&mut dyn Write) -> io::Result<()>,
     codes: Option<&impl Serialize>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -88,12 +105,9 @@ fn write(
         rest = after;
         match mark {
             "<!--POLICY-->" => out.write_all(policy(nonce).as_bytes())?,
-            "<!--TITLE-->" => out.write_all(text(&crate::text::shown(profile.heading())).as_bytes())?,
+            "<!--TITLE-->" => out.write_all(text(&crate::text::shown(title)).as_bytes())?,
             "<!--STYLE-->" => write!(out, "<style{attribute}>\n{STYLE}\n</style>")?,
-            "<!--DATA-->" => {
-                let page = Page { served: nonce.is_some(), ..Page::new(profile) };
-                out.write_all(script_safe(&crate::text::json(&page)?).as_bytes())?
-            }
+            "<!--DATA-->" => data(out)?,
             "<!--CODES-->" => {
                 if let Some(codes) = codes {
                     let codes = script_safe(&crate::text::json(codes)?);
@@ -141,13 +155,25 @@ fn script_safe(json: &str) -> String {
     safe
 }
 
+/// Which reading of a recording a served page shows.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ServedPage {
+    /// Counts the readings.
+    pub(crate) version: u64,
+    /// Of one chunk of the recording in so many: the whole will follow.
+    pub(crate) one_in: Option<usize>,
+    /// No other reading will follow.
+    pub(crate) is_last: bool,
+}
+
 /// The root of the page's data.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Page<'a> {
     schema_version: u32,
-    /// Whether a server can be asked for exact sums.
-    served: bool,
+    /// Of a page that can ask a server.
+    served: Option<ServedPage>,
     heading: &'a str,
     command_line: &'a [String],
     host: &'a str,
@@ -269,7 +295,7 @@ impl<'a> Page<'a> {
         };
         Page {
             schema_version: SCHEMA_VERSION,
-            served: false,
+            served: None,
             heading: profile.heading(),
             command_line: &profile.command_line,
             host: &profile.host,

@@ -26,8 +26,8 @@ pub use collect::collect;
 pub(crate) use collect::{
     RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
 };
-pub(crate) use html::{entries_json, html_with_codes, served_html};
-pub use html::{html, policy};
+pub(crate) use html::{ServedPage, entries_json, html_with_codes, page_json};
+pub use html::{html, policy, write_served_page};
 pub use json::json;
 
 pub use model::{

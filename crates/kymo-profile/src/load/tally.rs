@@ -7,6 +7,7 @@ use crate::extra::Extras;
 use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::unwind::UnwindStats;
+use std::sync::Arc;
 
 /// The rows of one worker, and the tables that their ids are of.
 pub(super) struct Tally {
@@ -155,7 +156,7 @@ impl Merged {
     pub(super) fn finish(
         self,
         events: usize,
-        timeline: Timeline,
+        timeline: Arc<Timeline>,
         mut counts: RecordCounts,
         summary: ReadSummary,
     ) -> Loaded {

@@ -63,6 +63,9 @@ struct PageInstruction {
     to: Option<usize>,
     samples: u64,
     period: u64,
+    /// Rows of what it called.
+    call_samples: u64,
+    call_period: u64,
     frames: Option<usize>,
 }
 
@@ -86,6 +89,8 @@ impl PageFunction {
             to: row.target.and_then(|target| places.get(&target).copied()),
             samples: row.samples,
             period: row.period,
+            call_samples: row.call_samples,
+            call_period: row.call_period,
             frames: row.frames,
         });
         // The pieces of the sources have the text.
@@ -110,8 +115,8 @@ impl RecordingView {
     /// that the recording was opened with.
     ///
     /// # Errors
-    /// [`QueryError::Unknown`] for a function that the page does not have, or that has no samples
-    /// of its own; [`QueryError::NotRecorded`] for wall time; [`QueryError::Cancelled`].
+    /// [`QueryError::Unknown`] for a function that the page does not have, or that has no
+    /// samples; [`QueryError::NotRecorded`] for wall time; [`QueryError::Cancelled`].
     pub fn code(
         &self,
         selection: PageSelection,
@@ -184,7 +189,7 @@ impl RecordingView {
         found.retain(|hot| annotator.module(hot) == wanted.module);
         found.sort_by_key(|hot| annotator.name(hot) != wanted.name);
         if found.is_empty() {
-            let why = "has no samples of its own in what is selected: what it called has them";
+            let why = "has no samples in what is selected";
             return Err(QueryError::Unknown(format!("{} {why}", wanted.name)));
         }
         let symfs = store.options().symfs.clone();

@@ -22,9 +22,9 @@ mod code;
 #[cfg(test)]
 mod tests;
 
-use crate::export::{self, ExportProfile, RowNodes, Timeline, collect_with_nodes, row_nodes};
+use crate::export::{self, ExportProfile, RowNodes, ServedPage, Timeline, collect_with_nodes, row_nodes};
 use crate::load::{LoadOptions, Progress};
-use crate::profile::Profile;
+use crate::profile::{EarlyProfile, Profile};
 use crate::query::{
     Dataset, HeatMap, OpenError, Query, QueryAnswer, QueryError, RowNumbers, SelectedThreads, Selection,
 };
@@ -34,9 +34,10 @@ use kymo_data::Recording;
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 
-pub use crate::export::policy;
+pub use crate::export::{policy, write_served_page};
 pub use crate::query::NodeSums;
 pub use code::{PageCode, PageFunction, SourcePiece};
 
@@ -50,7 +51,27 @@ pub struct RecordingView {
     nodes: RowNodes,
     /// By thread of the columns its place in the export.
     threads: Vec<Option<u32>>,
+    /// The rows are of one chunk of the recording in so many.
+    one_in: Option<NonZeroUsize>,
 }
+
+/// How a recording is read to be looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ViewOptions<'a> {
+    /// The recording's name as the user gave it.
+    pub source: &'a str,
+    /// The samples of a recording that has the time of threads, too.
+    pub samples_only: bool,
+    /// Worker threads; 0 means one per CPU.
+    pub workers: usize,
+    /// How names are found.
+    pub resolve: ResolveOptions,
+}
+
+/// A smaller recording is read whole in the time that an early look would take.
+const EARLY_FROM_BYTES: u64 = 128 << 20;
+/// Of what part of the chunks an early look is.
+const EARLY_PART: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// Parts into which the page's heat map divides a second.
 const HEAT_ROWS: u32 = 50;
@@ -70,17 +91,32 @@ pub struct PageSelection {
 
 impl RecordingView {
     /// Reads a recording. One that tells where threads waited is shown with all of their time,
-    /// unless `samples_only`. `source`: its name as the user gave it.
+    /// unless [`ViewOptions::samples_only`].
     ///
     /// # Errors
     /// When the file cannot be read at all.
     pub fn open(
         recording: &Recording,
-        (source, samples_only): (&str, bool),
-        (resolve, store): (ResolveOptions, &SymbolStore),
-        workers: usize,
+        options: ViewOptions<'_>,
+        store: &SymbolStore,
         progress: Progress<'_>,
     ) -> Result<RecordingView, OpenError> {
+        RecordingView::open_early(recording, options, store, progress, None)
+    }
+
+    /// The same; `early` gets a view of a part of a large recording's samples as soon as it can be
+    /// had. Recordings that are read in a moment, are compressed or have wall time have none.
+    ///
+    /// # Errors
+    /// Those of [`RecordingView::open`].
+    pub fn open_early(
+        recording: &Recording,
+        options: ViewOptions<'_>,
+        store: &SymbolStore,
+        progress: Progress<'_>,
+        early: Option<&dyn Fn(RecordingView)>,
+    ) -> Result<RecordingView, OpenError> {
+        let ViewOptions { source, samples_only, workers, resolve } = options;
         let load = LoadOptions { callchains: true, columns: true, workers, ..LoadOptions::default() };
         if !samples_only
             && wait_detail(recording) == WaitDetail::All
@@ -89,13 +125,23 @@ impl RecordingView {
             let (export, nodes) = wall.export_with_nodes(recording, source);
             return Ok(RecordingView::new(export, vec![0], Dataset::of_wall(wall), nodes));
         }
-        let profile = Profile::open(recording, &load, resolve, store, progress)?;
+        let take = |profile| {
+            let view = RecordingView::of_profile(recording, profile, source);
+            early.inspect(|early| early(RecordingView { one_in: Some(EARLY_PART), ..view }));
+        };
+        let is_large = recording.data_bytes() >= EARLY_FROM_BYTES;
+        let early = early.filter(|_| is_large).map(|_| EarlyProfile { one_in: EARLY_PART, take: &take });
+        let profile = Profile::open_early(recording, &load, (resolve, store), progress, early)?;
+        Ok(RecordingView::of_profile(recording, profile, source))
+    }
+
+    fn of_profile(recording: &Recording, profile: Profile, source: &str) -> RecordingView {
         let (export, of_events) = collect_with_nodes(recording, &profile, source);
         let nodes = profile.loaded.columns.as_ref().map(|columns| row_nodes(columns, &of_events));
         let with_samples = profile.loaded.totals.iter().zip(0..).filter(|(total, _)| total.samples > 0);
         let events = with_samples.map(|(_, event)| event).collect();
         let data = Dataset::of_profile(recording, profile);
-        Ok(RecordingView::new(export, events, data, nodes.unwrap_or_default()))
+        RecordingView::new(export, events, data, nodes.unwrap_or_default())
     }
 
     fn new(export: ExportProfile, events: Vec<u32>, data: Dataset, nodes: RowNodes) -> RecordingView {
@@ -103,7 +149,7 @@ impl RecordingView {
             export.threads.iter().zip(0..).map(|(thread, at)| ((thread.pid, thread.tid), at)).collect();
         let threads = data.columns().threads.iter();
         let threads = threads.map(|thread| numbers.get(&(thread.pid, thread.tid)).copied()).collect();
-        RecordingView { export, events, data, nodes, threads }
+        RecordingView { export, events, data, nodes, threads, one_in: None }
     }
 
     /// The rows and names, for any query.
@@ -137,13 +183,14 @@ impl RecordingView {
         export::html_with_codes(&self.export, &codes, out)
     }
 
-    /// Writes the page. Its scripts run only if they have this word, and ask the server that it
-    /// came from.
+    /// Writes what a served page shows, as JSON. `version` counts the readings that were shown, and
+    /// `is_last` tells that no other one will come.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn write_page(&self, nonce: &str, out: &mut dyn Write) -> io::Result<()> {
-        export::served_html(&self.export, nonce, out)
+    pub fn write_profile(&self, version: u64, is_last: bool, out: &mut dyn Write) -> io::Result<()> {
+        let one_in = self.one_in.map(NonZeroUsize::get);
+        export::page_json(&self.export, ServedPage { version, one_in, is_last }, out)
     }
 
     /// Sums of what the page's user selected, by node of the event's call tree.

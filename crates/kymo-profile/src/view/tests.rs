@@ -12,8 +12,8 @@ fn recording(name: &str) -> Recording {
 
 fn view(recording: &Recording) -> RecordingView {
     let store = SymbolStore::new(SymbolOptions::default());
-    let symbols = (ResolveOptions::default(), &store);
-    RecordingView::open(recording, ("test", false), symbols, 1, &|_, _, _| {}).expect("readable")
+    let options = ViewOptions { source: "test", workers: 1, ..ViewOptions::default() };
+    RecordingView::open(recording, options, &store, &|_, _, _| {}).expect("readable")
 }
 
 static GO_ON: AtomicBool = AtomicBool::new(false);

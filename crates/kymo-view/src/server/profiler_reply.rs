@@ -78,16 +78,20 @@ async fn answer(path: SymbolPath, body: Bytes, shared: Arc<ServerState>) -> Resp
     let of_task = Arc::clone(&shared);
     let task = tokio::task::spawn_blocking(move || {
         let Some(paths) = &of_task.profiler else {
-            return HttpReply::says(StatusCode::NOT_FOUND, "no profile");
+            return (HttpReply::says(StatusCode::NOT_FOUND, "no profile"), false);
         };
-        match paths.symbols.answer(path, &body, &of_task.shown.store, &cancel) {
+        let Some(shown) = of_task.slot.reading().shown else {
+            return (HttpReply::says(StatusCode::SERVICE_UNAVAILABLE, "no recording"), false);
+        };
+        let reply = match paths.symbols.answer(path, &body, &shown.store, &cancel) {
             Ok(json) => HttpReply::json(json),
             // As the servers that the profiler knows: what is wrong is an answer, which it shows.
             Err(why) => HttpReply::json(serde_json::json!({ "error": why.0 }).to_string().into_bytes()),
-        }
+        };
+        (reply, shown.file.has_changed())
     });
     match task.await {
-        Ok(reply) => response(reply, shared.shown.file.has_changed()),
+        Ok((reply, has_changed)) => response(reply, has_changed),
         Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }

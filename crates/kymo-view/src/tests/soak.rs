@@ -73,7 +73,8 @@ impl ServerSecrets {
         let mut lines = vec![("Host".to_owned(), host)];
         let (path, mut words) = match numbers.below(40) {
             0 => ("/", String::new()),
-            1..=20 => {
+            1 => ("/profile", numbers.pick(&["", "after=0"]).to_owned()),
+            2..=20 => {
                 ("/query", numbers.pick(&["q=top+3", "q=events", "q=tree+5%25", "q=timeline+4"]).to_owned())
             }
             21..=24 => ("/entries", numbers.pick(&["event=0&from=0&until=99999", "thread=0"]).to_owned()),
@@ -191,7 +192,9 @@ impl ServerSecrets {
             }
             // The token in the address of what has it in a header otherwise.
             _ => {
-                sent.path = numbers.pick(&["/select", "/query", "/entries", "/heatmap", "/code"]).to_owned();
+                sent.path = numbers
+                    .pick(&["/select", "/query", "/entries", "/heatmap", "/code", "/profile"])
+                    .to_owned();
                 sent.words = format!("q=top&token={token}");
             }
         }

@@ -3,23 +3,28 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open, signals};
 use kymo_profile::firefox::firefox_profile;
-use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::view::RecordingView;
-use kymo_view::{Server, ShownFile, ShownRecording, SymbolApi};
+use kymo_view::{ReadOptions, RecordingReader, Server, ShownRecording, ShownSlot, SymbolApi};
 use tempfile::NamedTempFile;
 
-use super::report::{SymbolArgs, written_unix_ns};
+use super::report::SymbolArgs;
+
+/// How soon the end of serving is noticed.
+const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// Look at a recording in the browser: exact for any range and thread
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --bundle profile.html                 # a page that works without a server\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
+    after_help = "The server is on this machine only, and answers only who has the token in the address. It ends with Ctrl-C.\n\nExamples:\n  kymo view\n  kymo view --live                                # while kymo record still writes it\n  kymo view --bundle profile.html                 # a page that works without a server\n  kymo view --no-open --port 8080 server.data     # with ssh -L 8080:127.0.0.1:8080, from elsewhere"
 )]
 pub(crate) struct ViewArgs {
     /// The recording, - for stdin
@@ -35,6 +40,9 @@ pub(crate) struct ViewArgs {
     /// Show it in the Firefox Profiler: its page, profiler.firefox.com, asks this server
     #[arg(long)]
     firefox: bool,
+    /// Follow a recording that is still written: read it again as it grows
+    #[arg(long, conflicts_with_all = ["firefox", "bundle"])]
+    live: bool,
     /// The port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -53,65 +61,127 @@ pub(crate) struct ViewArgs {
 
 /// Reads a recording, and shows it until a signal comes.
 pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
-    // A port that is taken, or a file that cannot be written, is said before a long reading.
-    let bundle =
-        args.bundle.as_deref().map(|path| open::export(path).map(|export| (path, export))).transpose()?;
+    if let Some(path) = &args.bundle {
+        // A file that cannot be written is said before a long reading.
+        let export = open::export(path)?;
+        return bundle(&args, path, export);
+    }
     let server = Server::bind(args.port).with_context(|| match args.port {
         0 => "failed to listen on 127.0.0.1".to_owned(),
         port => format!("failed to listen on 127.0.0.1:{port}; --port 0 takes a free one"),
     })?;
-    let file = ShownFile::new(&args.file);
-    let recording = open::recording(&args.file)?;
-    let store = args.symbols.store(&recording);
-    let progress = ReadProgress::new(args.quiet);
-    let source = args.file.display().to_string();
-    let symbols = (ResolveOptions::default(), &store);
-    let view = RecordingView::open(
-        &recording,
-        (&source, args.samples || args.firefox),
-        symbols,
-        args.jobs,
-        &|pass, done, all| {
-            progress.at(pass, done, all);
-        },
-    );
-    progress.finish();
-    let mut view = view.with_context(|| format!("failed to read {source}"))?;
-    view.set_written(written_unix_ns(&args.file));
-    if !args.quiet {
-        recording.problems.iter().chain(view.data().problems()).for_each(|problem| say(&problem.to_string()));
-        view.data().notes().iter().for_each(|note| say(note));
-    }
-    let code = exit::of_reading(&recording, view.data().problems());
+    if args.firefox { serve_profiler(&args, server) } else { serve(args, server) }
+}
+
+/// The page asks until the recording is there: the server answers from the beginning on.
+fn serve(args: ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
     let stop = signals::interrupted()?;
-    if let Some((path, export)) = bundle {
-        let failed = || format!("failed to write {}", path.display());
-        let mut file = io::BufWriter::new(export);
-        view.write_bundle(&store, &stop, &mut file).with_context(failed)?;
-        let whole = file.into_inner().map_err(io::IntoInnerError::into_error);
-        whole.and_then(kymo_files::Export::finish).with_context(failed)?;
-        return Ok(code);
+    let slot = Arc::new(ShownSlot::default());
+    let _redirect = announce(&args, &server.address())?;
+    let title = args.file.display().to_string();
+    let (of_server, flag) = (Arc::clone(&slot), Arc::clone(&stop));
+    let server = std::thread::spawn(move || server.run(of_server, &title, &flag));
+    let (result, read) = mpsc::channel();
+    let (reader, quiet, flag) = (reader(&args), args.quiet, Arc::clone(&stop));
+    std::thread::spawn(move || {
+        let first = read_whole(&reader, &slot, quiet);
+        let shown = first.as_ref().ok().map(|(shown, _)| Arc::clone(shown));
+        // Who waits for it has gone where this fails.
+        _ = result.send(first.map(|(_, code)| code));
+        if let Some(shown) = shown {
+            _ = result.send(reader.follow(&slot, shown, &flag).map(|()| ExitCode::SUCCESS));
+        }
+    });
+    let mut code = None;
+    // A reading that still runs ends with the process.
+    while !stop.load(Ordering::Relaxed) && !server.is_finished() {
+        match read.recv_timeout(STOP_POLL) {
+            Ok(Ok(of_reading)) => code = code.or(Some(of_reading)),
+            Ok(Err(error)) if code.is_none() => return Err(error),
+            Ok(Err(error)) => say(&format!("the recording is not followed any more: {error:#}")),
+            Err(RecvTimeoutError::Timeout) => {}
+            // All is read.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(STOP_POLL),
+        }
     }
-    let (server, address) = match args.firefox {
-        true => {
-            let when = view.export().start_unix_ns;
-            let profile = firefox_profile(&recording, view.data(), &store, (&source, when));
-            let profile = profile.with_context(|| format!("failed to show {source}"))?;
-            server.with_symbols(SymbolApi::new(profile, &store)).context("failed to read random bits")?
-        }
-        false => {
-            let address = server.address();
-            (server, address)
-        }
-    };
+    if server.is_finished()
+        && let Ok(ended) = server.join()
+    {
+        ended.context("failed to serve the page")?;
+    }
+    Ok(code.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// What reads the recording.
+fn reader(args: &ViewArgs) -> RecordingReader<anyhow::Error> {
+    let (file, symbols) = (args.file.clone(), args.symbols.clone());
+    let options =
+        ReadOptions { samples_only: args.samples || args.firefox, workers: args.jobs, follows: args.live };
+    RecordingReader {
+        path: args.file.clone(),
+        open: Box::new(move || open::recording(&file)),
+        store: Box::new(move |recording| symbols.store(recording)),
+        options,
+    }
+}
+
+/// Reads all of the recording into the slot, and says what was wrong with it.
+fn read_whole(
+    reader: &RecordingReader<anyhow::Error>,
+    slot: &ShownSlot,
+    quiet: bool,
+) -> anyhow::Result<(Arc<ShownRecording>, ExitCode)> {
+    let progress = ReadProgress::new(quiet);
+    let shown = reader.read(slot, &|pass, done, all| progress.at(pass, done, all));
+    progress.finish();
+    let shown = shown.with_context(|| format!("failed to read {}", reader.path.display()))?;
+    let problems = shown.view.data().problems();
+    if !quiet {
+        shown.recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
+        shown.view.data().notes().iter().for_each(|note| say(note));
+    }
+    let code = exit::of_reading(&shown.recording, problems);
+    Ok((shown, code))
+}
+
+/// Writes a page that needs no server.
+fn bundle(args: &ViewArgs, path: &Path, export: kymo_files::Export) -> anyhow::Result<ExitCode> {
+    let (shown, code) = read_whole(&reader(args), &ShownSlot::default(), args.quiet)?;
+    let stop = signals::interrupted()?;
+    let failed = || format!("failed to write {}", path.display());
+    let mut file = io::BufWriter::new(export);
+    shown.view.write_bundle(&shown.store, &stop, &mut file).with_context(failed)?;
+    let whole = file.into_inner().map_err(io::IntoInnerError::into_error);
+    whole.and_then(kymo_files::Export::finish).with_context(failed)?;
+    Ok(code)
+}
+
+/// The Firefox Profiler's page asks for all of the profile at once: it is read before.
+fn serve_profiler(args: &ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
+    let slot = Arc::new(ShownSlot::default());
+    let (shown, code) = read_whole(&reader(args), &slot, args.quiet)?;
+    let source = args.file.display().to_string();
+    let when = shown.view.export().start_unix_ns;
+    let profile = firefox_profile(&shown.recording, shown.view.data(), &shown.store, (&source, when));
+    let profile = profile.with_context(|| format!("failed to show {source}"))?;
+    let symbols = SymbolApi::new(profile, &shown.store);
+    let (server, address) = server.with_symbols(symbols).context("failed to read random bits")?;
+    let stop = signals::interrupted()?;
+    let _redirect = announce(args, &address)?;
+    server.run(slot, &source, &stop).context("failed to serve the page")?;
+    Ok(code)
+}
+
+/// Prints the address, and opens the browser there. The file that leads to the page stays until it
+/// is dropped.
+fn announce(args: &ViewArgs, address: &str) -> anyhow::Result<Option<NamedTempFile>> {
     // The address is the verb's result; whoever waits for it must get it now.
     writeln!(io::stdout(), "{address}").and_then(|()| io::stdout().flush()).context("failed to write")?;
-    let _redirect = if args.no_open { None } else { open_browser(&address) };
+    let redirect = if args.no_open { None } else { open_browser(address) };
     if !args.quiet {
         say("the page is served until Ctrl-C");
     }
-    server.run(ShownRecording { recording, view, store, file }, &stop).context("failed to serve the page")?;
-    Ok(code)
+    Ok(redirect)
 }
 
 /// Opens the user's browser where there is a screen. Root's browser is nobody's: the address is

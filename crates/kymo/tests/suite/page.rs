@@ -2,13 +2,14 @@
 //! chromium.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use kymo_testing::{Browser, BrowserTab};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, text};
+use crate::tools::{Need, kymo, ready, signal, text};
 use crate::view::Viewed;
 
 const WINDOW: (u32, u32) = (1280, 1000);
@@ -308,6 +309,42 @@ fn thousands_of_lanes() {
     tab.wait_for("document.getElementById('timeline').scrollTop > 20000");
     let heap = tab.used_heap();
     assert!(heap < 200 << 20, "the page's objects take {heap} bytes");
+    assert_eq!(tab.complaints(), &[] as &[String]);
+}
+
+/// Checks a recording that is looked at while it is written: the page gets more of it again and
+/// again, what was chosen stays, and the end of the recording is noticed.
+#[test]
+fn a_recording_that_is_still_written() {
+    const TEST: &str = "page::a_recording_that_is_still_written";
+    let Some(browser) = Browser::find(TEST) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = text(&folder.path().join("perf.data")).to_owned();
+    let load = "while :; do :; done";
+    let words = ["record", "-q", "-g", "-F", "2000", "-o", &file, "--", "sh", "-c", load];
+    let mut recorder = kymo().command(words).spawn().expect("kymo starts");
+    let until = Instant::now() + Duration::from_secs(60);
+    while std::fs::metadata(&file).map_or(0, |found| found.len()) < 100_000 {
+        assert!(Instant::now() < until, "nothing is recorded");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let viewed = Viewed::of(&file, &["--live"]);
+    let mut tab = browser.open(&viewed.address, WINDOW);
+    let first = tab.check("check.version >= 1 && check.rows > 0");
+    tab.evaluate("document.querySelector('#table tr.row').click()");
+    let key = tab.evaluate("/focus=([^&]+)/.exec(location.hash)[1]");
+    let samples = first["samples"].as_u64().expect("a count");
+    let more = tab.check(&format!("check.version > 2 && check.samples > {samples}"));
+    assert!(more["durationNs"].as_f64() > first["durationNs"].as_f64(), "{more:#}");
+    assert_eq!(tab.evaluate("/focus=([^&]+)/.exec(location.hash)[1]"), key);
+    let notes = "document.getElementById('notes').textContent";
+    assert!(tab.evaluate(notes).as_str().is_some_and(|notes| notes.contains("this page follows it")));
+    signal(&recorder, rustix::process::Signal::INT);
+    recorder.wait().expect("its end");
+    tab.wait_for(&format!("!{notes}.includes('this page follows it')"));
+    let events = query(&file, "events");
+    let all = events["events"][0]["samples"].as_u64().expect("a count");
+    tab.check(&format!("check.samples === {all}"));
     assert_eq!(tab.complaints(), &[] as &[String]);
 }
 

@@ -100,9 +100,9 @@ fn ranges_of_a_large_recording_are_exact() {
     // The page moves a range to the borders of its buckets, of which it has 200 at least.
     let near = samples / 20;
     for (hash, filter, allowed) in [
-        ("thread=t1".to_owned(), format!("thread={tid}"), 0),
+        (format!("thread=t{tid}"), format!("thread={tid}"), 0),
         (format!("range={from}-{until}"), range.clone(), near),
-        (format!("thread=t1&range={from}-{until}"), format!("thread={tid} and {range}"), near),
+        (format!("thread=t{tid}&range={from}-{until}"), format!("thread={tid} and {range}"), near),
     ] {
         let check = viewed.check(&browser, &hash);
         assert_eq!(check["exact"], true, "{hash}: {check:#}");
@@ -133,7 +133,7 @@ fn wall_time() {
     let whole = viewed.check(&browser, "");
     assert_eq!(whole["event"], "wall-time", "{whole:#}");
     assert_eq!(whole["whole"], report["total_ns"], "{whole:#}");
-    let of_thread = viewed.check(&browser, "thread=t0");
+    let of_thread = viewed.check(&browser, &format!("thread=t{}", report["threads"][0]["tid"]));
     assert_eq!(of_thread["exact"], true, "{of_thread:#}");
     assert_eq!(of_thread["whole"], report["threads"][0]["total_ns"], "{of_thread:#}");
     let samples = Viewed::of(file, &["--samples"]);
