@@ -10,6 +10,8 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Paths that are asked with the token in a header.
+const ASKED: [&str; 6] = ["/select", "/query", "/entries", "/heatmap", "/code", "/profile"];
 /// Clients at a time.
 const CLIENTS: u64 = 16;
 
@@ -192,9 +194,7 @@ impl ServerSecrets {
             }
             // The token in the address of what has it in a header otherwise.
             _ => {
-                sent.path = numbers
-                    .pick(&["/select", "/query", "/entries", "/heatmap", "/code", "/profile"])
-                    .to_owned();
+                sent.path = numbers.pick(&ASKED).to_owned();
                 sent.words = format!("q=top&token={token}");
             }
         }
