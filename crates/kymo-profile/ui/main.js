@@ -276,7 +276,10 @@ class Page {
 
     this.renderControls(event, hits);
     this.renderTimeline(event, hits);
+    this.drawn ??= { timeline: Date.now() };
     this.renderTab(event, { treeKey, dataKey, zoomNode, hits, bySamples });
+    this.drawn.flame ??= Date.now();
+    if (!profile.served?.oneIn) this.drawn.whole ??= Date.now();
     this.renderLegend(weighed);
     this.table.chosen = state.focus;
     this.table.show(weighed.sums, weighed.whole, hits, { key: state.sort, up: state.up }, this.unit);
@@ -608,6 +611,7 @@ class Page {
       durationNs: this.profile.durationNs,
       version: this.profile.served?.version ?? 0,
       isPart: Boolean(this.profile.served?.oneIn),
+      drawn: this.drawn,
       samples: weighed.samples,
       exact: Boolean(this.server?.sums(this.state)),
       whole: weighed.whole,

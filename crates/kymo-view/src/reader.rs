@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// Reading takes at most one part in so many of the time.
 const PAUSE_FOR_READING: u32 = 4;
+/// By so much the priority of reading is lowered when there is something to look at.
+const READING_NICE: i32 = 10;
 /// How soon the end of following is noticed.
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// A recording that cannot be read so many times in a row is not followed any more.
@@ -130,7 +132,12 @@ impl<E: From<OpenError>> RecordingReader<E> {
             let (recording, store) = (Arc::clone(&recording), Arc::clone(&store));
             Arc::new(ShownRecording { recording, view, store, file: file.clone() })
         };
-        let early = |view| slot.show(shown(view), false);
+        let early = |view| {
+            slot.show(shown(view), false);
+            // The browser draws it now, and that is what the user waits for: the rest of the
+            // reading takes the time that this leaves. Of this thread and those that it starts.
+            _ = rustix::process::nice(READING_NICE);
+        };
         // Only the first reading has an early part: a later one is there before it.
         let early = (slot.version() == 0).then_some(&early as &dyn Fn(RecordingView));
         let view = RecordingView::open_early(&recording, options, &store, progress, early)?;

@@ -18,6 +18,8 @@ use std::io::{self, Write};
 
 /// Above this many timeline entries the page gets coarser buckets: opening it has to stay instant.
 const MAX_ENTRIES: usize = 300_000;
+/// A page of a part of a recording is there for a second: what counts is how soon.
+const MAX_ENTRIES_OF_PART: usize = 40_000;
 /// But never fewer buckets than a selection needs to be useful.
 const MIN_BUCKETS: u32 = 64;
 
@@ -63,7 +65,7 @@ pub(crate) fn html_with_codes(
 
 /// The profile of a page that is a file.
 fn embedded(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(script_safe(&crate::text::json(&Page::new(profile))?).as_bytes())
+    out.write_all(script_safe(&crate::text::json(&Page::new(profile, MAX_ENTRIES))?).as_bytes())
 }
 
 /// Samples over time in the packed form that the page reads.
@@ -83,7 +85,8 @@ pub fn write_served_page(title: &str, nonce: &str, out: &mut dyn Write) -> io::R
 
 /// Writes the profile that a served page asks for.
 pub(crate) fn page_json(profile: &ExportProfile, served: ServedPage, out: &mut dyn Write) -> io::Result<()> {
-    let page = Page { served: Some(served), ..Page::new(profile) };
+    let most_entries = if served.one_in.is_some() { MAX_ENTRIES_OF_PART } else { MAX_ENTRIES };
+    let page = Page { served: Some(served), ..Page::new(profile, most_entries) };
     out.write_all(crate::text::json(&page)?.as_bytes())
 }
 
@@ -272,7 +275,7 @@ struct Entries {
 }
 
 impl<'a> Page<'a> {
-    fn new(profile: &'a ExportProfile) -> Page<'a> {
+    fn new(profile: &'a ExportProfile, most_entries: usize) -> Page<'a> {
         let mut modules = Interned::default();
         let mut files = Interned::default();
         let functions = &profile.functions;
@@ -322,20 +325,20 @@ impl<'a> Page<'a> {
                 comm: profile.threads.iter().map(|t| t.comm.as_str()).collect(),
                 samples: profile.threads.iter().map(|t| t.samples).collect(),
             },
-            events: profile.events.iter().map(|event| Event::new(profile, event)).collect(),
+            events: profile.events.iter().map(|event| Event::new(profile, event, most_entries)).collect(),
         }
     }
 }
 
 impl<'a> Event<'a> {
-    fn new(profile: &ExportProfile, event: &'a ExportEvent) -> Event<'a> {
+    fn new(profile: &ExportProfile, event: &'a ExportEvent, most_entries: usize) -> Event<'a> {
         let nodes = &event.stacks.nodes;
         let mut timeline = event.timeline.clone();
         // The page indexes without asking: what E1 and the index rules do not allow stays out.
         timeline
             .entries
             .retain(|e| (e.node as usize) < nodes.len() && (e.thread as usize) < profile.threads.len());
-        timeline.coarsen(MAX_ENTRIES, MIN_BUCKETS);
+        timeline.coarsen(most_entries, MIN_BUCKETS);
         let per_sample = per_sample(event, &timeline);
         Event {
             name: &event.name,
