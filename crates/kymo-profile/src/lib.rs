@@ -27,6 +27,7 @@
 //!   when; [`chains`]: distinct stacks; [`columns`]: every sample, by time.
 //! - [`build_ids`]: the files that samples are in, by build id; [`inject`]: recordings with more of
 //!   them, or with call chains in the place of stacks.
+//! - [`diff`]: what changed between two builds, by two sets of runs.
 //! - [`dump`]: what a recording stores, in perf's words.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`sched`]: who ran on which CPU, who waited for one, and who woke whom up.
@@ -73,6 +74,7 @@ pub mod build_ids;
 pub mod chains;
 pub mod columns;
 mod counts;
+pub mod diff;
 pub mod dump;
 pub mod emptied;
 pub mod export;

@@ -140,25 +140,33 @@ fn for_each_line(
 
 /// A frame's name as folded stacks can hold it, with the suffixes for kernel and inlined code if asked.
 fn frame(function: &Function, annotate: bool) -> String {
-    let mut name = shown_in_stack(&function.name).into_owned();
-    if annotate
-        && let Some((head, tail)) = name.rsplit_once(' ')
+    if !annotate {
+        return named(shown_in_stack(&function.name).into_owned());
+    }
+    let mut name = stack_frame(&function.name);
+    match function.kind {
+        FunctionKind::Kernel => name.push_str("_[k]"),
+        FunctionKind::Inline => name.push_str("_[i]"),
+        FunctionKind::User | FunctionKind::Unknown | FunctionKind::Comm | FunctionKind::State => {}
+    }
+    name
+}
+
+/// A name as a frame of a folded stack from which a picture is drawn.
+pub(crate) fn stack_frame(name: &str) -> String {
+    let mut name = shown_in_stack(name).into_owned();
+    if let Some((head, tail)) = name.rsplit_once(' ')
         && tail.parse::<f64>().is_ok()
     {
         // The picture's drawer would take the last word for a count.
         name = format!("{head}\\x20{tail}");
     }
-    if name.trim().is_empty() {
-        name = "[unknown]".to_string();
-    }
-    if annotate {
-        match function.kind {
-            FunctionKind::Kernel => name.push_str("_[k]"),
-            FunctionKind::Inline => name.push_str("_[i]"),
-            FunctionKind::User | FunctionKind::Unknown | FunctionKind::Comm | FunctionKind::State => {}
-        }
-    }
-    name
+    named(name)
+}
+
+/// A frame always has a name.
+fn named(name: String) -> String {
+    if name.trim().is_empty() { "[unknown]".to_string() } else { name }
 }
 
 /// Text without control characters, which XML cannot hold even escaped.

@@ -59,6 +59,7 @@ pub use heatmap::HeatMap;
 pub use language::parse;
 pub use nodes::{NodeSums, SelectedThreads, Selection};
 pub(crate) use rows_over_time::RowNumbers;
+pub(crate) use text::cell as markdown_cell;
 pub use text::{amount, write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};

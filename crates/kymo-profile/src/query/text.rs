@@ -116,7 +116,7 @@ fn write_code_block(out: &mut dyn Write, text: &str) -> io::Result<()> {
 }
 
 /// Text as a cell of Markdown shows it literally. Names come from a recording and are hostile.
-fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     // The spaces that indent a tree would be lost.
     let indent = text.len() - text.trim_start_matches(' ').len();
