@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 0 | done; also when the reader of our output went away |
 //! | 1 | failed; the sentence on stderr says what, why and what to do |
-//! | 2 | the report is there, but the recording is cut off or damaged: stderr says what is missing |
+//! | 2 | the report is there, but the recording is cut off or damaged: stderr says what is missing; `diff`: there is no answer |
+//! | 1, 3 | `diff`: a regression; undecided |
 //! | 129 | the command line was not understood (as perf) |
 //! | 255 | the program to record could not be started (as perf) |
 //! | other | `record`, `stat`, `probe`, `watch`: the command's own status, or its signal |
@@ -28,6 +29,12 @@ pub const USAGE: u8 = 129;
 pub const NOT_STARTED: u8 = 255;
 /// The recording is cut off or damaged.
 const DAMAGED: u8 = 2;
+/// `kymo diff`: the new side costs more.
+pub const REGRESSION: u8 = 1;
+/// `kymo diff`: there is no answer, because recordings cannot be made, read or compared.
+pub const NO_ANSWER: u8 = 2;
+/// `kymo diff`: the runs do not tell.
+pub const UNDECIDED: u8 = 3;
 
 /// The status of a report: what could be read is printed, and stderr tells what is damaged. A recording that its recorder could not
 /// finish may end in the middle of a record.
@@ -35,6 +42,18 @@ pub fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a 
     let among_records = more.into_iter().any(|problem| problem.is_damage) && !recording.is_unfinished;
     let damaged = among_records || recording.problems.iter().any(|problem| problem.is_damage);
     if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
+}
+
+/// The outcome of a verb whose status 1 is an answer: what failed is said, and the status is
+/// [`NO_ANSWER`]. A wrong command line keeps its own.
+pub fn or_no_answer(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match done {
+        Err(error) if !is_broken_pipe(&error) && !error.is::<UsageError>() => {
+            terminal::say(&format!("{error:#}"));
+            Ok(ExitCode::from(NO_ANSWER))
+        }
+        done => done,
+    }
 }
 
 /// Says what is wrong with a verb's command line; the status for that.

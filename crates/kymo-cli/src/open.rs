@@ -2,7 +2,7 @@
 //! stdin), and results to write.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufWriter, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,4 +95,13 @@ pub fn keep_recording(old: &File) -> Option<&'static str> {
 /// Begins a result that is to be in a file of its own; see [`Export`]. A recording is never replaced by one.
 pub fn export(path: &Path) -> anyhow::Result<Export> {
     Export::create(path, keep_recording).with_context(|| format!("failed to create {}", path.display()))
+}
+
+/// Gives a result its name, now that all of it is there.
+///
+/// # Errors
+/// What could not be written.
+pub fn finish(file: BufWriter<Export>, path: &Path) -> anyhow::Result<()> {
+    let whole = file.into_inner().map_err(|error| error.into_error());
+    whole.and_then(Export::finish).with_context(|| format!("failed to write {}", path.display()))
 }

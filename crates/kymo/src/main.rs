@@ -51,6 +51,7 @@ enum Verb {
     Report(Box<cmd::report::ReportArgs>),
     Annotate(Box<cmd::annotate::AnnotateArgs>),
     Query(Box<cmd::query::QueryArgs>),
+    Diff(Box<cmd::diff::DiffArgs>),
     View(Box<cmd::view::ViewArgs>),
     Mcp(Box<cmd::mcp::McpArgs>),
     List(cmd::list::ListArgs),
@@ -126,6 +127,7 @@ fn main() -> ExitCode {
         Verb::Annotate(args) => cmd::annotate::run(*args),
         Verb::Report(args) => cmd::report::run(*args, in_browser),
         Verb::Query(args) => cmd::query::run(*args),
+        Verb::Diff(args) => cmd::diff::run(*args),
         Verb::View(args) => cmd::view::run(*args),
         Verb::Mcp(args) => cmd::mcp::run(*args),
         Verb::List(args) => cmd::list::run(args),
@@ -187,6 +189,7 @@ impl Verb {
             Verb::Report(_)
                 | Verb::Annotate(_)
                 | Verb::Query(_)
+                | Verb::Diff(_)
                 | Verb::Script(_)
                 | Verb::Sched(_)
                 | Verb::List(_)

@@ -114,10 +114,10 @@ fn table(comparison: &Comparison, most: usize, all: bool) -> DiffTable {
     let hidden = comparison.effects.len() - shown.len();
     let what = plural(comparison.subject);
     if hidden > 0 {
-        footer.push(format!("{hidden} {what} without a difference are not shown (--all)"));
+        footer.push(format!("not shown: {hidden} {what} without a difference (--all shows them)"));
     }
     if comparison.untested > 0 {
-        footer.push(format!("{} {what} have too little cost to be tested", comparison.untested));
+        footer.push(format!("not tested: {} {what} with too little cost", comparison.untested));
     }
     DiffTable { rows, footer }
 }
@@ -183,6 +183,10 @@ fn title(comparison: &Comparison) -> String {
     )
 }
 
+fn singular(subject: Subject) -> &'static str {
+    plural(subject).trim_end_matches('s')
+}
+
 fn plural(subject: Subject) -> &'static str {
     match subject {
         Subject::Functions | Subject::Inclusive => "functions",
@@ -194,13 +198,16 @@ fn plural(subject: Subject) -> &'static str {
 
 /// What the comparison says, in one sentence.
 pub(super) fn verdict_sentence(comparison: &Comparison) -> String {
-    let what = plural(comparison.subject);
     let count = |verdict| comparison.count(verdict);
+    let costs = |count| match count {
+        1 => format!("1 {} costs", singular(comparison.subject)),
+        many => format!("{many} {} cost", plural(comparison.subject)),
+    };
     let differing = match (count(EffectVerdict::Regression), count(EffectVerdict::Improvement)) {
         (0, 0) => String::new(),
-        (worse, 0) => format!(": {worse} {what} cost more"),
-        (0, better) => format!(": {better} {what} cost less"),
-        (worse, better) => format!(": {worse} {what} cost more, {better} less"),
+        (worse, 0) => format!(": {} more", costs(worse)),
+        (0, better) => format!(": {} less", costs(better)),
+        (worse, better) => format!(": {} more, {better} less", costs(worse)),
     };
     match comparison.verdict {
         OverallVerdict::Regression => format!("Regression{differing}"),

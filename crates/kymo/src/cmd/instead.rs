@@ -1,7 +1,7 @@
 //! Verbs of perf that kymo does not have, and what to use instead.
 
 /// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 14] = [
+const INSTEAD: [(&str, &str); 13] = [
     (
         "c2c",
         "`kymo watch` shows who reads and writes a variable; use `perf c2c` where the hardware samples memory",
@@ -11,7 +11,6 @@ const INSTEAD: [(&str, &str); 14] = [
         "daemon",
         "`kymo record -a --overwrite` keeps the newest samples of a running machine; a service manager can keep it running",
     ),
-    ("diff", "use `perf diff` on kymo's recordings; `kymo report --json` has the numbers of each"),
     (
         "ftrace",
         "`kymo probe` times functions of programs; use `perf ftrace` or `trace-cmd` for functions of the kernel",

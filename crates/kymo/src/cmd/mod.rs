@@ -5,6 +5,7 @@ pub(crate) mod browse;
 pub(crate) mod build_ids;
 pub(crate) mod data;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod evlist;
 pub(crate) mod filter;

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use kymo_data::Recording;
-use kymo_files::Export;
 use kymo_profile::emptied;
 use kymo_profile::export::ExportProfile;
 use kymo_profile::first_look::{self, FirstLook, Share, first_look};
@@ -241,7 +240,7 @@ fn write_export(
             }
             .with_context(|| format!("failed to write {}", path.display()))?;
         }
-        file.map_or(Ok(()), |file| finish(file, path))?;
+        file.map_or(Ok(()), |file| open::finish(file, path))?;
     }
     if let Some(path) = &args.flamegraph {
         let Some(event) = export.events.iter().max_by_key(|e| e.total_samples) else {
@@ -250,20 +249,14 @@ fn write_export(
         let mut file = BufWriter::new(open::export(path)?);
         let drawn = export::flamegraph(&export, event, &mut file);
         drawn.with_context(|| format!("failed to write {}", path.display()))?;
-        finish(file, path)?;
+        open::finish(file, path)?;
     }
     if let Some(path) = &args.html {
         let mut file = BufWriter::new(open::export(path)?);
         export::html(&export, &mut file).with_context(|| format!("failed to write {}", path.display()))?;
-        finish(file, path)?;
+        open::finish(file, path)?;
     }
     Ok(())
-}
-
-/// Gives a result its name, now that all of it is there.
-fn finish(file: BufWriter<Export>, path: &Path) -> anyhow::Result<()> {
-    let whole = file.into_inner().map_err(|error| error.into_error());
-    whole.and_then(Export::finish).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// What should be known of a recording besides its samples: damage, losses, missing symbols.
