@@ -4,6 +4,7 @@
     bench/versus.py report            the same big recording read by perf and by kymo
     bench/versus.py view              how soon a big recording is seen in the browser, and a selection counted
     bench/versus.py annotate          a function of a large program, annotated by perf and by kymo
+    bench/versus.py diff              how often kymo diff is right: equal builds, seeded slow-downs, intervals
     bench/versus.py overhead          what recording costs the recorded program
     bench/versus.py stacks            how many call chains of real programs are whole
     bench/versus.py runtimes          how much code of Java and node has names

@@ -46,6 +46,7 @@
 //! | where threads wait: `--wall` | `wall.rs` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
+//! | two builds compared: `kymo diff` | `diff.rs` |
 //! | the page in a browser: `kymo view` | `view.rs`; what its user does there: `page.rs` |
 //! | queries by the Model Context Protocol: `kymo mcp` | `mcp/`, which `make test-mcp` runs |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
@@ -69,6 +70,7 @@ mod control;
 mod copied;
 mod damaged;
 mod debuginfod;
+mod diff;
 mod exports;
 mod faults;
 mod fixtures;

@@ -60,6 +60,13 @@ fn compare(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 /// The files of both sides, as named.
 fn sides(args: &DiffArgs) -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let default = |name: &str| vec![PathBuf::from(name)];
+    let is_option = |file: &&PathBuf| file.as_os_str().as_encoded_bytes().starts_with(b"-") && !file.exists();
+    if let Some(option) = args.new.iter().find(is_option) {
+        let option = option.display();
+        return Err(exit::usage(anyhow!(
+            "{option} stands among the recordings of the new side: write options before --"
+        )));
+    }
     match (&args.old[..], &args.new[..]) {
         ([], []) => Ok((default("perf.data.old"), default(open::DEFAULT))),
         ([old, new], []) => Ok((vec![old.clone()], vec![new.clone()])),

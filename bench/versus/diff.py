@@ -1,0 +1,143 @@
+"""How often `kymo diff` is right.
+
+Equal builds: real programs are recorded again and again, and two sets of runs of one program are compared. Any difference that is reported
+is a false one. Seeded slow-downs: builds of `fixtures/programs/rows.c` differ in one function by a known amount of work; counted is how often
+it is found, and how often its interval holds the amount. Then 20 recordings are compared, and the time is taken.
+
+All runs of a pool are recorded first, those that belong together in turns. Each comparison draws its runs from the pools, so comparisons
+share runs: their number says less than as many independent ones would.
+"""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+
+from versus.runner import Refusal, environment, measure, seconds, spread, table
+
+HELP = "how often kymo diff is right: equal builds, seeded slow-downs, intervals; and how long it takes"
+
+# What gcc compiles, python and sort read, and gzip packs.
+REAL = {
+    "gzip": "gzip -9 -c {text}",
+    "sort": "sort -r {text}",
+    "python": "python3 -c 'import json; [json.loads(json.dumps(list(range(9000)))) for _ in range(150)]'",
+    "sha": "sha256sum {text} {text} {text} {text} {text} {text}",
+}
+# Name, flags of the new build, the function, and how much more it costs.
+SEEDED = [
+    ("+5 % of a tenth", ["-DHASH=105"], "hash_rows", 0.05),
+    ("+20 % of a fiftieth", ["-DEMIT=120"], "emit_rows", 0.20),
+]
+BUILD = ["-O1", "-g", "-fno-omit-frame-pointer"]
+
+
+def add_arguments(parser):
+    parser.add_argument("--pool", type=int, default=20, help="runs of each program and build (default: 20)")
+    parser.add_argument("--trials", type=int, default=50, help="comparisons of each kind (default: 50)")
+    parser.add_argument("--side", type=int, default=10, help="runs a side (default: 10)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a run of rows.c takes (default: 1)")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="samples of each of the 20 recordings (default: 1000000)")
+
+
+def run(bench, args):
+    if args.pool < args.side:
+        raise Refusal("--pool must be at least --side")
+    draws = random.Random(1)
+    result = {"runs_a_side": args.side, "pool": args.pool, "trials": args.trials, "run_seconds": args.seconds}
+    result["equal"] = equal_builds(bench, args, draws)
+    result["seeded"] = seeded(bench, args, draws)
+    result["speed"] = speed(bench, args)
+    return result
+
+
+def record(bench, path, command):
+    measure([bench.kymo, "record", "-q", "-o", path, "-F", "3999", "-e", "cpu-clock", "--", *command], cwd=bench.scratch)
+    return path
+
+
+def compare(bench, old, new):
+    argv = [bench.kymo, "diff", "-q", "--json", *old, "--", *new]
+    done = subprocess.run([str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True)
+    if done.returncode not in (0, 1, 3):
+        raise Refusal(f"kymo diff ended with {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def differing(answer):
+    effects = [answer["total"], *answer["effects"]]
+    return [effect["name"] for effect in effects if effect["verdict"] in ("regression", "improvement", "moved")]
+
+
+def equal_builds(bench, args, draws):
+    text = bench.scratch / "text"
+    text.write_text("\n".join(str(draws.random()) for _ in range(400_000)))
+    found, rows = {}, []
+    for name, command in REAL.items():
+        words = command.format(text=text)
+        if not shutil.which(words.split()[0]):
+            print(f"{words.split()[0]} is not installed: left out", file=sys.stderr)
+            continue
+        pool = [record(bench, bench.scratch / f"{name}-{at}.data", ["sh", "-c", words + " >/dev/null"]) for at in range(2 * args.pool)]
+        said, undecided = [], 0
+        for _ in range(args.trials):
+            chosen = draws.sample(pool, 2 * args.side)
+            answer = compare(bench, chosen[: args.side], chosen[args.side :])
+            names = differing(answer)
+            said += [names] if names else []
+            undecided += answer["verdict"] == "undecided"
+        found[name] = {"trials": args.trials, "differ": len(said), "undecided": undecided, "what": said}
+        rows.append([name, args.trials, len(said), undecided])
+    table(["equal builds", "comparisons", "report a difference", "undecided"], rows)
+    return found
+
+
+def seeded(bench, args, draws):
+    source = "fixtures/programs/rows.c"
+    old = bench.compile(source, *BUILD)
+    old = shutil.copy(old, bench.scratch / "rows-old")
+    rounds = str(int(max(1.0, args.seconds * 700)))
+    found, rows = {}, []
+    for name, flags, function, truth in SEEDED:
+        new = shutil.copy(bench.compile(source, *BUILD, *flags), bench.scratch / f"rows-{function}")
+        pools = {"old": [], "new": []}
+        for at in range(args.pool):
+            sides = [("old", old), ("new", new)]
+            draws.shuffle(sides)
+            for side, program in sides:
+                pools[side].append(record(bench, bench.scratch / f"{function}-{side}-{at}.data", [program, rounds]))
+        hits = holds = 0
+        shares, changes = [], []
+        for _ in range(args.trials):
+            sides = [draws.sample(pools[side], args.side) for side in ("old", "new")]
+            answer = compare(bench, *sides)
+            effect = next(effect for effect in answer["effects"] if effect["name"] == function)
+            hits += effect["verdict"] == "regression"
+            holds += effect["of_itself"]["low"] <= truth <= effect["of_itself"]["high"]
+            shares.append(effect["old"] / answer["total"]["old"])
+            changes.append(effect["of_itself"]["estimate"])
+        found[name] = {"function": function, "truth": truth, "trials": args.trials, "found": hits, "held": holds,
+                       "share": spread(shares), "change": spread(changes)}
+        rows.append([name, args.trials, hits, holds, f"{spread(shares)['median']:.1%}", f"{spread(changes)['median']:.1%}"])
+    table(["slower by", "comparisons", "found", "interval holds it", "share", "estimate"], rows)
+    return found
+
+
+def speed(bench, args):
+    """Twenty recordings: of two, each ten times."""
+    program = bench.compile("fixtures/programs/rows.c", *BUILD)
+    files = []
+    for at in range(2):
+        path = bench.scratch / f"large-{at}.data"
+        measure([bench.kymo, "record", "-q", "-o", path, "-F", "20000", "-e", "cpu-clock", "--", program,
+                 str(max(1, args.samples // 28))], cwd=bench.scratch)
+        files += [[shutil.copy(path, bench.scratch / f"large-{at}-{copy}.data") for copy in range(10)]]
+    facts = json.loads(subprocess.run([str(bench.kymo), "query", "--json", str(files[0][0]), "events"], stdout=subprocess.PIPE,
+                                      env=environment(), text=True, check=True).stdout)
+    samples = facts["events"][0]["samples"]
+    times = [measure([bench.kymo, "diff", "-q", *files[0], "--", *files[1]], cwd=bench.scratch, expect=None) for _ in range(args.rounds or 3)]
+    wall = spread([time.wall_s for time in times])
+    table(["20 recordings", "samples of each", "median", "min", "max"],
+          [["kymo diff", samples, *(seconds(wall[key]) for key in ("median", "min", "max"))]])
+    return {"recordings": 20, "samples_each": samples, "wall_s": wall, "peak_bytes": spread([time.peak_bytes for time in times])}

@@ -1,0 +1,123 @@
+//! `kymo diff`: what it says of two builds, in all its forms, and of recordings that it refuses.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::programs::build;
+use crate::reference::keys;
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, kymo, require, text};
+
+fn fixture(name: &str) -> String {
+    format!("{}/../../fixtures/recordings/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn row<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let effects = answer["effects"].as_array().expect("a list");
+    effects.iter().find(|effect| effect["name"] == name).expect("the function is tested")
+}
+
+/// Checks two builds of which one does more work in one function: `--run` records them, the
+/// function is the regression in every form of the answer, the status is 1, and
+/// docs/reference/formats/diff-json.md lists every key.
+#[test]
+fn a_slower_function_is_found_in_every_form() {
+    if require("diff::slower", &[Need::Program("cc"), Need::Program("sh")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("diff-slower");
+    let flags = ["-O1", "-fno-omit-frame-pointer"];
+    let old = build("rows.c", &[&flags[..], &["-DHASH=100"]].concat());
+    let new = build("rows.c", &[&flags[..], &["-DHASH=400"]].concat());
+    let commands = [&old, &new].map(|program| format!("{} 150", text(program)));
+    let at = folder.join("recordings");
+    let record = ["diff", "-q", "--json", "-n", "4", "--seed", "1", "-o", text(&at), "--run"];
+    let said = kymo().run(record.into_iter().chain([&*commands[0], "--run", &*commands[1]]));
+    assert_eq!(said.code, Some(1), "{}{}", said.stdout, said.stderr);
+    let answer = said.json();
+    assert_eq!((&answer["schema"], &answer["schema_version"]), (&"kymo-diff".into(), &1.into()));
+    assert_eq!(answer["verdict"], "regression");
+    let hash = row(&answer, "hash_rows");
+    assert_eq!(hash["verdict"], "regression");
+    assert_eq!(hash["old_runs"].as_array().map(Vec::len), Some(4));
+    // Three times more, give or take what a busy machine adds.
+    let change = hash["of_itself"]["estimate"].as_f64().expect("both have it");
+    assert!((1.5..6.0).contains(&change), "{hash}");
+
+    let document = include_str!("../../../../docs/reference/formats/diff-json.md");
+    let lines = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<String> = lines.map(str::to_owned).collect();
+    let mut every = BTreeSet::new();
+    keys(&answer, "", &mut every);
+    let of_moves = |key: &&String| key.starts_with("moved[]") || key.starts_with("total.of_itself");
+    assert_eq!(
+        every.iter().filter(|key| !of_moves(key)).collect::<Vec<_>>(),
+        listed.iter().filter(|key| !of_moves(key)).collect::<Vec<_>>()
+    );
+
+    let file = |side: &str, number: u32| text(&at.join(format!("{side}-0{number}.data"))).to_owned();
+    let side = |side: &str| (1..=4).map(|number| file(side, number)).collect::<Vec<_>>();
+    let (junit, picture) = (folder.join("diff.xml"), folder.join("diff.svg"));
+    let words = ["diff", "-q", "--share", "--md", "--junit", text(&junit), "--flamegraph", text(&picture)];
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let files = [side("old"), vec!["--".to_owned()], side("new")].concat();
+    let said = kymo().run([words, files].concat()).ends(1);
+    said.prints("**Regression: ").prints("| regression | hash\\_rows (rows");
+    let junit = fs::read_to_string(junit).expect("a file");
+    assert!(
+        junit.contains("<testcase name=\"hash_rows\"") && junit.contains("<failure message=\"regression: ")
+    );
+    for name in ["diff.svg", "diff.old.svg"] {
+        let picture = fs::read_to_string(folder.join(name)).expect("a picture");
+        assert!(picture.starts_with("<?xml") && picture.contains("hash_rows"), "{name}");
+    }
+    let text_answer = kymo().run(["diff", "-q", &file("old", 1), &file("new", 1)]);
+    assert!(text_answer.stdout.contains("share of the run's cost"), "{}", text_answer.stdout);
+}
+
+/// Checks that a recording is no regression of itself, for whatever has rows.
+#[test]
+fn a_recording_is_no_regression_of_itself() {
+    let file = fixture("callgraph.data");
+    for by in ["functions", "inclusive", "paths", "lines", "modules"] {
+        let said = kymo().run(["diff", "--by", by, "--json", &file, &file]);
+        assert!(matches!(said.code, Some(0 | 3)), "{by}: {}", said.stderr);
+        said.says("one run a side");
+        let answer = said.json();
+        assert_eq!(answer["subject"], by);
+        let effects = answer["effects"].as_array().expect("a list");
+        assert!(
+            !effects.is_empty() && effects.iter().all(|effect| effect["change"]["estimate"] == 0.0),
+            "{by}"
+        );
+    }
+}
+
+/// Checks that what cannot be compared has the status 2 and a reason, and that a wrong command line
+/// has its own.
+#[test]
+fn refusals_have_a_status_and_a_reason() {
+    let file = fixture("callgraph.data");
+    let other = fixture("tracepoint.data");
+    kymo()
+        .run(["diff", &file, &other])
+        .ends(2)
+        .says("these recordings cannot be compared: ")
+        .says("different events");
+    kymo().run(["diff", &file, "/nonexistent"]).ends(2).says("failed to open /nonexistent");
+    kymo().run(["diff", "-e", "nothing", &file, &file]).ends(2).says("there is no event nothing");
+    kymo()
+        .run(["diff", "--per", "nothing", &file, &file])
+        .ends(2)
+        .says("there is no event nothing that counts work");
+    kymo().run(["diff", &file]).ends(129).says("the new side has no recordings");
+    kymo().run(["diff", &file, &file, &file]).ends(129).says("is not said");
+    kymo().run(["diff", &file, "--", &file, "--json"]).ends(129).says("write options before --");
+    kymo().run(["diff", "--run", "true"]).ends(129).says("--run is needed twice");
+    kymo()
+        .run(["diff", "--run", "true", "--run", "exit 3", "-n", "2"])
+        .ends(2)
+        .says("ended with exit status: 3");
+}
