@@ -30,6 +30,8 @@ SEEDED = [
     ("+5 % of a tenth", ["-DHASH=105"], "hash_rows", 0.05),
     ("+20 % of a fiftieth", ["-DEMIT=120"], "emit_rows", 0.20),
 ]
+# How often a recording is repeated that lost samples.
+ATTEMPTS = 10
 BUILD = ["-O1", "-g", "-fno-omit-frame-pointer"]
 
 
@@ -53,8 +55,14 @@ def run(bench, args):
 
 
 def record(bench, path, command):
-    measure([bench.kymo, "record", "-q", "-o", path, "-F", "3999", "-e", "cpu-clock", "--", *command], cwd=bench.scratch)
-    return path
+    """A recording without loss: on a busy machine the recorder may get no CPU for too long, and the run is repeated."""
+    argv = [bench.kymo, "record", "-q", "--fail-on-loss", "-o", path, "-F", "3999", "-e", "cpu-clock", "--", *command]
+    for _ in range(ATTEMPTS):
+        done = subprocess.run([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
+                              cwd=bench.scratch, text=True)
+        if done.returncode == 0:
+            return path
+    raise Refusal(f"{path} could not be recorded without loss: {done.stderr.strip()}")
 
 
 def compare(bench, old, new):

@@ -2,7 +2,7 @@
 use super::CostWeight;
 use super::bootstrap;
 use super::random::SplitMix64;
-use super::run::{BlockSums, Costs, RunSums};
+use super::run::{BlockSums, NodeCosts, RunSums};
 use super::stacks::{Renumbering, SharedStacks};
 use super::statistics::Estimate;
 use rustc_hash::FxHashMap;
@@ -53,8 +53,8 @@ pub(crate) struct Grouping<'a> {
 #[derive(Clone, Copy)]
 struct PartOfRun<'a> {
     total: f64,
-    nodes: &'a Costs,
-    lines: &'a Costs,
+    nodes: &'a NodeCosts,
+    lines: &'a NodeCosts,
     work: Option<f64>,
     factor: f64,
 }

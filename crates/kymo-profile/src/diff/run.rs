@@ -11,7 +11,7 @@ use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 
 /// Costs by number, each number once.
-pub(crate) type Costs = Vec<(u32, f64)>;
+pub(crate) type NodeCosts = Vec<(u32, f64)>;
 
 /// What is taken from a recording.
 #[derive(Clone, Debug, Default)]
@@ -99,9 +99,9 @@ pub struct RunSums {
     /// The sum of the periods.
     pub(crate) total: f64,
     /// Cost by node.
-    pub(crate) nodes: Costs,
+    pub(crate) nodes: NodeCosts,
     /// Cost by source line, if asked for.
-    pub(crate) lines: Costs,
+    pub(crate) lines: NodeCosts,
     /// How much work was done, if asked for.
     pub(crate) work: Option<f64>,
     /// The same by block of time, if asked for.
@@ -112,8 +112,8 @@ pub struct RunSums {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockSums {
     pub(crate) total: f64,
-    pub(crate) nodes: Costs,
-    pub(crate) lines: Costs,
+    pub(crate) nodes: NodeCosts,
+    pub(crate) lines: NodeCosts,
     pub(crate) work: Option<f64>,
 }
 
@@ -244,8 +244,8 @@ impl Summer<'_> {
     }
 }
 
-fn sorted(costs: FxHashMap<u32, f64>) -> Costs {
-    let mut costs: Costs = costs.into_iter().collect();
+fn sorted(costs: FxHashMap<u32, f64>) -> NodeCosts {
+    let mut costs: NodeCosts = costs.into_iter().collect();
     costs.sort_unstable_by_key(|(number, _)| *number);
     costs
 }

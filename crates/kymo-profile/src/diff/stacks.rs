@@ -149,8 +149,8 @@ fn merged_closures(
 /// Programs that two builds call differently (`app-1.2` and `app-1.3`): a module that only the new
 /// side has, and the one that only the old side has with most of the same functions.
 fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> FxHashMap<String, String> {
-    type Costs<'a> = FxHashMap<&'a str, FxHashMap<&'a str, f64>>;
-    let (mut before, mut after): (Costs<'_>, Costs<'_>) = Default::default();
+    type ByModule<'a> = FxHashMap<&'a str, FxHashMap<&'a str, f64>>;
+    let (mut before, mut after): (ByModule<'_>, ByModule<'_>) = Default::default();
     for (at, function) in functions.iter().enumerate() {
         for (side, costs) in [(&mut before, old), (&mut after, new)] {
             let cost = costs.get(at).copied().unwrap_or(0.0);
@@ -160,7 +160,7 @@ fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> Fx
         }
     }
     let is_one_sided =
-        |module: &str, other: &Costs<'_>| !other.contains_key(module) && !module.starts_with('[');
+        |module: &str, other: &ByModule<'_>| !other.contains_key(module) && !module.starts_with('[');
     let mut candidates = Vec::new();
     for (renamed, theirs) in after.iter().filter(|(module, _)| is_one_sided(module, &before)) {
         for (original, ours) in before.iter().filter(|(module, _)| is_one_sided(module, &after)) {
