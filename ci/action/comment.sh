@@ -8,7 +8,7 @@ set -euo pipefail
 mark='<!-- kymo diff -->'
 body=$(printf '%s\n%s\n' "$mark" "$(cat "$FOLDER/diff.md")")
 comments="repos/$GITHUB_REPOSITORY/issues/$PULL_REQUEST/comments"
-earlier=$(gh api "$comments" --paginate --jq ".[] | select(.body | startswith(\"$mark\")) | .id" | head -n 1)
+earlier=$(gh api "$comments" --paginate --jq ".[] | select(.body | startswith(\"$mark\")) | .id" | sed -n 1p)
 if [ -n "$earlier" ]; then
     gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$earlier" -f body="$body" >/dev/null
 else

@@ -57,7 +57,7 @@ pub(crate) fn check(
     notes.extend(rate_note(old, new));
     notes.extend(loss_note(old, new));
     notes.extend(machine_note(old, new));
-    notes.extend(duration_note(old, new, weight));
+    notes.extend(work_note(old, new, weight));
     let by_loss = |runs: &[RunSums]| runs.iter().map(|run| loss_factor(&run.facts)).collect();
     Ok(Corrections { notes, old: by_loss(old), new: by_loss(new) })
 }
@@ -104,7 +104,7 @@ fn lost_too_much(facts: &RunFacts, most: f64) -> Option<String> {
 }
 
 fn throttled_too_long(facts: &RunFacts, most: f64) -> Option<String> {
-    let time = (facts.duration_ns * u64::from(facts.cpus.max(1))).max(1);
+    let time = facts.duration_ns.saturating_mul(u64::from(facts.cpus.max(1))).max(1);
     let silent = facts.throttled.saturating_mul(TICK_NS) as f64 / time as f64;
     (silent > most).then(|| {
         format!(
@@ -150,20 +150,20 @@ fn machine_note(old: &[RunSums], new: &[RunSums]) -> Option<String> {
     Some(format!("the machines differ ({first}; {other}): so may the costs, without a change of the program"))
 }
 
-/// Runs of very different length are not one unit of work.
-fn duration_note(old: &[RunSums], new: &[RunSums], weight: CostWeight) -> Option<String> {
+/// Runs of one side that cost very differently are not one unit of work.
+fn work_note(old: &[RunSums], new: &[RunSums], weight: CostWeight) -> Option<String> {
     if weight != CostWeight::Absolute {
         return None;
     }
-    let times = || old.iter().chain(new).map(|run| run.facts.duration_ns);
-    let (least, most) = (times().min()?, times().max()?);
-    (least > 0 && most >= 2 * least).then(|| {
-        format!(
-            "the runs last between {:.1} and {:.1} s: if they did not do the same work, use --share or --per",
-            least as f64 / 1e9,
-            most as f64 / 1e9
-        )
-    })
+    let is_uneven = |runs: &[RunSums]| {
+        let costs = || runs.iter().map(|run| run.total);
+        let (least, most) = (costs().fold(f64::INFINITY, f64::min), costs().fold(0.0, f64::max));
+        most > 0.0 && most >= 2.0 * least
+    };
+    let side = [("old", old), ("new", new)].into_iter().find(|(_, runs)| is_uneven(runs))?.0;
+    Some(format!(
+        "a run of the {side} side cost more than twice as much as another: if they did not do the same work, use --share or --per"
+    ))
 }
 
 #[cfg(test)]
@@ -212,7 +212,13 @@ mod tests {
         assert!((lossy.new[0] - 1.005).abs() < 1e-12 && lossy.notes[0].contains("0.50 %"), "{lossy:?}");
         let slower = checked(run(|facts| facts.rate = SamplingRate::Frequency(99))).expect("comparable");
         assert!(slower.notes[0].contains("4000 Hz and 99 Hz"), "{slower:?}");
-        let longer = checked(run(|facts| facts.duration_ns *= 3)).expect("comparable");
-        assert!(longer.notes[0].contains("--per"), "{longer:?}");
+        let of = |total| RunSums { total, ..run(|_| ()) };
+        let sides = ([of(1.0), of(1.5)], [of(3.0), of(6.0)]);
+        let uneven = check(&sides.0, &sides.1, CostWeight::Absolute, 0.01).expect("comparable");
+        assert!(
+            uneven.notes[0].contains("of the new side") && uneven.notes[0].contains("--per"),
+            "{uneven:?}"
+        );
+        assert_eq!(check(&sides.0, &sides.1, CostWeight::Share, 0.01).expect("comparable").notes, [""; 0]);
     }
 }

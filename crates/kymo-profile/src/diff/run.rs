@@ -158,11 +158,12 @@ impl RunSums {
         if let (true, Some(columns), Some((first, last))) =
             (options.blocks, profile.loaded.columns.as_ref(), profile.loaded.time_range)
         {
-            let edge =
-                |at: usize| first + ((u128::from(last - first) + 1) * at as u128 / BLOCKS as u128) as u64;
+            let length = u128::from(last - first) + 1;
+            let begin = |block: usize| u128::from(first) + length * block as u128 / BLOCKS as u128;
             for block in 0..BLOCKS {
-                let (from, until) = (edge(block), edge(block + 1));
-                let rows = if until > from { columns.rows_in(from..=until - 1) } else { 0..0 };
+                // The moment after the last one may be no u64 any more.
+                let (from, end) = (begin(block), begin(block + 1));
+                let rows = if end > from { columns.rows_in(from as u64..=(end - 1) as u64) } else { 0..0 };
                 let mut groups: Vec<(GroupKey, Count)> =
                     columns.group_by(rows, Dims::default(), false).into_iter().collect();
                 groups.sort_unstable_by_key(|(key, _)| *key);

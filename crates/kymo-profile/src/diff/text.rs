@@ -114,7 +114,7 @@ fn table(comparison: &Comparison, most: usize, all: bool) -> DiffTable {
     let hidden = comparison.effects.len() - shown.len();
     let what = plural(comparison.subject);
     if hidden > 0 {
-        footer.push(format!("not shown: {hidden} {what} without a difference (--all shows them)"));
+        footer.push(format!("{what} without a difference, not shown: {hidden} (--all shows them)"));
     }
     if comparison.untested > 0 {
         footer.push(format!("not tested: {} {what} with too little cost", comparison.untested));

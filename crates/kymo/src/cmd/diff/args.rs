@@ -9,7 +9,7 @@ use kymo_profile::diff::{CostWeight, DiffOptions, Subject};
 use crate::cmd::filter::percent;
 use crate::cmd::report::SymbolArgs;
 
-/// Compare two builds of a program by several recordings of each: what costs more, and how certain that is.
+/// Compare two builds by several recordings of each: what costs more, and how certain that is.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status:\n  0  no regression    1  a regression    3  undecided\n  2  no answer: recordings cannot be made, read or compared\n\nExamples:\n  kymo diff --run './old input' --run './new input' -n 10\n  kymo diff old-*.data -- new-*.data\n  kymo diff --per probe:handle_request old-*.data -- new-*.data\n  kymo diff                           perf.data.old and perf.data"
