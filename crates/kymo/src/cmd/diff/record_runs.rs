@@ -90,9 +90,10 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     fn warm_up(&mut self, command: &str) -> anyhow::Result<()> {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", command]);
-        let status = self.finish(shell, command)?;
+        let words = words(command);
+        let mut program = Command::new(words[0]);
+        program.args(&words[1..]);
+        let status = self.finish(program, command)?;
         accept(status, command, "a run before the recordings")
     }
 
@@ -102,7 +103,7 @@ impl Recorder<'_> {
         for event in events(self.args) {
             recorder.args(["-e", &event]);
         }
-        recorder.args(["--", "sh", "-c", command]);
+        recorder.arg("--").args(words(command));
         let status = self.finish(recorder, command)?;
         accept(status, command, &format!("run {number} of the {side} side"))
     }
@@ -130,6 +131,19 @@ impl Recorder<'_> {
             }
             std::thread::sleep(INTERVAL);
         }
+    }
+}
+
+/// The words of a command. A path with plain words needs no shell: it is started by itself, so that
+/// probes of `--per` find their functions in it.
+fn words(command: &str) -> Vec<&str> {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || " _./:,@%+=-".contains(char);
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match words.first() {
+        Some(program) if program.contains('/') && !program.contains('=') && command.chars().all(is_plain) => {
+            words
+        }
+        _ => vec!["sh", "-c", command],
     }
 }
 
@@ -167,5 +181,21 @@ fn events(args: &DiffArgs) -> Vec<String> {
         Some(event) => [event.clone()].into_iter().chain(work()).collect(),
         None if args.per.is_none() => Vec::new(),
         None => [selector::default_event(&Machine::here()).0.name].into_iter().chain(work()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that only a path with plain words does without a shell.
+    #[test]
+    fn plain_paths_need_no_shell() {
+        assert_eq!(words("./old/rows 100"), ["./old/rows", "100"]);
+        for command in
+            ["rows 100", "./rows >out", "A=./x ./rows", "cd /tmp && ./rows", "./rows 'a b'", "exit 3", ""]
+        {
+            assert_eq!(words(command), ["sh", "-c", command]);
+        }
     }
 }
