@@ -4,7 +4,7 @@ use crate::functions::{FunctionId, Functions, Level};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
 use kymo_data::abi::PERF_CONTEXT_MAX;
 use kymo_symbols::pool;
-use kymo_symbols::{CodeMap, ModuleKey, ModuleSymbols, SymbolStore};
+use kymo_symbols::{CodeMap, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,6 +115,9 @@ impl Stacks {
         }
     }
 }
+
+/// A source file with its folder, and a line in it, 0 if that is not known.
+pub(crate) type SourcePlace = (Arc<str>, u32);
 
 /// An address to look up: in which address space, in which mode.
 type Place = (u32, u8, u64);
@@ -347,6 +350,23 @@ impl<'a> Resolver<'a> {
         Some((frame.file.clone()?, frame.line?))
     }
 
+    /// Source file and line of each frame that an address has in stacks, innermost first and that
+    /// of the symbol last. Frames that are left out at the front have no line.
+    pub(crate) fn source_places(&self, (maps, mode, ip): (u32, u8, u64)) -> Vec<Option<SourcePlace>> {
+        let found = self.find(place(maps, mode, ip), false);
+        let Some(module) = found.module else { return Vec::new() };
+        if let Some(line) = found.line {
+            let path = String::from_utf8_lossy(&self.timeline.modules.get(module).path);
+            return vec![Some((path.into(), line))];
+        }
+        if !self.has_files(module) {
+            return Vec::new();
+        }
+        let frames = self.symbols(module).inline_frames(found.module_address);
+        let (inlined, outermost) = shown_frames(&frames);
+        inlined.into_iter().chain(outermost).map(source_place).collect()
+    }
+
     fn source_line(&self, place: Place) -> Arc<str> {
         let found = self.find(place, false);
         let Some(module) = found.module else { return format!("{:#x}", place.2).into() };
@@ -446,17 +466,29 @@ impl<'a> Resolver<'a> {
 }
 
 /// The functions inlined at an address, innermost first.
+fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Arc<str>> {
+    let frames = symbols.inline_frames(address);
+    let (inlined, _) = shown_frames(&frames);
+    inlined.into_iter().filter_map(|frame| frame.function.clone()).collect()
+}
+
+/// Of the frames of the debug information those that stacks show as inlined, innermost first; and
+/// the outermost one.
 ///
 /// The outermost frame of the debug information is the symbol itself, under whichever of its names,
 /// and is left out. So is whatever bears that name further in: a function that was split is told as
 /// inlined into itself.
-fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Arc<str>> {
-    let mut names: Vec<Arc<str>> =
-        symbols.inline_frames(address).iter().filter_map(|f| f.function.clone()).collect();
-    if let Some(outermost) = names.pop() {
-        names.retain(|n| *n != outermost);
+fn shown_frames(frames: &[InlineFrame]) -> (Vec<&InlineFrame>, Option<&InlineFrame>) {
+    let mut inlined: Vec<&InlineFrame> = frames.iter().filter(|frame| frame.function.is_some()).collect();
+    let outermost = inlined.pop();
+    if let Some(outermost) = outermost {
+        inlined.retain(|frame| frame.function != outermost.function);
     }
-    names
+    (inlined, outermost.or(frames.last()))
+}
+
+fn source_place(frame: &InlineFrame) -> Option<SourcePlace> {
+    Some((frame.file.clone()?, frame.line.unwrap_or(0)))
 }
 
 fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (FunctionId, Vec<FunctionId>) {

@@ -30,9 +30,20 @@ pub(crate) fn collect_with_nodes(
     profile: &Profile,
     source: &str,
 ) -> (ExportProfile, Vec<Nodes>) {
+    let columns = profile.loaded.columns.as_ref();
+    let shown = columns.map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
+    collect_shown(recording, profile, source, &shown)
+}
+
+/// The same with these rows of the columns on the timelines.
+pub(super) fn collect_shown(
+    recording: &Recording,
+    profile: &Profile,
+    source: &str,
+    shown: &ThinRows,
+) -> (ExportProfile, Vec<Nodes>) {
     let loaded = &profile.loaded;
     let range = loaded.time_range.unwrap_or((0, 0));
-    let shown = loaded.columns.as_ref().map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
     let mut export = ExportProfile {
         loss: loss(loaded),
         intervals: intervals(loaded),
@@ -54,7 +65,7 @@ pub(crate) fn collect_with_nodes(
             continue;
         }
         let (stacks, nodes) = trees.stacks(index as u32);
-        let timeline = timeline(loaded, &shown, index as u32, &nodes, &threads);
+        let timeline = timeline(loaded, shown, index as u32, &nodes, &threads);
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
             unit: unit_of(event).to_owned(),

@@ -15,20 +15,44 @@
 //! - E3: names come from a recording and are hostile; each writer escapes them for its own format.
 //!
 //! Writers skip what breaks E1 or E2, they do not panic.
+mod callgrind;
+mod chrome;
 mod collect;
+mod firefox;
+mod format;
 mod html;
 mod json;
+mod locations;
 pub mod model;
+mod otlp;
+mod perfetto;
+mod pprof;
+mod protobuf;
+mod samples;
+mod slices;
+mod speedscope;
+#[cfg(test)]
+mod tests;
 mod text;
 pub mod totals;
 
+pub use callgrind::callgrind;
+pub use chrome::chrome;
 pub use collect::collect;
 pub(crate) use collect::{
     RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
 };
+pub use firefox::firefox;
+pub use format::ExportFormat;
 pub(crate) use html::{ServedPage, entries_json, html_with_codes, page_json};
 pub use html::{html, policy, write_served_page};
 pub use json::json;
+pub use locations::{FrameLocation, LocationLine, Locations, MappedFile};
+pub use otlp::otlp;
+pub use perfetto::perfetto;
+pub use pprof::pprof;
+pub use samples::{ExportSamples, SampleRow, Track};
+pub use speedscope::speedscope;
 
 pub use model::{
     ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Link, Loss, NO_CPU,

@@ -14,7 +14,8 @@
 //! - **P3** Different files have different ids, also those without a build id in the recording.
 //!
 //! The format is that of version 48 of processed profiles; the profiler reads all older ones.
-mod model;
+pub(crate) mod frames;
+pub(crate) mod model;
 mod modules;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::timeline::Timeline;
 use kymo_data::Recording;
 use kymo_symbols::SymbolStore;
 use model::{Document, Meta, ThreadTables};
-use modules::{FrameSpot, ModuleTable};
+use modules::ModuleTable;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -38,7 +39,6 @@ use std::collections::BTreeMap;
 pub const MOST_SAMPLES: usize = 8_000_000;
 /// Frames of a stack that are shown, as in reports.
 const MOST_FRAMES: usize = 127;
-const MODE_KERNEL: u8 = 1;
 
 /// A profile, and the modules that its addresses are in.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ pub fn firefox_profile(
     let stacks = stacks(profile, &rows, columns, &mut modules);
     let threads = threads(&profile.loaded.timeline, columns, &rows, (&stacks, &modules));
     let name = recording.events.list.get(event).map_or("", |event| &event.name);
-    let meta = Meta::new(title, name, start_unix_ns);
+    let meta = Meta::new((title, name), start_unix_ns, false);
     let modules = modules.finish();
     let json = serde_json::to_vec(&Document { meta, libs: &modules, threads })?;
     Ok(FirefoxProfile { json, modules })
@@ -143,7 +143,7 @@ fn threads(
         let chain = columns.get(RowField::Stack, *row) as ChainId;
         let time_ns = columns.time()[*row].saturating_sub(first);
         let frames = stacks.get(&chain).map_or(&[][..], |frames| frames);
-        tables.add_sample(time_ns, (chain, frames), modules);
+        tables.add_sample((time_ns, None), (chain, frames), modules);
         tables.set_name(&timeline.comm(thread.comm));
     }
     let names: FxHashMap<i32, String> = threads
@@ -154,9 +154,4 @@ fn threads(
     let mut threads: Vec<ThreadTables> = threads.into_values().collect();
     threads.iter_mut().for_each(|tables| tables.set_process_name(&names));
     threads
-}
-
-/// Whether a frame is the kernel's.
-fn is_kernel(frame: &FrameSpot) -> bool {
-    matches!(frame, FrameSpot::Address { mode: MODE_KERNEL, .. } | FrameSpot::Label { mode: MODE_KERNEL, .. })
 }

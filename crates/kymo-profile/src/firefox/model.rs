@@ -1,27 +1,40 @@
 //! The document: tables of columns for each thread.
-use super::is_kernel;
-use super::modules::{FirefoxModule, FrameSpot, ModuleTable};
-use crate::chains::ChainId;
+use super::frames::{FrameFacts, FrameSide, FrameSource};
+use super::modules::FirefoxModule;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 use serde_json::json;
 
 /// Indexes of `meta.categories`.
+const OTHER: u32 = 0;
 const USER: u32 = 1;
 const KERNEL: u32 = 2;
+/// The schema of the markers.
+const MARKER: &str = "kymo";
 /// The type of a resource that is a library.
 const LIBRARY: u32 = 1;
 
+/// The whole profile.
 #[derive(Serialize)]
-pub(super) struct Document<'a> {
-    pub(super) meta: Meta,
-    pub(super) libs: &'a [FirefoxModule],
-    pub(super) threads: Vec<ThreadTables>,
+pub(crate) struct Document<'a> {
+    pub(crate) meta: Meta,
+    pub(crate) libs: &'a [FirefoxModule],
+    pub(crate) threads: Vec<ThreadTables>,
+}
+
+/// A stretch of time on a thread's track.
+pub(crate) struct Marker {
+    /// What is shown on it.
+    pub(crate) name: String,
+    /// Begin and end, ns.
+    pub(crate) span_ns: (u64, u64),
+    /// What ended it, or how much it is about.
+    pub(crate) detail: String,
 }
 
 /// What the profile is.
-pub(super) struct Meta(serde_json::Value);
+pub(crate) struct Meta(serde_json::Value);
 
 impl Serialize for Meta {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -30,7 +43,12 @@ impl Serialize for Meta {
 }
 
 impl Meta {
-    pub(super) fn new(title: &str, event: &str, start_unix_ns: Option<u64>) -> Meta {
+    /// `is_symbolicated`: frames have names, and none is asked for.
+    pub(crate) fn new(
+        (title, event): (&str, &str),
+        start_unix_ns: Option<u64>,
+        is_symbolicated: bool,
+    ) -> Meta {
         let category =
             |name: &str, color: &str| json!({"name": name, "color": color, "subcategories": ["Other"]});
         Meta(json!({
@@ -41,7 +59,7 @@ impl Meta {
             "interval": 1.0,
             "processType": 0,
             "debug": false,
-            "symbolicated": false,
+            "symbolicated": is_symbolicated,
             "stackwalk": 1,
             "usesOnlyOneStackType": true,
             "doesNotUseFrameImplementation": true,
@@ -49,7 +67,14 @@ impl Meta {
             "categories": [
                 category("Other", "grey"), category("User", "yellow"), category("Kernel", "orange"),
             ],
-            "markerSchema": [],
+            "markerSchema": [{
+                "name": MARKER,
+                "display": ["marker-chart", "marker-table", "timeline-overview"],
+                "chartLabel": "{marker.name}",
+                "tooltipLabel": "{marker.name}",
+                "tableLabel": "{marker.name}: {marker.data.detail}",
+                "data": [{"key": "detail", "label": "Detail", "format": "string"}],
+            }],
             "extensions": {"length": 0, "baseURL": [], "id": [], "name": []},
             "importedFrom": "kymo",
         }))
@@ -59,33 +84,61 @@ impl Meta {
 /// A stack of a thread: the rest of it, and its innermost frame.
 type Stack = (Option<u32>, u32);
 
+/// A frame in a table.
+#[derive(Debug)]
+struct FrameEntry {
+    address: Option<u64>,
+    category: u32,
+    function: u32,
+    inline_depth: u32,
+    line: Option<u32>,
+}
+
+/// A function in a table: its name and file as strings, and the place of its resource.
+#[derive(Debug)]
+struct Function {
+    name: u32,
+    resource: Option<u32>,
+    file: Option<u32>,
+}
+
+/// A sample in a table.
+#[derive(Debug)]
+struct Sample {
+    stack: Option<u32>,
+    time_ns: u64,
+    /// The time that it stands for, of spans.
+    weight_ns: Option<u64>,
+}
+
 /// The tables of a thread.
 #[derive(Debug)]
-pub(super) struct ThreadTables {
+pub(crate) struct ThreadTables {
     pid: i32,
     tid: i32,
     name: String,
     process_name: String,
     strings: Vec<String>,
     by_string: FxHashMap<String, u32>,
-    /// Names as strings, and the places of their resources.
-    functions: Vec<(u32, Option<u32>)>,
+    functions: Vec<Function>,
+    by_function: FxHashMap<u32, u32>,
     /// Module and name of each resource.
     resources: Vec<(u32, u32)>,
     by_module: FxHashMap<u32, u32>,
-    /// Address, category; the function has the same place.
-    frames: Vec<(Option<u64>, u32)>,
+    frames: Vec<FrameEntry>,
     /// By the number of the profile.
     by_frame: FxHashMap<u32, u32>,
     stacks: Vec<Stack>,
     by_stack: FxHashMap<Stack, u32>,
-    by_chain: FxHashMap<ChainId, Option<u32>>,
-    /// Stack, and time in ns.
-    samples: Vec<(Option<u32>, u64)>,
+    /// By the caller's number of a stack.
+    by_number: FxHashMap<u32, Option<u32>>,
+    samples: Vec<Sample>,
+    /// Name, begin and end in ns, detail.
+    markers: Vec<(u32, (u64, u64), String)>,
 }
 
 impl ThreadTables {
-    pub(super) fn new(pid: i32, tid: i32) -> ThreadTables {
+    pub(crate) fn new(pid: i32, tid: i32) -> ThreadTables {
         ThreadTables {
             pid,
             tid,
@@ -94,51 +147,60 @@ impl ThreadTables {
             strings: Vec::new(),
             by_string: FxHashMap::default(),
             functions: Vec::new(),
+            by_function: FxHashMap::default(),
             resources: Vec::new(),
             by_module: FxHashMap::default(),
             frames: Vec::new(),
             by_frame: FxHashMap::default(),
             stacks: Vec::new(),
             by_stack: FxHashMap::default(),
-            by_chain: FxHashMap::default(),
+            by_number: FxHashMap::default(),
             samples: Vec::new(),
+            markers: Vec::new(),
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// The last one stays.
-    pub(super) fn set_name(&mut self, name: &str) {
+    pub(crate) fn set_name(&mut self, name: &str) {
         if self.name != name {
             name.clone_into(&mut self.name);
         }
     }
 
-    pub(super) fn set_process_name(&mut self, names: &FxHashMap<i32, String>) {
+    pub(crate) fn set_process_name(&mut self, names: &FxHashMap<i32, String>) {
         self.process_name = names.get(&self.pid).unwrap_or(&self.name).clone();
     }
 
-    /// A sample with its frames, outermost first.
-    pub(super) fn add_sample(
+    /// A sample with its stack, which has a number and frames, outermost first. `weight_ns`: the
+    /// time that it stands for, of spans.
+    pub(crate) fn add_sample(
         &mut self,
-        time_ns: u64,
-        (chain, frames): (ChainId, &[u32]),
-        modules: &ModuleTable<'_>,
+        (time_ns, weight_ns): (u64, Option<u64>),
+        (number, frames): (u32, &[u32]),
+        source: &impl FrameSource,
     ) {
-        let stack = match self.by_chain.get(&chain) {
+        let stack = match self.by_number.get(&number) {
             Some(known) => *known,
             None => {
                 let stack = frames.iter().fold(None, |prefix, frame| {
-                    let frame = self.frame(*frame, modules);
+                    let frame = self.frame(*frame, source);
                     Some(self.stack((prefix, frame)))
                 });
-                self.by_chain.insert(chain, stack);
+                self.by_number.insert(number, stack);
                 stack
             }
         };
-        self.samples.push((stack, time_ns));
+        self.samples.push(Sample { stack, time_ns, weight_ns });
+    }
+
+    /// A stretch of time on the thread's track.
+    pub(crate) fn add_marker(&mut self, marker: Marker) {
+        let name = self.string(&marker.name);
+        self.markers.push((name, marker.span_ns, marker.detail));
     }
 
     fn stack(&mut self, stack: Stack) -> u32 {
@@ -160,40 +222,81 @@ impl ThreadTables {
         number
     }
 
-    fn frame(&mut self, number: u32, modules: &ModuleTable<'_>) -> u32 {
+    fn frame(&mut self, number: u32, source: &impl FrameSource) -> u32 {
         if let Some(known) = self.by_frame.get(&number) {
             return *known;
         }
-        let frame = modules.get(number);
-        let category = if is_kernel(frame) { KERNEL } else { USER };
-        // Each frame has a function of its own until the profiler has names.
-        match frame {
-            FrameSpot::Address { module, address, .. } => {
-                let name = self.string(&format!("{address:#x}"));
-                let resource = self.resource(*module, modules);
-                self.functions.push((name, Some(resource)));
-                self.frames.push((Some(*address), category));
-            }
-            FrameSpot::Label { text, .. } => {
-                let name = self.string(text);
-                self.functions.push((name, None));
-                self.frames.push((None, category));
-            }
-        }
+        let facts = source.frame_facts(number);
+        let category = match facts.side {
+            FrameSide::Program => USER,
+            FrameSide::Kernel => KERNEL,
+            FrameSide::State => OTHER,
+        };
+        let function = self.function(&facts, source);
+        let FrameFacts { address, inline_depth, line, .. } = facts;
+        self.frames.push(FrameEntry { address, category, function, inline_depth, line });
         let own = (self.frames.len() - 1) as u32;
         self.by_frame.insert(number, own);
         own
     }
 
-    fn resource(&mut self, module: u32, modules: &ModuleTable<'_>) -> u32 {
+    fn function(&mut self, facts: &FrameFacts<'_>, source: &impl FrameSource) -> u32 {
+        if let Some(known) = facts.function.and_then(|function| self.by_function.get(&function)) {
+            return *known;
+        }
+        let name = self.string(&facts.name);
+        let file = facts.file.map(|file| self.string(file));
+        let resource = facts.module.map(|module| self.resource(module, source));
+        let number = self.functions.len() as u32;
+        self.functions.push(Function { name, resource, file });
+        if let Some(function) = facts.function {
+            self.by_function.insert(function, number);
+        }
+        number
+    }
+
+    fn resource(&mut self, module: u32, source: &impl FrameSource) -> u32 {
         if let Some(known) = self.by_module.get(&module) {
             return *known;
         }
-        let name = self.string(modules.module_name(module));
+        let name = self.string(source.module_name(module));
         let number = self.resources.len() as u32;
         self.resources.push((module, name));
         self.by_module.insert(module, number);
         number
+    }
+}
+
+/// The samples of a thread as a table, column by column.
+struct SampleTable<'a>(&'a [Sample]);
+
+/// A column that is written while it is made.
+struct Column<F>(F);
+
+impl<T: Serialize, I: Iterator<Item = T>, F: Fn() -> I> Serialize for Column<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+impl Serialize for SampleTable<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let samples = self.0;
+        let has_weights = samples.first().is_some_and(|sample| sample.weight_ns.is_some());
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("length", &samples.len())?;
+        map.serialize_entry("stack", &Column(|| samples.iter().map(|sample| sample.stack)))?;
+        map.serialize_entry("time", &Column(|| samples.iter().map(|sample| ms(sample.time_ns))))?;
+        if has_weights {
+            let weight = |sample: &Sample| ms(sample.weight_ns.unwrap_or(0));
+            map.serialize_entry("weight", &Column(|| samples.iter().map(weight)))?;
+            map.serialize_entry("weightType", "tracing-ms")?;
+        } else {
+            map.serialize_entry("weight", &None::<u32>)?;
+            map.serialize_entry("weightType", "samples")?;
+        }
+        map.end()
     }
 }
 
@@ -222,23 +325,14 @@ impl Serialize for ThreadTables {
         map.serialize_entry("registerTime", &0)?;
         map.serialize_entry("unregisterTime", &none)?;
         map.serialize_entry("pausedRanges", &[(); 0])?;
-        map.serialize_entry(
-            "samples",
-            &json!({
-                "length": self.samples.len(),
-                "stack": column(&self.samples, |(stack, _)| *stack),
-                "time": column(&self.samples, |(_, time_ns)| *time_ns as f64 / 1e6),
-                "weight": none,
-                "weightType": "samples",
-            }),
-        )?;
+        map.serialize_entry("samples", &SampleTable(&self.samples))?;
         map.serialize_entry(
             "stackTable",
             &json!({
                 "length": self.stacks.len(),
                 "prefix": column(&self.stacks, |(prefix, _)| *prefix),
                 "frame": column(&self.stacks, |(_, frame)| *frame),
-                "category": column(&self.stacks, |(_, frame)| self.frames[*frame as usize].1),
+                "category": column(&self.stacks, |(_, frame)| self.frames[*frame as usize].category),
                 "subcategory": same(self.stacks.len(), 0),
             }),
         )?;
@@ -246,15 +340,15 @@ impl Serialize for ThreadTables {
             "frameTable",
             &json!({
                 "length": frames,
-                "address": column(&self.frames, |(address, _)| address.map_or(-1, |address| address as i64)),
-                "inlineDepth": same(frames, 0),
-                "category": column(&self.frames, |(_, category)| *category),
+                "address": column(&self.frames, |frame| frame.address.map_or(-1, |address| address as i64)),
+                "inlineDepth": column(&self.frames, |frame| frame.inline_depth),
+                "category": column(&self.frames, |frame| frame.category),
                 "subcategory": same(frames, 0),
-                "func": (0..frames).collect::<Vec<usize>>(),
+                "func": column(&self.frames, |frame| frame.function),
                 "nativeSymbol": same(frames, none),
                 "innerWindowID": same(frames, none),
                 "implementation": same(frames, none),
-                "line": same(frames, none),
+                "line": column(&self.frames, |frame| frame.line),
                 "column": same(frames, none),
             }),
         )?;
@@ -262,11 +356,11 @@ impl Serialize for ThreadTables {
             "funcTable",
             &json!({
                 "length": functions,
-                "name": column(&self.functions, |(name, _)| *name),
+                "name": column(&self.functions, |function| function.name),
                 "isJS": same(functions, false),
                 "relevantForJS": same(functions, false),
-                "resource": column(&self.functions, |(_, resource)| resource.map_or(-1, i64::from)),
-                "fileName": same(functions, none),
+                "resource": column(&self.functions, |function| function.resource.map_or(-1, i64::from)),
+                "fileName": column(&self.functions, |function| function.file),
                 "lineNumber": same(functions, none),
                 "columnNumber": same(functions, none),
             }),
@@ -287,9 +381,20 @@ impl Serialize for ThreadTables {
                 "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [],
             }),
         )?;
-        map.serialize_entry("markers", &json!({
-            "length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": [],
-        }))?;
+        let markers = self.markers.len();
+        map.serialize_entry(
+            "markers",
+            &json!({
+                "length": markers,
+                "category": same(markers, OTHER),
+                "data": column(&self.markers, |(.., detail)| json!({"type": MARKER, "detail": detail})),
+                "startTime": column(&self.markers, |(_, (begin, _), _)| *begin as f64 / 1e6),
+                "endTime": column(&self.markers, |(_, (_, end), _)| *end as f64 / 1e6),
+                "name": column(&self.markers, |(name, ..)| *name),
+                // A span with a begin and an end.
+                "phase": same(markers, 1),
+            }),
+        )?;
         map.serialize_entry("stringArray", &self.strings)?;
         map.end()
     }

@@ -1,9 +1,13 @@
 //! Modules as the profiler names them in its requests, and addresses as offsets in them.
+use super::frames::{FrameFacts, FrameSide, FrameSource};
 use crate::resolve::Resolver;
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_symbols::ModuleKey;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::borrow::Cow;
+
+const MODE_KERNEL: u8 = 1;
 
 /// A module whose symbols are in files.
 #[derive(Clone, Debug, Serialize)]
@@ -154,15 +158,25 @@ impl<'a> ModuleTable<'a> {
         number
     }
 
-    pub(super) fn get(&self, frame: u32) -> &FrameSpot {
-        &self.frames[frame as usize]
-    }
-
-    pub(super) fn module_name(&self, module: u32) -> &str {
-        &self.list[module as usize].name
-    }
-
     pub(super) fn finish(self) -> Vec<FirefoxModule> {
         self.list
+    }
+}
+
+impl FrameSource for ModuleTable<'_> {
+    /// Each frame has a function of its own until the profiler has names.
+    fn frame_facts(&self, frame: u32) -> FrameFacts<'_> {
+        let side = |mode| if mode == MODE_KERNEL { FrameSide::Kernel } else { FrameSide::Program };
+        let (name, module, address, side) = match &self.frames[frame as usize] {
+            FrameSpot::Address { module, address, mode } => {
+                (Cow::Owned(format!("{address:#x}")), Some(*module), Some(*address), side(*mode))
+            }
+            FrameSpot::Label { text, mode } => (Cow::Borrowed(&text[..]), None, None, side(*mode)),
+        };
+        FrameFacts { name, function: None, module, address, side, inline_depth: 0, file: None, line: None }
+    }
+
+    fn module_name(&self, module: u32) -> &str {
+        &self.list[module as usize].name
     }
 }

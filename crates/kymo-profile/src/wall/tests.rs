@@ -53,7 +53,7 @@ fn wakeup(time_ns: u64, waker: (i32, i32), chain: ChainId, woken: i32) -> Wakeup
 }
 
 /// A waits for B, which waits for C, which sleeps; D is in a pool.
-fn chain() -> Wall {
+pub(crate) fn chain() -> Wall {
     let waits = vec![
         wait((1, 4), SLEEP, 10, 100, 2, 9),
         wait((1, 3), CONDITION, 5, 110, 3, 4),

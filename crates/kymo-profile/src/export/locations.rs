@@ -1,0 +1,292 @@
+//! The frames of each stack as addresses: where they are mapped, what was inlined there, and the
+//! lines of their source files.
+use super::collect::function_of;
+use super::model::{Function, FunctionKind, NO_PARENT, Node};
+use crate::chains::ChainId;
+use crate::functions::FunctionId;
+use crate::profile::Profile;
+use crate::resolve::{Resolver, SourcePlace, walk_chain};
+use crate::timeline::{ModuleId, ModuleKind};
+use kymo_symbols::pool;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Frames of a stack that are looked at, as in reports.
+const MOST_FRAMES: usize = 127;
+
+/// What is known of the frames of all stacks.
+#[derive(Debug, Default)]
+pub struct Locations {
+    /// The pieces of address spaces that frames lie in.
+    pub mappings: Vec<MappedFile>,
+    /// Distinct frames.
+    pub list: Vec<FrameLocation>,
+    lines: Vec<LocationLine>,
+    /// Frames of all stacks, innermost first, as places in the list.
+    frames: Vec<u32>,
+    /// Where each stack's frames end.
+    ends: Vec<u32>,
+    /// By function its source file, as far as known.
+    files: Vec<Option<Arc<str>>>,
+}
+
+/// A file, or another module, in an address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Offset of the first address in the file, bytes.
+    pub offset: u64,
+    /// Path, or name in brackets.
+    pub path: String,
+    /// Base name, as tables show it.
+    pub short_name: String,
+    /// Build id, empty if not known.
+    pub build_id: Vec<u8>,
+    /// The kernel, or one of its modules.
+    pub is_kernel: bool,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameLocation {
+    /// Place in [`Locations::mappings`], `None` outside every mapping.
+    pub mapping: Option<u32>,
+    /// Address in the process: of the call for callers. 0 where it is not known.
+    pub address: u64,
+    begin: u32,
+    end: u32,
+}
+
+/// A function at a location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocationLine {
+    /// Index into the functions of the profile.
+    pub function: u32,
+    /// Line in the function's source file, 0 if not known.
+    pub line: u32,
+}
+
+/// Address space, mode and address of a frame.
+type Place = (u32, u8, u64);
+
+impl Locations {
+    /// Those of a profile; `functions` are those of the export that was made from it.
+    pub(super) fn of_profile(
+        profile: &Profile,
+        resolver: &Resolver<'_>,
+        functions: &[Function],
+    ) -> Locations {
+        Builder::new(profile, resolver, functions).build()
+    }
+
+    /// Those of a call tree without addresses: each node is a stack, and each function a frame.
+    pub(super) fn of_nodes(nodes: &[Node], functions: &[Function]) -> Locations {
+        let mut locations = Locations { files: vec![None; functions.len()], ..Locations::default() };
+        for function in 0..functions.len() as u32 {
+            locations.lines.push(LocationLine { function, line: 0 });
+            let (begin, end) = (function, function + 1);
+            locations.list.push(FrameLocation { mapping: None, address: 0, begin, end });
+        }
+        for at in 0..nodes.len() {
+            let mut at = at;
+            loop {
+                let Node { parent, function, .. } = nodes[at];
+                let is_frame = functions.get(function as usize).is_some_and(|f| f.kind != FunctionKind::Comm);
+                if is_frame {
+                    locations.frames.push(function);
+                }
+                if parent == NO_PARENT || parent as usize >= at {
+                    break;
+                }
+                at = parent as usize;
+            }
+            locations.ends.push(locations.frames.len() as u32);
+        }
+        locations
+    }
+
+    /// The frames of a stack, innermost first, as places in [`Locations::list`].
+    pub fn stack(&self, stack: u32) -> &[u32] {
+        let begin = (stack as usize).checked_sub(1).map_or(0, |before| self.ends[before]) as usize;
+        &self.frames[begin..self.ends[stack as usize] as usize]
+    }
+
+    /// How many stacks there are.
+    pub fn stack_count(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// The functions at a location, innermost first: those but the last are inlined.
+    pub fn lines(&self, location: &FrameLocation) -> &[LocationLine] {
+        &self.lines[location.begin as usize..location.end as usize]
+    }
+
+    /// The source file of a function, if debug information says.
+    pub fn file(&self, function: u32) -> Option<&str> {
+        self.files.get(function as usize)?.as_deref()
+    }
+}
+
+struct Builder<'a> {
+    profile: &'a Profile,
+    resolver: &'a Resolver<'a>,
+    /// By function of the profile that of the export.
+    numbers: FxHashMap<FunctionId, u32>,
+    by_function: FxHashMap<&'a Function, u32>,
+    locations: Locations,
+    mapping_numbers: FxHashMap<(u64, u64, u64, ModuleId), u32>,
+    /// Locations by place, whether it is a caller, and whether inlined functions were left out.
+    by_place: FxHashMap<(Place, bool, u32), u32>,
+    /// Locations by what they say.
+    by_content: FxHashMap<(Option<u32>, u64, Vec<LocationLine>), u32>,
+    source_places: FxHashMap<Place, Vec<Option<SourcePlace>>>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(profile: &'a Profile, resolver: &'a Resolver<'a>, functions: &'a [Function]) -> Builder<'a> {
+        Builder {
+            profile,
+            resolver,
+            numbers: FxHashMap::default(),
+            by_function: functions.iter().zip(0..).collect(),
+            locations: Locations { files: vec![None; functions.len()], ..Locations::default() },
+            mapping_numbers: FxHashMap::default(),
+            by_place: FxHashMap::default(),
+            by_content: FxHashMap::default(),
+            source_places: FxHashMap::default(),
+        }
+    }
+
+    fn build(mut self) -> Locations {
+        self.source_places = self.look_up_lines();
+        let mut places = Vec::new();
+        for stack in 0..self.profile.loaded.chains.len() as ChainId {
+            self.places_of(stack, &mut places);
+            self.add_stack(stack, &places);
+            self.locations.ends.push(self.locations.frames.len() as u32);
+        }
+        self.locations
+    }
+
+    /// The addresses of a stack, innermost first; only the sampled one if it has no call chain.
+    fn places_of(&self, stack: ChainId, places: &mut Vec<Place>) {
+        let chains = &self.profile.loaded.chains;
+        let chain = chains.get(stack);
+        places.clear();
+        walk_chain(chains, chain, MOST_FRAMES, |mode, ip| places.push((chain.maps, mode, ip)));
+        if places.is_empty() {
+            places.push((chain.maps, chain.mode, chain.ip));
+        }
+    }
+
+    fn look_up_lines(&self) -> FxHashMap<Place, Vec<Option<SourcePlace>>> {
+        let (mut places, mut of_stack) = (Vec::new(), Vec::new());
+        for stack in 0..self.profile.loaded.chains.len() as ChainId {
+            self.places_of(stack, &mut of_stack);
+            places.extend_from_slice(&of_stack);
+            if places.len() > 1 << 20 {
+                places.sort_unstable();
+                places.dedup();
+            }
+        }
+        places.sort_unstable();
+        places.dedup();
+        let found = pool::map(&places, |place| self.resolver.source_places(*place));
+        places.into_iter().zip(found).filter(|(_, found)| !found.is_empty()).collect()
+    }
+
+    /// Divides the functions of a stack among its addresses: the last of each is not inlined.
+    fn add_stack(&mut self, stack: ChainId, places: &[Place]) {
+        let profile = self.profile;
+        let leaf = [profile.stacks.leaf(stack)];
+        let frames = match profile.stacks.frames(stack) {
+            [] => &leaf[..],
+            frames => frames,
+        };
+        let mut rest = frames;
+        for (at, place) in places.iter().enumerate() {
+            let is_inlined = |id: &FunctionId| profile.functions.get(*id).inlined;
+            let count = rest.iter().position(|id| !is_inlined(id)).map_or(rest.len(), |at| at + 1);
+            let (here, after) = rest.split_at(count);
+            rest = after;
+            if here.is_empty() {
+                return;
+            }
+            let known = (*place, at > 0, count as u32);
+            let location = match self.by_place.get(&known) {
+                Some(location) => *location,
+                None => {
+                    let location = self.location(*place, at > 0, here);
+                    self.by_place.insert(known, location);
+                    location
+                }
+            };
+            self.locations.frames.push(location);
+        }
+    }
+
+    fn location(&mut self, place: Place, is_caller: bool, functions: &[FunctionId]) -> u32 {
+        let (maps, mode, ip) = place;
+        let numbers: Vec<u32> = functions.iter().map(|id| self.function(*id)).collect();
+        let sources = self.source_places.get(&place).map_or(&[][..], |sources| sources);
+        // Both end with the symbol.
+        let missing = numbers.len().saturating_sub(sources.len());
+        let sources = &sources[sources.len().saturating_sub(numbers.len())..];
+        let mut lines: Vec<LocationLine> =
+            numbers.into_iter().map(|function| LocationLine { function, line: 0 }).collect();
+        for (line, source) in lines[missing..].iter_mut().zip(sources) {
+            let Some((file, number)) = source else { continue };
+            let known = &mut self.locations.files[line.function as usize];
+            // A function has one file: a line of another one would be a line of the wrong file.
+            if known.get_or_insert_with(|| Arc::clone(file)) == file {
+                line.line = *number;
+            }
+        }
+        let address = if is_caller { ip.saturating_sub(1) } else { ip };
+        let mapping = self.mapping(maps, mode, ip);
+        let next = self.locations.list.len() as u32;
+        *self.by_content.entry((mapping, address, lines)).or_insert_with_key(|key| {
+            let begin = self.locations.lines.len() as u32;
+            self.locations.lines.extend_from_slice(&key.2);
+            let end = self.locations.lines.len() as u32;
+            self.locations.list.push(FrameLocation { mapping, address, begin, end });
+            next
+        })
+    }
+
+    fn function(&mut self, id: FunctionId) -> u32 {
+        *self.numbers.entry(id).or_insert_with(|| {
+            let function = function_of(&self.profile.functions, &self.profile.loaded.timeline.modules, id);
+            self.by_function.get(&function).copied().unwrap_or(0)
+        })
+    }
+
+    fn mapping(&mut self, maps: u32, mode: u8, ip: u64) -> Option<u32> {
+        let mapping = self.resolver.mapping(maps, mode, ip)?;
+        let next = self.locations.mappings.len() as u32;
+        let key = (mapping.start, mapping.end, mapping.pgoff, mapping.module);
+        let number = *self.mapping_numbers.entry(key).or_insert(next);
+        if number == next {
+            let module = self.profile.loaded.timeline.modules.get(mapping.module);
+            let is_kernel =
+                matches!(module.kind, ModuleKind::Kernel | ModuleKind::KernelModule | ModuleKind::Ksymbol);
+            let path = match module.kind {
+                ModuleKind::Kernel => module.short_name.clone(),
+                _ => String::from_utf8_lossy(&module.path).into_owned(),
+            };
+            self.locations.mappings.push(MappedFile {
+                start: mapping.start,
+                end: mapping.end,
+                offset: mapping.pgoff,
+                path,
+                short_name: module.short_name.clone(),
+                build_id: module.build_id.clone(),
+                is_kernel,
+            });
+        }
+        Some(number)
+    }
+}

@@ -1,0 +1,270 @@
+//! OTLP profiles (`opentelemetry.proto.profiles.v1development`): an `ExportProfilesServiceRequest`,
+//! as a collector takes it.
+//!
+//! ```text
+//!  request --> ResourceProfiles of each process --> a Profile for each event --> samples
+//!     '------> dictionary: strings, functions, locations, mappings, stacks, attributes
+//! ```
+//! A sample of OTLP is a stack of one thread with a value for each time that it was seen: its
+//! period. Moments are there where the recording says when it was made on the wall clock. The
+//! first entry of each table of the dictionary is empty, which stands for "none". Field numbers
+//! are those of the package opentelemetry-proto 1.45.
+use super::model::FunctionKind;
+use super::pprof::hexadecimal;
+use super::protobuf::{Message, StringTable};
+use super::samples::{ExportSamples, SampleRow, Track};
+use crate::load::Count;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
+
+/// Fields of the request.
+const RESOURCE_PROFILES: u64 = 1;
+const DICTIONARY: u64 = 2;
+
+/// Tables of the dictionary.
+mod table {
+    pub(super) const MAPPING: u64 = 1;
+    pub(super) const LOCATION: u64 = 2;
+    pub(super) const FUNCTION: u64 = 3;
+    pub(super) const LINK: u64 = 4;
+    pub(super) const STRING: u64 = 5;
+    pub(super) const ATTRIBUTE: u64 = 6;
+    pub(super) const STACK: u64 = 7;
+}
+
+/// Writes a profile for each process and event.
+///
+/// # Errors
+/// Those of `out`.
+pub fn otlp(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let mut dictionary = Dictionary::new();
+    let mut tracks: Vec<Track> = samples.tracks().to_vec();
+    let pid = |track: &Track| samples.thread(track.thread).pid;
+    tracks.sort_by_key(|track| (pid(track), track.event));
+    for of_process in tracks.chunk_by(|a, b| pid(a) == pid(b)) {
+        write_process(samples, of_process, &mut dictionary, out)?;
+    }
+    dictionary.write(samples, out)
+}
+
+/// Attributes and strings, as far as they are known.
+struct Dictionary<'a> {
+    strings: StringTable<'a>,
+    attributes: Message,
+    /// By key and text, or number.
+    numbers: FxHashMap<(&'static str, AttributeValue), u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum AttributeValue {
+    Text(String),
+    Number(i64),
+}
+
+impl AttributeValue {
+    /// An `AnyValue`.
+    fn message(&self) -> Message {
+        let mut any = Message::default();
+        match self {
+            AttributeValue::Text(text) => any.bytes(1, text.as_bytes()),
+            AttributeValue::Number(number) => any.present(3, *number as u64),
+        };
+        any
+    }
+}
+
+impl<'a> Dictionary<'a> {
+    fn new() -> Dictionary<'a> {
+        let mut attributes = Message::default();
+        attributes.message(table::ATTRIBUTE, &Message::default());
+        Dictionary { strings: StringTable::new(), attributes, numbers: FxHashMap::default() }
+    }
+
+    /// The number of an attribute in the table.
+    fn attribute(&mut self, key: &'static str, value: AttributeValue) -> u64 {
+        let next = self.numbers.len() as u64 + 1;
+        let known = (key, value);
+        if let Some(number) = self.numbers.get(&known) {
+            return *number;
+        }
+        let mut attribute = Message::default();
+        attribute.number(1, self.strings.number(key)).message(2, &known.1.message());
+        self.attributes.message(table::ATTRIBUTE, &attribute);
+        self.numbers.insert(known, next);
+        next
+    }
+
+    fn value_type(&mut self, name: &'a str, unit: &'static str) -> Message {
+        let mut message = Message::default();
+        message.number(1, self.strings.number(name)).number(2, self.strings.number(unit));
+        message
+    }
+
+    /// All tables as one message.
+    fn write(mut self, samples: &'a ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let mut all = Message::default();
+        self.add_mappings(samples, &mut all);
+        self.add_locations(samples, &mut all);
+        let mut message = Message::default();
+        all.message(table::FUNCTION, &message);
+        for (function, number) in samples.profile.functions.iter().zip(0_u32..) {
+            let file = samples.locations.file(number).unwrap_or_default();
+            message.clear().number(1, self.strings.number(&*function.name));
+            message.number(3, self.strings.number(file));
+            all.message(table::FUNCTION, &message);
+        }
+        all.message(table::LINK, message.clear());
+        all.message(table::STACK, message.clear());
+        for stack in 0..samples.locations.stack_count() {
+            let locations = samples.locations.stack(stack).iter().map(|location| u64::from(*location) + 1);
+            all.message(table::STACK, message.clear().numbers(1, locations));
+        }
+        for text in self.strings.iter() {
+            all.bytes(table::STRING, text.as_bytes());
+        }
+        all.append(&self.attributes);
+        all.write(DICTIONARY, out)
+    }
+
+    fn add_mappings(&mut self, samples: &'a ExportSamples<'_>, all: &mut Message) {
+        let mut message = Message::default();
+        all.message(table::MAPPING, &message);
+        for mapping in &samples.locations.mappings {
+            message.clear().number(1, mapping.start).number(2, mapping.end).number(3, mapping.offset);
+            message.number(4, self.strings.number(&*mapping.path));
+            if !mapping.build_id.is_empty() {
+                let build_id = AttributeValue::Text(hexadecimal(&mapping.build_id));
+                let build_id = self.attribute("process.executable.build_id.gnu", build_id);
+                message.numbers(5, std::iter::once(build_id));
+            }
+            all.message(table::MAPPING, &message);
+        }
+    }
+
+    fn add_locations(&mut self, samples: &ExportSamples<'_>, all: &mut Message) {
+        let (mut message, mut line) = (Message::default(), Message::default());
+        all.message(table::LOCATION, &message);
+        for location in &samples.locations.list {
+            let mapping = location.mapping.map_or(0, |mapping| u64::from(mapping) + 1);
+            message.clear().number(1, mapping).number(2, location.address);
+            let lines = samples.locations.lines(location);
+            for at in lines {
+                line.clear().number(1, u64::from(at.function) + 1).number(2, u64::from(at.line));
+                message.message(3, &line);
+            }
+            let kind = lines.last().map(|line| samples.function(line.function).kind);
+            let frame_type = match kind {
+                Some(FunctionKind::Kernel) => "kernel",
+                _ => "native",
+            };
+            let frame_type = AttributeValue::Text(frame_type.to_owned());
+            let frame_type = self.attribute("profile.frame.type", frame_type);
+            message.numbers(4, std::iter::once(frame_type));
+            all.message(table::LOCATION, &message);
+        }
+    }
+}
+
+/// The profiles of a process: one for each event.
+fn write_process<'a>(
+    samples: &'a ExportSamples<'_>,
+    tracks: &[Track],
+    dictionary: &mut Dictionary<'a>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut scope = Message::default();
+    scope.bytes(1, b"kymo").bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
+    let mut of_scope = Message::default();
+    of_scope.message(1, &scope);
+    for of_event in tracks.chunk_by(|a, b| a.event == b.event) {
+        of_scope.message(2, &profile(samples, of_event, dictionary));
+    }
+    let mut of_resource = Message::default();
+    if let Some(track) = tracks.first() {
+        of_resource.message(1, &resource(samples, samples.thread(track.thread).pid));
+    }
+    of_resource.message(2, &of_scope);
+    of_resource.write(RESOURCE_PROFILES, out)
+}
+
+/// What a process is.
+fn resource(samples: &ExportSamples<'_>, pid: i32) -> Message {
+    let profile = &samples.profile;
+    let main = profile.threads.iter().find(|thread| (thread.pid, thread.tid) == (pid, pid));
+    let text = |text: &str| AttributeValue::Text(text.to_owned());
+    let facts = [
+        ("process.pid", AttributeValue::Number(i64::from(pid))),
+        ("process.executable.name", text(main.map_or("", |thread| &thread.comm))),
+        ("host.name", text(&profile.host)),
+        ("host.arch", text(&profile.arch)),
+        ("os.version", text(&profile.kernel)),
+    ];
+    let mut resource = Message::default();
+    for (key, value) in facts.into_iter().filter(|(_, value)| *value != text("")) {
+        let mut attribute = Message::default();
+        attribute.bytes(1, key.as_bytes()).message(2, &value.message());
+        resource.message(1, &attribute);
+    }
+    resource
+}
+
+/// The samples of an event of the threads of a process.
+fn profile<'a>(samples: &'a ExportSamples<'_>, tracks: &[Track], dictionary: &mut Dictionary<'a>) -> Message {
+    let number = tracks.first().map_or(0, |track| track.event);
+    let event = samples.event(number);
+    let unit = if event.unit() == "ns" { "nanoseconds" } else { "count" };
+    let kind = dictionary.value_type(&event.name, unit);
+    let facts = &samples.profile;
+    let start_ns = facts.start_unix_ns.filter(|_| samples.has_times());
+    let mut profile = Message::default();
+    profile.message(1, &kind);
+    let mut sum = Count::default();
+    for track in tracks {
+        let mut rows: Vec<SampleRow> = samples.rows_of(track).collect();
+        let identity = |row: &SampleRow| (row.named_thread, row.stack);
+        rows.sort_by_key(identity);
+        for rows in rows.chunk_by(|a, b| identity(a) == identity(b)) {
+            profile.message(2, &sample(samples, rows, start_ns, dictionary));
+            rows.iter().for_each(|row| sum += Count::of_sample(row.period, 1, false));
+        }
+    }
+    profile.fixed(3, start_ns.unwrap_or(0)).number(4, facts.duration_ns + 1);
+    profile.message(5, &kind).number(6, samples.fixed_period(number).unwrap_or(0));
+    let pid = tracks.first().map_or(0, |track| samples.thread(track.thread).pid);
+    profile
+        .bytes(7, &profile_id((&facts.source, &facts.host, facts.start_ns, pid, &event.name, sum.samples)));
+    profile
+}
+
+/// 16 bytes that other profiles do not have, and that are the same when it is written again.
+fn profile_id(identity: impl Hash) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (half, seed) in bytes.chunks_mut(8).zip(["kymo", "profile"]) {
+        let mut hasher = FxHasher::default();
+        (seed, &identity).hash(&mut hasher);
+        half.copy_from_slice(&hasher.finish().to_be_bytes());
+    }
+    bytes
+}
+
+/// A stack of a thread, each time that it was seen.
+fn sample(
+    samples: &ExportSamples<'_>,
+    rows: &[SampleRow],
+    start_ns: Option<u64>,
+    dictionary: &mut Dictionary<'_>,
+) -> Message {
+    let mut message = Message::default();
+    let Some(first) = rows.first() else { return message };
+    let tid = AttributeValue::Number(i64::from(samples.thread(first.thread).tid));
+    let comm = AttributeValue::Text(samples.comm(first).to_owned());
+    let attributes = [dictionary.attribute("thread.id", tid), dictionary.attribute("thread.name", comm)];
+    message.number(1, u64::from(first.stack) + 1).numbers(2, attributes.into_iter());
+    message.numbers(4, rows.iter().map(|row| row.period));
+    if let Some(start_ns) = start_ns {
+        let moments: Vec<u64> = rows.iter().map(|row| start_ns.saturating_add(row.begin_ns)).collect();
+        message.fixed_numbers(5, &moments);
+    }
+    message
+}

@@ -1,0 +1,227 @@
+//! A profile for pprof: `profile.proto`, compressed by gzip.
+//!
+//! A sample of pprof is a stack of one thread with its counts: how many samples of each event, and
+//! the sum of their periods. The thread is in the labels `pid`, `tid` and `comm`; times are left
+//! out. Field numbers are those of `proto/profile.proto` of github.com/google/pprof.
+use super::model::{ExportProfile, FunctionKind};
+use super::protobuf::{Message, StringTable};
+use super::samples::ExportSamples;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use rustc_hash::FxHashMap;
+use std::io::{self, Write};
+
+/// Fields of the outermost message.
+mod field {
+    pub(super) const SAMPLE_TYPE: u64 = 1;
+    pub(super) const SAMPLE: u64 = 2;
+    pub(super) const MAPPING: u64 = 3;
+    pub(super) const LOCATION: u64 = 4;
+    pub(super) const FUNCTION: u64 = 5;
+    pub(super) const STRING: u64 = 6;
+    pub(super) const TIME_NS: u64 = 9;
+    pub(super) const DURATION_NS: u64 = 10;
+    pub(super) const PERIOD_TYPE: u64 = 11;
+    pub(super) const PERIOD: u64 = 12;
+    pub(super) const COMMENT: u64 = 13;
+    pub(super) const DEFAULT_TYPE: u64 = 14;
+}
+
+/// Writes all events as one profile: for each how many samples, and the sum of their periods. Spans
+/// of wall time have their time only.
+///
+/// # Errors
+/// Those of `out`.
+pub fn pprof(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let mut gzip = GzEncoder::new(out, Compression::fast());
+    let mut strings = StringTable::new();
+    write_samples(samples, &mut strings, &mut gzip)?;
+    write_mappings(samples, &mut strings, &mut gzip)?;
+    write_locations(samples, &mut gzip)?;
+    write_functions(samples, &mut strings, &mut gzip)?;
+    write_facts(samples, &mut strings, &mut gzip)?;
+    // All texts are known now.
+    let mut message = Message::default();
+    for text in strings.iter() {
+        message.clear().bytes(field::STRING, text.as_bytes()).write_fields(&mut gzip)?;
+    }
+    gzip.finish()?.flush()
+}
+
+/// The counts of each stack of each thread, under the name that the thread had.
+struct Counts {
+    /// Values of a stack: two for each event, or one of spans.
+    width: usize,
+    numbers: FxHashMap<(u32, u32), usize>,
+    keys: Vec<Stack>,
+    values: Vec<u64>,
+}
+
+struct Stack {
+    thread: u32,
+    comm: u64,
+    stack: u32,
+}
+
+impl Counts {
+    fn of<'a>(samples: &'a ExportSamples<'_>, strings: &mut StringTable<'a>) -> Counts {
+        let is_of_spans = samples.is_of_spans();
+        let width = samples.profile.events.len() * if is_of_spans { 1 } else { 2 };
+        let (numbers, keys, values) = (FxHashMap::default(), Vec::new(), Vec::new());
+        let mut counts = Counts { width, numbers, keys, values };
+        for row in samples.by_time() {
+            let next = counts.keys.len();
+            let at = *counts.numbers.entry((row.named_thread, row.stack)).or_insert(next);
+            if at == next {
+                let comm = strings.number(samples.comm(&row));
+                counts.keys.push(Stack { thread: row.thread, comm, stack: row.stack });
+                counts.values.resize(counts.values.len() + width, 0);
+            }
+            let mut add = |column: usize, value: u64| {
+                let sum = &mut counts.values[at * width + column];
+                *sum = sum.saturating_add(value);
+            };
+            match is_of_spans {
+                true => add(row.event as usize, row.period),
+                false => {
+                    add(2 * row.event as usize, row.samples);
+                    add(2 * row.event as usize + 1, row.period);
+                }
+            }
+        }
+        counts
+    }
+}
+
+fn write_samples<'a>(
+    samples: &'a ExportSamples<'_>,
+    strings: &mut StringTable<'a>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let [pid, tid, comm] = ["pid", "tid", "comm"].map(|label| strings.number(label));
+    let counts = Counts::of(samples, strings);
+    let (mut message, mut label) = (Message::default(), Message::default());
+    for (at, key) in counts.keys.iter().enumerate() {
+        let thread = samples.thread(key.thread);
+        let stack = samples.locations.stack(key.stack);
+        message.clear().numbers(1, stack.iter().map(|location| u64::from(*location) + 1));
+        // Also zeros: there is a value for each type.
+        message.numbers(2, counts.values[at * counts.width..][..counts.width].iter().copied());
+        for (name, number) in [(pid, thread.pid), (tid, thread.tid)] {
+            label.clear().number(1, name).number(3, i64::from(number) as u64);
+            message.message(3, &label);
+        }
+        if key.comm != 0 {
+            message.message(3, label.clear().number(1, comm).number(2, key.comm));
+        }
+        message.write(field::SAMPLE, out)?;
+    }
+    Ok(())
+}
+
+fn write_mappings<'a>(
+    samples: &'a ExportSamples<'_>,
+    strings: &mut StringTable<'a>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut message = Message::default();
+    for (mapping, id) in samples.locations.mappings.iter().zip(1..) {
+        message.clear().number(1, id);
+        message.number(2, mapping.start).number(3, mapping.end).number(4, mapping.offset);
+        message.number(5, strings.number(&*mapping.path));
+        message.number(6, strings.number(hexadecimal(&mapping.build_id)));
+        // Functions, files, lines and inlined functions are here: pprof looks for none.
+        (7..=10).for_each(|has| _ = message.number(has, 1));
+        message.write(field::MAPPING, out)?;
+    }
+    Ok(())
+}
+
+fn write_locations(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (mut message, mut line) = (Message::default(), Message::default());
+    for (location, id) in samples.locations.list.iter().zip(1..) {
+        message.clear().number(1, id);
+        message.number(2, location.mapping.map_or(0, |mapping| u64::from(mapping) + 1));
+        message.number(3, location.address);
+        for at in samples.locations.lines(location) {
+            line.clear().number(1, u64::from(at.function) + 1).number(2, u64::from(at.line));
+            message.message(4, &line);
+        }
+        message.write(field::LOCATION, out)?;
+    }
+    Ok(())
+}
+
+fn write_functions<'a>(
+    samples: &'a ExportSamples<'_>,
+    strings: &mut StringTable<'a>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut message = Message::default();
+    let functions = samples.profile.functions.iter().zip(0_u32..);
+    for (function, number) in functions.filter(|(function, _)| function.kind != FunctionKind::Comm) {
+        message.clear().number(1, u64::from(number) + 1);
+        // Without a name of the linker pprof takes the other one as it is.
+        message.number(2, strings.number(&*function.name));
+        message.number(4, strings.number(samples.locations.file(number).unwrap_or_default()));
+        message.write(field::FUNCTION, out)?;
+    }
+    Ok(())
+}
+
+/// Types of the values, time, period and comments.
+fn write_facts<'a>(
+    samples: &'a ExportSamples<'_>,
+    strings: &mut StringTable<'a>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let profile = &samples.profile;
+    let mut types = Vec::new();
+    for (event, number) in profile.events.iter().zip(0_u32..) {
+        let unit = if event.unit() == "ns" { "nanoseconds" } else { "count" };
+        if !samples.is_of_spans() {
+            let name = match profile.events.len() {
+                1 => "samples".to_owned(),
+                _ => format!("{}_samples", event.name),
+            };
+            types.push((strings.number(name), strings.number("count"), None));
+        }
+        types.push((strings.number(&*event.name), strings.number(unit), samples.fixed_period(number)));
+    }
+    let (mut message, mut facts) = (Message::default(), Message::default());
+    for (name, unit, _) in &types {
+        message.clear().number(1, *name).number(2, *unit).write(field::SAMPLE_TYPE, out)?;
+    }
+    facts.number(field::TIME_NS, profile.start_unix_ns.unwrap_or(0));
+    facts.number(field::DURATION_NS, profile.duration_ns);
+    let of_first = if samples.is_of_spans() { 0 } else { 1 };
+    if let Some((name, unit, period)) = types.get(of_first) {
+        facts.message(field::PERIOD_TYPE, message.clear().number(1, *name).number(2, *unit));
+        facts.number(field::PERIOD, period.unwrap_or(0));
+        facts.number(field::DEFAULT_TYPE, *name);
+    }
+    let comments: Vec<u64> = comments(profile).into_iter().map(|line| strings.number(line)).collect();
+    facts.numbers(field::COMMENT, comments.into_iter());
+    facts.write_fields(out)
+}
+
+/// What the recording is, what was lost, and what should be known of it: a sentence each.
+fn comments(profile: &ExportProfile) -> Vec<String> {
+    let mut lines = vec![profile.heading().to_owned()];
+    let facts = [
+        ("recorded by", &profile.recorder),
+        ("host", &profile.host),
+        ("kernel", &profile.kernel),
+        ("CPU", &profile.cpu),
+    ];
+    let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
+    lines.extend(known.map(|(what, fact)| format!("{what}: {fact}")));
+    lines.extend(profile.loss.iter().map(|loss| format!("lost: {} ({})", loss.count, loss.cause)));
+    lines.extend(profile.notes.iter().cloned());
+    lines
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
