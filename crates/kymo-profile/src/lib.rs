@@ -39,7 +39,8 @@
 //!   [`view`]: a recording that is looked at, and selected from. [`live`]: the newest samples of
 //!   one that runs.
 //! - [`hist`]: rows and call trees; [`text`]: tables;
-//!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
+//!   [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page, and
+//!   formats of other tools; [`import`]: their profiles as recordings.
 //!
 //! # Example
 //! The hottest function of a recording, by samples taken in it and in what it called.
@@ -84,6 +85,7 @@ pub mod first_look;
 pub mod functions;
 mod generated_code;
 pub mod hist;
+pub mod import;
 pub mod inject;
 pub mod live;
 pub mod load;

@@ -1,0 +1,165 @@
+//! Profiles of other tools as recordings, so that every verb that reads recordings reads them.
+//!
+//! *You give it* bytes of [`pprof`] or of folded stacks ([`folded`]); *it gives you* an
+//! [`ImportedProfile`], which [`write()`] makes a recording of.
+//!
+//! ```text
+//!  function --> a range of addresses that no process maps, with a name (a mark in the recording)
+//!  stack ----> a call chain of such addresses
+//!  count ----> so many samples, whose periods sum to the value
+//! ```
+//!
+//! # Invariants
+//! - **M1** Self and total of each function are those of the profile, to the unit.
+//! - **M2** Bytes are untrusted: anything gives a profile or an [`ImportError`], and what they claim
+//!   to hold is bounded ([`MOST_SAMPLES`], [`MOST_BYTES`]).
+//!
+//! Profiles have no moments: the samples of the recording have no time stamps.
+mod folded;
+mod pprof;
+mod protobuf;
+mod recording;
+#[cfg(test)]
+mod tests;
+
+pub use folded::folded;
+pub use pprof::pprof;
+pub use recording::write;
+
+use rustc_hash::FxHashMap;
+
+/// Samples of all events of a profile.
+pub const MOST_SAMPLES: u64 = 100_000_000;
+/// Bytes of a profile, unpacked.
+pub const MOST_BYTES: u64 = 4 << 30;
+
+/// Why a profile was not imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It is not in this format, or damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// It claims more than [`MOST_SAMPLES`] or [`MOST_BYTES`].
+    #[error("{0}")]
+    Large(String),
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+}
+
+/// A profile of another tool.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ImportedProfile {
+    /// What was counted.
+    pub events: Vec<ImportedEvent>,
+    /// Functions; stacks refer to them by index.
+    pub functions: Vec<ImportedFunction>,
+    /// Threads; counts refer to them by index.
+    pub threads: Vec<ImportedThread>,
+    /// Distinct stacks as functions, innermost first.
+    pub stacks: Vec<Vec<u32>>,
+    /// What each stack counts for.
+    pub counts: Vec<ImportedCount>,
+}
+
+/// Something that was counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportedEvent {
+    /// Its name.
+    pub name: String,
+    /// Its periods are ns.
+    pub is_time: bool,
+}
+
+/// A function by name and module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ImportedFunction {
+    /// Its name.
+    pub name: String,
+    /// The path of its module, or a name in brackets.
+    pub module: String,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ImportedThread {
+    /// Process.
+    pub pid: i32,
+    /// Thread.
+    pub tid: i32,
+    /// Its name.
+    pub comm: String,
+}
+
+/// What a stack of a thread counts for in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImportedCount {
+    /// Index of the event.
+    pub event: u32,
+    /// Index of the thread.
+    pub thread: u32,
+    /// Index of the stack.
+    pub stack: u32,
+    /// So many samples.
+    pub samples: u64,
+    /// The sum of their periods.
+    pub period: u64,
+}
+
+/// Gives things numbers, each once.
+#[derive(Debug)]
+struct Numbered<T> {
+    list: Vec<T>,
+    numbers: FxHashMap<T, u32>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered { list: Vec::new(), numbers: FxHashMap::default() }
+    }
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Numbered<T> {
+    fn number(&mut self, thing: T) -> u32 {
+        if let Some(number) = self.numbers.get(&thing) {
+            return *number;
+        }
+        let number = self.list.len() as u32;
+        self.list.push(thing.clone());
+        self.numbers.insert(thing, number);
+        number
+    }
+}
+
+/// A profile that grows.
+#[derive(Debug, Default)]
+struct ProfileBuilder {
+    functions: Numbered<ImportedFunction>,
+    threads: Numbered<ImportedThread>,
+    stacks: Numbered<Vec<u32>>,
+    counts: Vec<ImportedCount>,
+    samples: u64,
+}
+
+impl ProfileBuilder {
+    fn add(&mut self, count: ImportedCount) -> Result<(), ImportError> {
+        self.samples = self.samples.saturating_add(count.samples);
+        if self.samples > MOST_SAMPLES {
+            return Err(ImportError::Large(format!(
+                "the profile claims more than {MOST_SAMPLES} samples, which a recording would have one by one"
+            )));
+        }
+        self.counts.push(count);
+        Ok(())
+    }
+
+    fn finish(self, events: Vec<ImportedEvent>) -> ImportedProfile {
+        ImportedProfile {
+            events,
+            functions: self.functions.list,
+            threads: self.threads.list,
+            stacks: self.stacks.list,
+            counts: self.counts,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Profiles of pprof: `profile.proto`, compressed by gzip or not.
+//!
+//! A type of values with the unit `count` whose name is or ends with `samples` says how many
+//! samples the type after it has; every other type is an event. Without such a type each entry is
+//! one sample.
+use super::protobuf::{FieldValue, each_field};
+use super::{
+    ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
+    ProfileBuilder,
+};
+use rustc_hash::FxHashMap;
+use std::io::Read;
+
+/// Frames of a stack that are taken; reports look at fewer.
+const MOST_FRAMES: usize = 1000;
+
+/// Reads a profile.
+///
+/// # Errors
+/// [`ImportError`].
+pub fn pprof(mut from: impl Read) -> Result<ImportedProfile, ImportError> {
+    let mut bytes = Vec::new();
+    from.by_ref().take(MOST_BYTES).read_to_end(&mut bytes)?;
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut unpacked = Vec::new();
+        let read = flate2::read::MultiGzDecoder::new(&bytes[..]).take(MOST_BYTES).read_to_end(&mut unpacked);
+        read.map_err(|error| ImportError::Damaged(format!("it cannot be unpacked: {error}")))?;
+        bytes = unpacked;
+    }
+    if bytes.len() as u64 >= MOST_BYTES {
+        return Err(ImportError::Large(format!("the profile has more than {MOST_BYTES} bytes")));
+    }
+    Tables::of(&bytes)?.import()
+}
+
+/// The tables of a profile, as its bytes have them.
+#[derive(Default)]
+struct Tables<'a> {
+    strings: Vec<&'a [u8]>,
+    /// Name and unit.
+    types: Vec<(u64, u64)>,
+    /// Names of files by id.
+    mappings: FxHashMap<u64, u64>,
+    /// Mapping and functions by id, innermost first.
+    locations: FxHashMap<u64, (u64, Vec<u64>)>,
+    /// Names by id.
+    functions: FxHashMap<u64, u64>,
+    samples: Vec<&'a [u8]>,
+}
+
+/// A sample as its bytes have it.
+#[derive(Default)]
+struct RawSample {
+    locations: Vec<u64>,
+    values: Vec<u64>,
+    /// Key, text, number.
+    labels: Vec<[u64; 3]>,
+}
+
+/// What a type of values is.
+#[derive(Clone, Copy)]
+enum ValueKind {
+    /// How many samples the next type has.
+    Samples,
+    Event(u32),
+}
+
+/// The numbers of a message by field, as far as it is of numbers: the last of each.
+fn numbers<const N: usize>(bytes: &[u8], fields: [u64; N]) -> Result<[u64; N], ImportError> {
+    let mut found = [0; N];
+    each_field(bytes, |field, value| {
+        if let Some(at) = fields.iter().position(|wanted| *wanted == field) {
+            found[at] = value.number();
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+impl<'a> Tables<'a> {
+    fn of(bytes: &'a [u8]) -> Result<Tables<'a>, ImportError> {
+        let mut tables = Tables::default();
+        each_field(bytes, |field, value| tables.add(field, value))?;
+        if tables.types.is_empty() || tables.strings.is_empty() {
+            let why = "it has no types of values, so it is no profile of pprof (profile.proto)";
+            return Err(ImportError::Damaged(why.to_owned()));
+        }
+        Ok(tables)
+    }
+
+    fn add(&mut self, field: u64, value: FieldValue<'a>) -> Result<(), ImportError> {
+        let bytes = value.bytes();
+        match field {
+            1 => {
+                let [name, unit] = numbers(bytes, [1, 2])?;
+                self.types.push((name, unit));
+            }
+            2 => self.samples.push(bytes),
+            3 => {
+                let [id, file] = numbers(bytes, [1, 5])?;
+                self.mappings.insert(id, file);
+            }
+            4 => {
+                let [id, mapping] = numbers(bytes, [1, 2])?;
+                let mut functions = Vec::new();
+                each_field(bytes, |field, line| {
+                    if field == 4 {
+                        functions.push(numbers(line.bytes(), [1])?[0]);
+                    }
+                    Ok(())
+                })?;
+                self.locations.insert(id, (mapping, functions));
+            }
+            5 => {
+                let [id, name] = numbers(bytes, [1, 2])?;
+                self.functions.insert(id, name);
+            }
+            6 => self.strings.push(bytes),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn text(&self, number: u64) -> String {
+        let bytes = usize::try_from(number).ok().and_then(|number| self.strings.get(number));
+        String::from_utf8_lossy(bytes.copied().unwrap_or_default()).into_owned()
+    }
+
+    /// What each type is, and the events.
+    fn kinds(&self) -> (Vec<ValueKind>, Vec<ImportedEvent>) {
+        let mut events = Vec::new();
+        let mut kinds = Vec::new();
+        for (at, (name, unit)) in self.types.iter().enumerate() {
+            let (name, unit) = (self.text(*name), self.text(*unit));
+            let counts_next = unit == "count" && name.ends_with("samples") && at + 1 < self.types.len();
+            if counts_next {
+                kinds.push(ValueKind::Samples);
+                continue;
+            }
+            kinds.push(ValueKind::Event(events.len() as u32));
+            events.push(ImportedEvent { name, is_time: unit == "nanoseconds" });
+        }
+        (kinds, events)
+    }
+
+    fn import(&self) -> Result<ImportedProfile, ImportError> {
+        let (kinds, events) = self.kinds();
+        let mut builder = ProfileBuilder::default();
+        for bytes in &self.samples {
+            let sample = RawSample::of(bytes)?;
+            let thread = builder.threads.number(self.thread(&sample));
+            let frames = self.frames(&sample, &mut builder);
+            let stack = builder.stacks.number(frames);
+            let mut samples_of_next = None;
+            for (kind, value) in kinds.iter().zip(&sample.values) {
+                if i64::try_from(*value).is_err() {
+                    let why =
+                        "the profile has values below zero (a difference of two?), which no recording has";
+                    return Err(ImportError::Damaged(why.to_owned()));
+                }
+                let ValueKind::Event(event) = *kind else {
+                    samples_of_next = Some(*value);
+                    continue;
+                };
+                // A plain count of samples stands for as many.
+                let is_count = self.types.len() == 1 && !events.iter().any(|event| event.is_time);
+                let single = if is_count { *value } else { u64::from(*value > 0) };
+                let samples = samples_of_next.take().unwrap_or(single);
+                if samples > 0 || *value > 0 {
+                    let samples = samples.max(1);
+                    builder.add(ImportedCount { event, thread, stack, samples, period: *value })?;
+                }
+            }
+        }
+        Ok(builder.finish(events))
+    }
+
+    fn thread(&self, sample: &RawSample) -> ImportedThread {
+        let mut thread = ImportedThread { pid: 0, tid: 0, comm: String::new() };
+        for [key, text, number] in &sample.labels {
+            let id = i32::try_from(*number as i64).unwrap_or(0);
+            match &*self.text(*key) {
+                "pid" | "process_id" => thread.pid = id,
+                "tid" | "thread_id" => thread.tid = id,
+                "comm" | "thread" | "thread_name" => thread.comm = self.text(*text),
+                _ => {}
+            }
+        }
+        // 0 is no process, and that of a thread without one is the thread.
+        thread.tid = if thread.tid > 0 { thread.tid } else { thread.pid.max(1) };
+        thread.pid = if thread.pid > 0 { thread.pid } else { thread.tid };
+        if thread.comm.is_empty() {
+            thread.comm = "pprof".to_owned();
+        }
+        thread
+    }
+
+    /// The functions of a sample, innermost first.
+    fn frames(&self, sample: &RawSample, builder: &mut ProfileBuilder) -> Vec<u32> {
+        let mut frames = Vec::new();
+        for id in &sample.locations {
+            let Some((mapping, functions)) = self.locations.get(id) else { continue };
+            let file = self.mappings.get(mapping).map_or_else(String::new, |file| self.text(*file));
+            let module = if file.is_empty() { "[imported]".to_owned() } else { file };
+            let mut add = |name: String| {
+                let module = module.clone();
+                frames.push(builder.functions.number(ImportedFunction { name, module }));
+            };
+            match &functions[..] {
+                // Code without a name, as reports show it.
+                [] => {
+                    let short = module.rsplit('/').next().unwrap_or(&module);
+                    add(if short.starts_with('[') { short.to_owned() } else { format!("[{short}]") });
+                }
+                functions => functions.iter().for_each(|id| {
+                    add(self
+                        .functions
+                        .get(id)
+                        .map_or_else(|| "[unknown]".to_owned(), |name| self.text(*name)));
+                }),
+            }
+            if frames.len() >= MOST_FRAMES {
+                break;
+            }
+        }
+        frames
+    }
+}
+
+impl RawSample {
+    fn of(bytes: &[u8]) -> Result<RawSample, ImportError> {
+        let mut sample = RawSample::default();
+        each_field(bytes, |field, value| match field {
+            1 => value.numbers(&mut sample.locations),
+            2 => value.numbers(&mut sample.values),
+            3 => {
+                sample.labels.push(numbers(value.bytes(), [1, 2, 3])?);
+                Ok(())
+            }
+            _ => Ok(()),
+        })?;
+        Ok(sample)
+    }
+}
