@@ -102,3 +102,67 @@ fn page_that_cannot_be_written() {
     assert!(said.code.is_some_and(|code| code != 0));
     said.says("/no/such/folder/page.html");
 }
+
+/// The formats of `kymo export`.
+const FORMATS: [&str; 8] =
+    ["pprof", "firefox", "speedscope", "perfetto", "otlp", "chrome", "callgrind", "folded"];
+
+/// Checks that every recording can be written in every format, to a file and to stdout alike, and
+/// that it is the same bytes every time.
+#[test]
+fn every_format_is_the_same_every_time() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("out");
+    for file in recordings() {
+        let name = file.display().to_string();
+        for format in FORMATS {
+            let mut made = Vec::new();
+            for jobs in ["1", "4"] {
+                let words =
+                    ["export", "-q", "--to", format, "-j", jobs, "-o", out.to_str().expect("plain"), &name];
+                kymo().succeed(words);
+                made.push(std::fs::read(&out).expect("it was written"));
+            }
+            assert!(!made[0].is_empty() && made[0] == made[1], "{format} of {name} differs from run to run");
+        }
+        let said = kymo().succeed(["export", "-q", "--to", "folded", &name]);
+        assert_eq!(said.stdout.as_bytes(), std::fs::read(&out).expect("the folded stacks"), "{name}");
+        assert_eq!(said.stdout, report(&file, &["--folded"]).stdout, "{name}");
+    }
+}
+
+/// Checks that filters choose the samples that are written.
+#[test]
+fn parts_of_a_recording_are_exported() {
+    let file = recordings().into_iter().find(|file| file.ends_with("forkexec.data")).expect("a fixture");
+    let name = file.to_str().expect("a plain name");
+    let json: Value = serde_json::from_str(&report(&file, &["--json"]).stdout).expect("JSON");
+    let thread = &json["threads"][0];
+    let tid = thread["tid"].to_string();
+    let said = kymo().succeed(["export", "-q", "--to", "folded", "--tid", &tid, name]);
+    let count = |line: &str| line.rsplit_once(' ').expect("a count").1.parse::<u64>().expect("a number");
+    assert_eq!(said.stdout.lines().map(count).sum::<u64>(), thread["samples"]);
+}
+
+/// Checks what is said of formats that do not exist, of recordings that would be overwritten, of
+/// folders that do not exist, and of wall time that was not recorded.
+#[test]
+fn exports_that_cannot_be_made() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let copy = folder.path().join("copy.data");
+    let file = recordings().into_iter().find(|file| file.ends_with("plain.data")).expect("a fixture");
+    std::fs::copy(&file, &copy).expect("it can be copied");
+    let (name, copy) = (file.to_str().expect("plain"), copy.to_str().expect("plain"));
+    let cases = [
+        (vec!["--to", "gecko", name], "pprof"),
+        (vec!["--to", "pprof", "-o", copy, name], "it is a recording, which is not overwritten"),
+        (vec!["--to", "pprof", "-o", "/no/such/folder/x", name], "/no/such/folder/x"),
+        (vec!["--to", "pprof", "--wall", "-o", "/dev/null", name], "record with `kymo record --wall`"),
+        (vec![name], "--to"),
+    ];
+    for (words, expected) in cases {
+        let said = kymo().run(["export"].into_iter().chain(words));
+        assert!(said.code.is_some_and(|code| code != 0), "{expected}");
+        said.says(expected);
+    }
+}

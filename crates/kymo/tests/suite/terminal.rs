@@ -104,3 +104,17 @@ fn demo() {
     let page = std::fs::read_to_string(folder.join("kymo-demo.html")).expect("a page");
     assert!(page.contains("way_to_one") && folder.join("kymo-demo.data").exists());
 }
+
+/// Checks that nothing is exported to a terminal, and what is said instead.
+#[test]
+fn exports_need_a_file() {
+    const TEST: &str = "terminal::exports_need_a_file";
+    let Some(()) = require(TEST, &[Need::Program("script")]) else { return };
+    let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/callgraph.data");
+    let line = format!("{} export --to folded {}", kymo().path().display(), text(&recording));
+    let mut script = Command::new("script");
+    let said = script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output().expect("script runs");
+    let seen = String::from_utf8_lossy(&said.stdout);
+    assert!(!said.status.success() && seen.contains("name a file with -o FILE"), "{seen}");
+    assert!(!seen.contains(';'), "no stack was printed: {seen}");
+}
