@@ -13,6 +13,7 @@ import argparse
 import sys
 
 from versus import annotate, attach, breakpoint, cpython, diff, evlist, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, view, wall, watch
+from versus import annotate, attach, breakpoint, cpython, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, view, wall, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -34,6 +35,7 @@ SUBJECTS = {
     "watch": watch,
     "probe": probe,
     "view": view,
+    "export": export,
     "wall": wall,
     "locks": locks,
     "releases": releases,
