@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-mcp
+.PHONY: build demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-consumers test-mcp
 build:
 	$(CARGO) build --release
 
@@ -32,6 +32,12 @@ perf-tests:
 newcomer:
 	$(CARGO) build
 	python3 -m ci.newcomer
+
+# The tools that `kymo export` is for read its files: pprof, speedscope, the Firefox Profiler, Perfetto and others, which
+# the first run installs into target/consumers.
+test-consumers:
+	$(CARGO) build
+	python3 -m ci.consumers
 
 docs:
 	ci/docs.sh
