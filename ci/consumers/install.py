@@ -8,6 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 GO = {"pprof": "github.com/google/pprof@latest"}
+COLLECTOR = "go.opentelemetry.io/collector/pdata/pprofile@v0.165.0"
 NPM = ["@firefox-devtools/profiler-cli@0.10.0", "speedscope@1.25.0"]
 PYTHON = ["jsonschema==4.26.0", "opentelemetry-proto==1.45.2", "perfetto==0.59.1", "viztracer==1.1.1"]
 
@@ -40,6 +41,15 @@ class Installed:
         environment = os.environ | {"GOBIN": str(self.folder / "bin")}
         self._install(f"go-{name}", ["go", "install", GO[name]], env=environment)
         return self.folder / "bin" / name
+
+    def go_program(self, source: pathlib.Path, module: str) -> pathlib.Path:
+        """A program of one file in Go, which needs a module."""
+        folder = self.folder / f"go-{source.parent.name}"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(source, folder)
+        steps = "rm -f go.mod go.sum && go mod init consumer && go get $0 && go mod tidy && go build -o program ."
+        self._install(folder.name, ["sh", "-c", steps, module], cwd=folder)
+        return folder / "program"
 
     def npm(self, package: str) -> pathlib.Path:
         """The folder of a package of npm."""

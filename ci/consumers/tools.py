@@ -2,10 +2,12 @@
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import time
 
+from .install import COLLECTOR
 from .perfetto import Chrome, Perfetto
 from .report import Mismatch, Sums, compare
 
@@ -188,6 +190,44 @@ class Otlp:
             sums[event, "period"].add(names, sum(sample.values))
 
 
+class Collector:
+    """The decoder that OpenTelemetry's collector has for what it receives; it writes what it understood as JSON."""
+
+    def __init__(self, installed):
+        installed.command("go")
+        self.program = installed.go_program(pathlib.Path(__file__).parent / "collector/main.go", COLLECTOR)
+
+    def compare(self, kymo, recording, folder):
+        file = kymo.export(recording, "otlp", folder / "profile.pb")
+        ran = subprocess.run([self.program], input=file.read_bytes(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if ran.returncode != 0:
+            raise Mismatch(f"the collector: {ran.stderr.decode(errors='replace')[-300:]}")
+        request = json.loads(ran.stdout)
+        dictionary = request["dictionary"]
+        strings = dictionary["stringTable"]
+        events = kymo.events(recording)
+        sums = {event: Sums() for event in events}
+        for resource in request["resourceProfiles"]:
+            for scope in resource["scopeProfiles"]:
+                for profile in scope["profiles"]:
+                    event = strings[profile["sampleType"]["typeStrindex"]]
+                    for sample in profile["samples"]:
+                        names = list(self.names(dictionary, sample["stackIndex"]))
+                        sums[event].add(names[::-1], sum(map(int, sample["values"])))
+        return sum(
+            compare(kymo.sums(recording, number, "period"), sums[event].without_zeros(), event)
+            for number, event in enumerate(events)
+        )
+
+    @staticmethod
+    def names(dictionary, stack):
+        """Innermost first. Numbers that are zero are left out."""
+        for at in dictionary["stackTable"][stack]["locationIndices"]:
+            for line in dictionary["locationTable"][at]["lines"]:
+                function = dictionary["functionTable"][line["functionIndex"]]
+                yield dictionary["stringTable"][function.get("nameStrindex", 0)]
+
+
 class Callgrind:
     """callgrind_annotate of valgrind."""
 
@@ -241,5 +281,6 @@ TOOLS = {
     "perfetto": Perfetto,
     "chrome": Chrome,
     "otlp": Otlp,
+    "collector": Collector,
     "callgrind": Callgrind,
 }
