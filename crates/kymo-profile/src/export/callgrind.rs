@@ -6,12 +6,11 @@
 //! Where a function is on a stack twice, KCachegrind would count what both called twice. Inner
 //! calls are a function of their own, `name'2`, as valgrind names them with `--separate-recs=2`:
 //! so the cost of `name` with what it called is exact.
-use super::model::{ExportEvent, FunctionKind, Node};
+use super::model::FunctionKind;
 use super::samples::ExportSamples;
-use super::totals::Totals;
 use crate::load::Count;
 use crate::text::shown;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 /// The module of the names of commands.
@@ -23,11 +22,11 @@ type Callee = (u32, bool);
 /// CostVector in the order of the header.
 type CostVector = Vec<u64>;
 
-/// What functions and calls cost.
+/// What functions and calls cost, by the line where that was.
 #[derive(Default)]
 struct Graph {
-    own: BTreeMap<Callee, CostVector>,
-    calls: BTreeMap<Callee, BTreeMap<Callee, CostVector>>,
+    own: BTreeMap<Callee, BTreeMap<u32, CostVector>>,
+    calls: BTreeMap<Callee, BTreeMap<(Callee, u32), CostVector>>,
 }
 
 /// Writes costs of functions and calls.
@@ -38,72 +37,80 @@ pub fn callgrind(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result
     let graph = Graph::of(samples);
     write_head(samples, out)?;
     let mut names = Names { samples, seen: Default::default() };
-    let nothing = BTreeMap::new();
-    for (function, own) in &graph.own {
+    let (no_costs, no_calls) = (BTreeMap::new(), BTreeMap::new());
+    let functions: BTreeSet<&Callee> = graph.own.keys().chain(graph.calls.keys()).collect();
+    for function in functions {
         writeln!(out)?;
         names.write(["ob", "fl", "fn"], *function, out)?;
-        write_costs(own, out)?;
-        for (callee, costs) in graph.calls.get(function).unwrap_or(&nothing) {
+        for (line, own) in graph.own.get(function).unwrap_or(&no_costs) {
+            write_costs(*line, own, out)?;
+        }
+        for ((callee, line), costs) in graph.calls.get(function).unwrap_or(&no_calls) {
             names.write(["cob", "cfi", "cfn"], *callee, out)?;
             // How often it was called is not known; readers want a number.
             writeln!(out, "calls=1 0")?;
-            write_costs(costs, out)?;
+            write_costs(*line, costs, out)?;
         }
     }
     Ok(())
 }
 
-fn write_costs(costs: &[u64], out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(b"0")?;
+fn write_costs(line: u32, costs: &[u64], out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{line}")?;
     costs.iter().try_for_each(|cost| write!(out, " {cost}"))?;
     out.write_all(b"\n")
 }
 
 impl Graph {
     fn of(samples: &ExportSamples<'_>) -> Graph {
+        let mut counts: BTreeMap<(u32, u32, u32), Count> = BTreeMap::new();
+        for row in samples.by_time() {
+            let count = Count { samples: row.samples, period: row.period, latency: 0 };
+            *counts.entry((row.event, row.node, row.stack)).or_default() += count;
+        }
         let per_event = if samples.is_of_spans() { 1 } else { 2 };
         let width = samples.profile.events.len() * per_event;
         let mut graph = Graph::default();
-        for (number, event) in samples.profile.events.iter().enumerate() {
-            let sums = Totals::new(event, samples.profile.functions.len()).subtree;
-            let callees = callees(event);
-            let add = |costs: &mut CostVector, count: &Count| {
+        let mut path = Vec::new();
+        for ((event, node, stack), count) in counts {
+            let counts = [count.samples, count.period];
+            let add = |costs: &mut CostVector| {
                 costs.resize(width, 0);
-                let counts = [count.samples, count.period];
                 for (at, value) in counts.iter().skip(2 - per_event).enumerate() {
-                    let cost = &mut costs[number * per_event + at];
+                    let cost = &mut costs[event as usize * per_event + at];
                     *cost = cost.saturating_add(*value);
                 }
             };
-            for ((node, sum), callee) in event.stacks.nodes.iter().zip(&sums).zip(&callees) {
-                let own = Count { samples: node.self_samples, period: node.self_period, latency: 0 };
-                add(graph.own.entry(*callee).or_default(), &own);
-                if let Some(caller) = callees.get(node.parent as usize) {
-                    add(graph.calls.entry(*caller).or_default().entry(*callee).or_default(), sum);
-                }
+            path_of(samples, (event, node), stack, &mut path);
+            for calls in path.windows(2) {
+                let [(caller, line), (callee, _)] = calls else { continue };
+                let of_caller = graph.calls.entry(*caller).or_default();
+                add(of_caller.entry((*callee, *line)).or_default());
+            }
+            if let Some((leaf, line)) = path.last() {
+                add(graph.own.entry(*leaf).or_default().entry(*line).or_default());
             }
         }
         graph
     }
 }
 
-/// By node the function, and whether it is on the path twice.
-fn callees(event: &ExportEvent) -> Vec<Callee> {
-    let nodes = &event.stacks.nodes;
-    let is_inner = |at: usize| {
-        let (function, mut at) = (nodes[at].function, at);
-        // E1, checked: a parent that does not come first ends the path.
-        while let Some(Node { function: caller, .. }) = nodes.get(nodes[at].parent as usize)
-            && (nodes[at].parent as usize) < at
-        {
-            if *caller == function {
-                return true;
-            }
-            at = nodes[at].parent as usize;
+/// The functions of a stack from the name of the command on, with their lines.
+fn path_of(
+    samples: &ExportSamples<'_>,
+    (event, node): (u32, u32),
+    stack: u32,
+    path: &mut Vec<(Callee, u32)>,
+) {
+    path.clear();
+    path.extend(samples.command(event, node).map(|command| ((command, false), 0)));
+    for location in samples.locations.stack(stack).iter().rev() {
+        let location = &samples.locations.list[*location as usize];
+        for line in samples.locations.lines(location).iter().rev() {
+            let is_inner = path.iter().any(|((function, _), _)| *function == line.function);
+            path.push(((line.function, is_inner), line.line));
         }
-        false
-    };
-    (0..nodes.len()).map(|at| (nodes[at].function, is_inner(at))).collect()
+    }
 }
 
 fn write_head(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {

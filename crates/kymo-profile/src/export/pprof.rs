@@ -3,6 +3,7 @@
 //! A sample of pprof is a stack of one thread with its counts: how many samples of each event, and
 //! the sum of their periods. The thread is in the labels `pid`, `tid` and `comm`; times are left
 //! out. Field numbers are those of `proto/profile.proto` of github.com/google/pprof.
+use super::locations::MappedFile;
 use super::model::{ExportProfile, FunctionKind};
 use super::protobuf::{Message, StringTable};
 use super::samples::ExportSamples;
@@ -124,9 +125,14 @@ fn write_mappings<'a>(
     strings: &mut StringTable<'a>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let mappings = &samples.locations.mappings;
+    // pprof takes the first one for the program.
+    let program = program(&samples.profile, mappings).unwrap_or(0);
+    let others = (0..mappings.len()).filter(|at| *at != program);
     let mut message = Message::default();
-    for (mapping, id) in samples.locations.mappings.iter().zip(1..) {
-        message.clear().number(1, id);
+    for at in Some(program).filter(|at| *at < mappings.len()).into_iter().chain(others) {
+        let mapping = &mappings[at];
+        message.clear().number(1, at as u64 + 1);
         message.number(2, mapping.start).number(3, mapping.end).number(4, mapping.offset);
         message.number(5, strings.number(&*mapping.path));
         message.number(6, strings.number(hexadecimal(&mapping.build_id)));
@@ -135,6 +141,15 @@ fn write_mappings<'a>(
         message.write(field::MAPPING, out)?;
     }
     Ok(())
+}
+
+/// The file of the program that was recorded, by its name; else a file that is no library.
+fn program(profile: &ExportProfile, mappings: &[MappedFile]) -> Option<usize> {
+    let name = profile.heading().split(' ').next().unwrap_or_default();
+    let is_program =
+        |mapping: &MappedFile| !mapping.short_name.contains(".so") && !mapping.short_name.starts_with('[');
+    let named = mappings.iter().position(|mapping| mapping.short_name == name);
+    named.or_else(|| mappings.iter().position(is_program))
 }
 
 fn write_locations(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -298,15 +298,20 @@ impl<'a> ExportSamples<'a> {
         &self.profile.events[event as usize]
     }
 
-    /// The name that the thread of a row had then: the outermost frame of its node.
+    /// The name that the thread of a row had then.
     pub fn comm(&self, row: &SampleRow) -> &str {
-        let nodes = &self.event(row.event).stacks.nodes;
-        let mut at = row.node as usize;
+        self.command(row.event, row.node).map_or("", |function| &self.function(function).name)
+    }
+
+    /// The function of kind [`FunctionKind::Comm`] that heads the stack of a node.
+    pub fn command(&self, event: u32, node: u32) -> Option<u32> {
+        let nodes = &self.event(event).stacks.nodes;
+        let mut at = node as usize;
         while let Some(node) = nodes.get(at).filter(|node| (node.parent as usize) < at) {
             at = node.parent as usize;
         }
-        let function = nodes.get(at).and_then(|node| self.profile.functions.get(node.function as usize));
-        function.filter(|function| function.kind == FunctionKind::Comm).map_or("", |function| &function.name)
+        let function = nodes.get(at)?.function;
+        (self.function(function).kind == FunctionKind::Comm).then_some(function)
     }
 
     /// The functions from the outermost one to that of a node, without the command's name. `path`

@@ -1,7 +1,7 @@
 //! Folded stacks: `command;outer;inner count`, a line for each stack.
 use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
-    ProfileBuilder,
+    Numbered, ProfileBuilder,
 };
 use std::io::BufRead;
 
@@ -14,7 +14,7 @@ const MOST_LINE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// [`ImportError`], with the number of the line.
 pub fn folded(mut from: impl BufRead) -> Result<ImportedProfile, ImportError> {
-    let mut builder = ProfileBuilder::default();
+    let (mut builder, mut commands) = (ProfileBuilder::default(), Numbered::default());
     let (mut line, mut number, mut all) = (Vec::new(), 0_u64, 0_u64);
     loop {
         line.clear();
@@ -29,13 +29,18 @@ pub fn folded(mut from: impl BufRead) -> Result<ImportedProfile, ImportError> {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         if !text.is_empty() && !text.starts_with('#') {
-            add_line(&mut builder, text, number)?;
+            add_line(&mut builder, &mut commands, text, number)?;
         }
     }
     Ok(builder.finish(vec![ImportedEvent { name: "samples".to_owned(), is_time: false }]))
 }
 
-fn add_line(builder: &mut ProfileBuilder, text: &str, number: u64) -> Result<(), ImportError> {
+fn add_line(
+    builder: &mut ProfileBuilder,
+    commands: &mut Numbered<String>,
+    text: &str,
+    number: u64,
+) -> Result<(), ImportError> {
     let damaged = |why: &str| {
         ImportError::Damaged(format!(
             "line {number} {why}; folded stacks are lines `command;outer;inner count`"
@@ -43,19 +48,12 @@ fn add_line(builder: &mut ProfileBuilder, text: &str, number: u64) -> Result<(),
     };
     let (stack, count) = text.rsplit_once(' ').ok_or_else(|| damaged("has no count"))?;
     let samples: u64 = count.parse().map_err(|_| damaged("ends with no number"))?;
-    let mut words = stack.split(';');
-    let comm = words.next().unwrap_or_default().to_owned();
-    let mut frames: Vec<&str> = words.collect();
-    if frames.is_empty() {
-        frames.push(&comm);
-    }
-    let function =
-        |name: &&str| ImportedFunction { name: (*name).to_owned(), module: "[imported]".to_owned() };
-    let frames: Vec<u32> = frames.iter().rev().map(|name| builder.functions.number(function(name))).collect();
-    // Whatever was one process: nobody says which.
-    let known = builder.threads.list.iter().find(|thread| thread.comm == comm).map(|thread| thread.pid);
-    let pid = known.unwrap_or(builder.threads.list.len() as i32 + 1);
-    let thread = builder.threads.number(ImportedThread { pid, tid: pid, comm });
-    let stack = builder.stacks.number(frames);
+    let (command, frames) = stack.split_once(';').unwrap_or((stack, stack));
+    let function = |name: &str| ImportedFunction { name: name.to_owned(), module: "[imported]".to_owned() };
+    let frames: Vec<u32> = frames.rsplit(';').map(|name| builder.functions.number(function(name))).collect();
+    // Each command is a process: the lines do not say which one it was.
+    let pid = commands.number(command.to_owned()) as i32 + 1;
+    let thread = builder.threads.number(ImportedThread { pid, tid: pid, comm: command.to_owned() });
+    let stack = builder.stack(frames)?;
     builder.add(ImportedCount { event: 0, thread, stack, samples, period: samples })
 }

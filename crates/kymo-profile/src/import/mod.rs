@@ -32,6 +32,12 @@ use rustc_hash::FxHashMap;
 pub const MOST_SAMPLES: u64 = 100_000_000;
 /// Bytes of a profile, unpacked.
 pub const MOST_BYTES: u64 = 4 << 30;
+/// Frames of a stack that are taken, the innermost ones; reports look at fewer.
+pub const MOST_FRAMES: usize = 1000;
+/// Frames of all distinct stacks.
+const MOST_FRAMES_OF_ALL: usize = 100_000_000;
+/// Words of call chains in the recording.
+const MOST_WORDS: u64 = 2 << 30;
 
 /// Why a profile was not imported.
 #[derive(Debug, thiserror::Error)]
@@ -138,15 +144,34 @@ struct ProfileBuilder {
     threads: Numbered<ImportedThread>,
     stacks: Numbered<Vec<u32>>,
     counts: Vec<ImportedCount>,
+    frames: usize,
     samples: u64,
+    words: u64,
 }
 
 impl ProfileBuilder {
+    /// The number of a stack, innermost first.
+    fn stack(&mut self, mut frames: Vec<u32>) -> Result<u32, ImportError> {
+        frames.truncate(MOST_FRAMES);
+        let (before, length) = (self.stacks.list.len(), frames.len());
+        let number = self.stacks.number(frames);
+        if self.stacks.list.len() > before {
+            self.frames += length;
+        }
+        match self.frames > MOST_FRAMES_OF_ALL {
+            true => Err(ImportError::Large(format!("its stacks have more than {MOST_FRAMES_OF_ALL} frames"))),
+            false => Ok(number),
+        }
+    }
+
     fn add(&mut self, count: ImportedCount) -> Result<(), ImportError> {
+        let words = self.stacks.list[count.stack as usize].len() as u64;
         self.samples = self.samples.saturating_add(count.samples);
-        if self.samples > MOST_SAMPLES {
+        self.words = self.words.saturating_add(count.samples.saturating_mul(words));
+        if self.samples > MOST_SAMPLES || self.words > MOST_WORDS {
             return Err(ImportError::Large(format!(
-                "the profile claims more than {MOST_SAMPLES} samples, which a recording would have one by one"
+                "the profile claims more than {MOST_SAMPLES} samples with {} frames each, which a recording would have one by one",
+                MOST_WORDS / MOST_SAMPLES
             )));
         }
         self.counts.push(count);

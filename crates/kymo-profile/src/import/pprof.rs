@@ -6,13 +6,10 @@
 use super::protobuf::{FieldValue, each_field};
 use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
-    ProfileBuilder,
+    MOST_FRAMES, ProfileBuilder,
 };
 use rustc_hash::FxHashMap;
 use std::io::Read;
-
-/// Frames of a stack that are taken; reports look at fewer.
-const MOST_FRAMES: usize = 1000;
 
 /// Reads a profile.
 ///
@@ -150,7 +147,7 @@ impl<'a> Tables<'a> {
             let sample = RawSample::of(bytes)?;
             let thread = builder.threads.number(self.thread(&sample));
             let frames = self.frames(&sample, &mut builder);
-            let stack = builder.stacks.number(frames);
+            let stack = builder.stack(frames)?;
             let mut samples_of_next = None;
             for (kind, value) in kinds.iter().zip(&sample.values) {
                 if i64::try_from(*value).is_err() {
@@ -212,7 +209,7 @@ impl<'a> Tables<'a> {
                     let short = module.rsplit('/').next().unwrap_or(&module);
                     add(if short.starts_with('[') { short.to_owned() } else { format!("[{short}]") });
                 }
-                functions => functions.iter().for_each(|id| {
+                functions => functions.iter().take(MOST_FRAMES).for_each(|id| {
                     add(self
                         .functions
                         .get(id)

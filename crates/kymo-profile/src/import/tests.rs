@@ -93,6 +93,8 @@ fn folded_stacks_that_are_none() {
     assert!(error("a;b 3\n\na;b\n").starts_with("line 3 has no count"));
     assert!(error("a;b x\n").starts_with("line 1 ends with no number"));
     assert!(error("a;b 99999999999\n").contains("more than 100000000 samples"));
+    let deep = format!("a;{} 1\n", vec!["f"; 20_000].join(";"));
+    assert_eq!(folded(deep.as_bytes()).expect("a deep stack").stacks[0].len(), MOST_FRAMES);
     let alone = folded(&b"# comment\nidle 7\n"[..]).expect("a command alone");
     assert_eq!(alone.functions[0].name, "idle");
     assert_eq!((alone.counts[0].samples, alone.threads[0].tid), (7, 1));

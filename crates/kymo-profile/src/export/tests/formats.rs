@@ -245,11 +245,11 @@ fn functions_of_callgrind(bytes: Vec<u8>) -> (Vec<String>, BTreeMap<(String, Str
             "cfn" => _ = named("fn"),
             "calls" => is_call = true,
             _ if line.starts_with("events: ") => events = line[8..].split(' ').map(str::to_owned).collect(),
-            _ if line.starts_with("0 ") => {
+            _ if line.starts_with(|first: char| first.is_ascii_digit()) => {
                 let called = functions.entry((module.clone(), function.clone())).or_default();
                 let costs = if is_call { &mut called.calls } else { &mut called.own };
                 costs.resize(events.len(), 0);
-                let numbers = line[2..].split(' ').map(|number| number.parse::<u64>().expect("a cost"));
+                let numbers = line.split(' ').skip(1).map(|number| number.parse::<u64>().expect("a cost"));
                 costs.iter_mut().zip(numbers).for_each(|(cost, number)| *cost += number);
                 is_call = false;
             }
