@@ -52,7 +52,7 @@ class TraceProcessor:
 
     @staticmethod
     def rows(protos, answers: bytes, queries):
-        found, open_rows, at = [], [], 0
+        found, open_rows, at, width = [], [], 0, 0
         while at < len(answers):
             length, at = read_varint(answers, at + 1)
             rpc = protos.TraceProcessorRpc()
@@ -62,7 +62,9 @@ class TraceProcessor:
                 continue
             if rpc.query_result.error:
                 raise Mismatch(f"the trace processor: {rpc.query_result.error}")
-            open_rows.extend(cells(rpc.query_result))
+            # Only the first part of an answer names its columns.
+            width = len(rpc.query_result.column_names) or width
+            open_rows.extend(cells(rpc.query_result, width))
             if not rpc.query_result.batch or rpc.query_result.batch[-1].is_last_batch:
                 found.append(open_rows)
                 open_rows = []
@@ -71,16 +73,14 @@ class TraceProcessor:
         return found
 
 
-def cells(result):
+def cells(result, width):
     """The rows of a part of an answer."""
-    width = len(result.column_names) or None
     for batch in result.batch:
         numbers, texts = iter(batch.varint_cells), iter(batch.string_cells.split("\0"))
         values = []
         for kind in batch.cells:
             # CELL_NULL, CELL_VARINT, CELL_FLOAT64, CELL_STRING.
             values.append({1: lambda: None, 2: lambda: next(numbers), 4: lambda: next(texts)}[kind]())
-        width = width or 1
         for at in range(0, len(values), width):
             yield values[at : at + width]
 

@@ -240,11 +240,11 @@ class Callgrind:
         file = kymo.export(recording, "callgrind", folder / "callgrind.out")
         own, total = (self.annotate(file, inclusive) for inclusive in ("no", "yes"))
         report, count = kymo.report(recording), 0
-        # Functions with one name and module; a call within itself is another function there.
+        # The tool adds functions of one file and name in two modules; a call within itself is another function there.
         rows = report["events"][0]["functions"]
         for row in rows:
             key = (row["name"], row["module"])
-            if sum((other["name"], other["module"]) == key for other in rows) > 1:
+            if sum(other["name"] == row["name"] for other in rows) > 1:
                 continue
             inner = (f"{row['name']}'2", row["module"])
             found = (own.get(key, 0) + own.get(inner, 0), total.get(key, 0))

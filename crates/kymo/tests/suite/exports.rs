@@ -166,3 +166,32 @@ fn exports_that_cannot_be_made() {
         said.says(expected);
     }
 }
+
+/// Checks that an export of pprof, and folded stacks, come back as recordings with the same table,
+/// which only their owner may read, and that other files are refused.
+#[test]
+fn profiles_of_other_tools_become_recordings() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a plain name").to_owned();
+    let file = recordings().into_iter().find(|file| file.ends_with("callgraph.data")).expect("a fixture");
+    for format in ["pprof", "folded"] {
+        let (profile, again) = (path("profile"), path("again.data"));
+        kymo().succeed(["export", "-q", "--to", format, "-o", &profile, file.to_str().expect("plain")]);
+        kymo().succeed(["import", format, &profile, "-o", &again]);
+        let mode = std::fs::metadata(&again).expect("a recording").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let folded = |file: &Path| -> Vec<String> {
+            let mut lines: Vec<String> =
+                report(file, &["--folded"]).stdout.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(folded(Path::new(&again)), folded(&file), "{format}");
+    }
+    std::fs::write(path("none"), "no profile").expect("a file");
+    let said = kymo().run(["import", "pprof", &path("none"), "-o", &path("x.data")]);
+    assert!(said.code.is_some_and(|code| code != 0) && !folder.path().join("x.data").exists());
+    said.says("no profile of pprof");
+    kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("line 1 ends with no number");
+}

@@ -23,7 +23,7 @@
 //! | options of `script` and `data convert` beside perf's | `script_options.rs` |
 //! | scripts in Python: `script -s` | `python_scripts.rs` |
 //! | names that earlier reports have found: the symbol cache | `symbol_cache.rs` |
-//! | `--json`, `--folded`, `--flamegraph`, `--html`; `kymo export` | `exports.rs` |
+//! | `--json`, `--folded`, `--flamegraph`, `--html`; `kymo export`, `kymo import` | `exports.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | `kymo sched` | `sched/`: beside perf in `beside_perf.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
