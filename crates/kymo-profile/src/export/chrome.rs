@@ -69,7 +69,7 @@ fn write_track(
             let (name, us, ns) = (&names[function as usize], at_ns / 1000, at_ns % 1000);
             write!(out, ",\n{{\"ph\":\"B\",{head}{us}.{ns:03},\"name\":{name}}}")
         }
-        SliceEdge::End { at_ns, samples, period, .. } => {
+        SliceEdge::End { at_ns, samples, period } => {
             let (us, ns) = (at_ns / 1000, at_ns % 1000);
             write!(
                 out,

@@ -149,6 +149,11 @@ impl Interned<'_> {
             entry.number(4, mapping.start).number(5, mapping.end).number(7, number);
             self.add(interned::MAPPING, &entry)?;
         }
+        // Perfetto takes no frame without a mapping.
+        let unknown = samples.locations.mappings.len() as u64 + 1;
+        self.add_text(interned::PATH, unknown, b"[unknown]")?;
+        self.add_text(interned::BUILD_ID, unknown, b"")?;
+        self.add(interned::MAPPING, entry.clear().number(1, unknown).number(2, unknown).number(7, unknown))?;
         let first_frames = self.write_frames(samples, &mut files)?;
         for stack in 0..samples.locations.stack_count() {
             // Outermost first.
@@ -174,7 +179,8 @@ impl Interned<'_> {
         let mut next = 1;
         let mut first = vec![next];
         for location in &samples.locations.list {
-            let mapping = location.mapping.map_or(0, |mapping| u64::from(mapping) + 1);
+            let unknown = samples.locations.mappings.len() as u64;
+            let mapping = location.mapping.map_or(unknown, u64::from) + 1;
             let start = location.mapping.map(|at| &samples.locations.mappings[at as usize]);
             let offset = start.map_or(0, |mapping| mapping.offset.wrapping_sub(mapping.start));
             for line in samples.locations.lines(location).iter().rev() {

@@ -21,10 +21,10 @@ pub(super) enum SliceEdge {
     /// A function was entered.
     Begin { function: u32, at_ns: u64 },
     /// The innermost function that was entered and not left was left.
-    End { function: u32, at_ns: u64, samples: u64, period: u64 },
+    End { at_ns: u64, samples: u64, period: u64 },
 }
 
-/// A function that was entered.
+/// A function that was entered, and what was sampled in it since.
 struct Open {
     function: u32,
     samples: u64,
@@ -82,9 +82,9 @@ fn close(
     each: &mut impl FnMut(SliceEdge) -> io::Result<()>,
 ) -> io::Result<()> {
     while open.len() > depth
-        && let Some(Open { function, samples, period }) = open.pop()
+        && let Some(Open { samples, period, .. }) = open.pop()
     {
-        each(SliceEdge::End { function, at_ns, samples, period })?;
+        each(SliceEdge::End { at_ns, samples, period })?;
     }
     Ok(())
 }

@@ -404,3 +404,18 @@ fn perfetto_has_states_as_slices() {
         assert!(open.is_empty() && states.len() > 2, "{states:?}");
     });
 }
+
+/// Checks that the first mapping of pprof's profile, which pprof takes for the program, is no
+/// library and not the kernel.
+#[test]
+fn pprof_begins_with_the_program() {
+    each_recording(|name, samples| {
+        let profile = Fields::of(&unzip(&written(ExportFormat::Pprof, samples)));
+        let strings = profile.texts(6);
+        let files =
+            profile.messages(3).into_iter().map(|mapping| strings[mapping.number(5) as usize].clone());
+        let files: Vec<String> = files.collect();
+        let is_program = |file: &String| !file.contains(".so") && !file.starts_with('[');
+        assert_eq!(is_program(&files[0]), files.iter().any(is_program), "{name}: {files:?}");
+    });
+}
