@@ -649,7 +649,7 @@ function profileOf(packed) {
   return new Profile(packed);
 }
 
-/** A page that is a file has its profile; a served one gets it when it is read, and perhaps again. */
+/** A page that is a file has its profile; a served one gets it when it is read, perhaps again. */
 async function start() {
   const embedded = $("profile").textContent;
   if (embedded) return new Page(profileOf(JSON.parse(embedded)));

@@ -10,7 +10,7 @@ const TOKEN = { "X-Kymo-Token": new URLSearchParams(location.search).get("token"
 
 /** What the server reads of the recording, one reading after another. */
 class Readings {
-  /** `progress` is called with the part that is done, from 0 to 1, until there is something to show. */
+  /** `progress` is called with the part that is read, from 0 to 1, until there is a profile. */
   constructor(progress) {
     this.progress = progress;
     this.version = 0;

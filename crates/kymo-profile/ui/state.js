@@ -1,6 +1,7 @@
 "use strict";
-// What the page shows, as the address bar has it: functions by a key of their name, threads and events
-// by what the recording calls them, so that an address means the same when the recording is read again.
+// What the page shows, as the address bar has it: functions by a key of their name, threads and
+// events by what the recording calls them. So an address means the same when the recording is read
+// again.
 
 const DEFAULTS = {
   event: 0, weight: "period", thread: "", tab: "flame", view: "down", focus: -1, zoom: [], q: "", range: null, window: null,
@@ -61,7 +62,7 @@ function hashOfState(state, profile) {
   return out.toString();
 }
 
-/** The state of a page that shows another reading of the same recording; moments are by its clock. */
+/** The state of a page that shows another reading of the recording; moments are by its clock. */
 function carriedOver(state, old, next) {
   const later = old.startNs - next.startNs;
   const moved = (range) => range && range.map((ns) => Math.max(0, ns + later));

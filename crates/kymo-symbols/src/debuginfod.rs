@@ -1,9 +1,10 @@
-//! Fetches files of a build by debuginfod's client (`debuginfod-find`), for users who configured it:
-//! symbols, programs and source files.
+//! Fetches files of a build by debuginfod's client (`debuginfod-find`), for users who configured
+//! it: symbols, programs and source files.
 //!
-//! Only the build id travels, as hexadecimal digits, and the path of a source file, to the servers in this process's own
-//! `DEBUGINFOD_URLS`; without that variable nothing is fetched. A program that comes is
-//! checked by its build id; all are read as any other file, on the account of what files may cost.
+//! Only the build id travels, as hexadecimal digits, and the path of a source file, to the servers
+//! in this process's own `DEBUGINFOD_URLS`; without that variable nothing is fetched. A program
+//! that comes is checked by its build id; all are read as any other file, on the account of what
+//! files may cost.
 
 use std::ffi::OsStr;
 use std::io::Read;

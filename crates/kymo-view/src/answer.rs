@@ -1,4 +1,5 @@
-//! What requests get: the page and its profile, sums, samples over time, heat maps, code, answers of queries.
+//! What requests get: the page and its profile, sums, samples over time, heat maps, code, answers
+//! of queries.
 use crate::guard::Question;
 use crate::shown::ShownRecording;
 use hyper::StatusCode;
