@@ -70,8 +70,9 @@ pub struct ViewOptions<'a> {
 
 /// A smaller recording is read whole in the time that an early look would take.
 const EARLY_FROM_BYTES: u64 = 128 << 20;
-/// Of what part of the chunks an early look is.
-const EARLY_PART: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+/// So much of a recording is read for an early look, whatever its size: enough for shares, and
+/// little beside what the whole takes.
+const EARLY_BYTES: u64 = 64 << 20;
 
 /// Parts into which the page's heat map divides a second.
 const HEAT_ROWS: u32 = 50;
@@ -125,12 +126,14 @@ impl RecordingView {
             let (export, nodes) = wall.export_with_nodes(recording, source);
             return Ok(RecordingView::new(export, vec![0], Dataset::of_wall(wall), nodes));
         }
+        let one_in = NonZeroUsize::new((recording.data_bytes() / EARLY_BYTES) as usize);
         let take = |profile| {
             let view = RecordingView::of_profile(recording, profile, source);
-            early.inspect(|early| early(RecordingView { one_in: Some(EARLY_PART), ..view }));
+            early.inspect(|early| early(RecordingView { one_in, ..view }));
         };
         let is_large = recording.data_bytes() >= EARLY_FROM_BYTES;
-        let early = early.filter(|_| is_large).map(|_| EarlyProfile { one_in: EARLY_PART, take: &take });
+        let one_in_many = one_in.filter(|_| is_large && early.is_some());
+        let early = one_in_many.map(|one_in| EarlyProfile { one_in, take: &take });
         let profile = Profile::open_early(recording, &load, (resolve, store), progress, early)?;
         Ok(RecordingView::of_profile(recording, profile, source))
     }
