@@ -1,6 +1,6 @@
 //! Profiles of other tools as recordings, so that every verb that reads recordings reads them.
 //!
-//! *You give it* bytes of [`pprof`] or of folded stacks ([`folded`]); *it gives you* an
+//! *You give it* bytes of [`pprof()`] or of folded stacks ([`folded()`]); *it gives you* an
 //! [`ImportedProfile`], which [`write()`] makes a recording of.
 //!
 //! ```text
