@@ -45,6 +45,7 @@ tests() {
 # Tests that failed beside others, each once more by itself: what a busy machine breaks is told in the result, what is
 # broken fails again. More than eight are not the machine's fault, nor is what ends without a list of failed tests.
 passed_alone() {
+    shopt -s extglob
     local binary name again=()
     # shellcheck disable=SC2016 # The quotes are cargo's.
     local lines='s/^test (.*) \.\.\. FAILED$/failed \1/p; s/^error: test failed, to rerun pass `(.*)`$/binary \1/p'
@@ -52,7 +53,8 @@ passed_alone() {
         if [[ $kind == failed ]]; then
             again+=("$rest")
         else
-            for name in "${again[@]}"; do echo "$rest|$name"; done
+            # With --workspace, as they were built: one package alone has other features, and is built anew.
+            for name in "${again[@]}"; do echo "${rest/#-p +([^ ])/--workspace}|$name"; done
             again=()
         fi
     done >"$scratch/again"

@@ -65,11 +65,11 @@ class Profile {
     return hashOf(`${this.kinds[fn]}\0${this.moduleName(fn)}\0${this.names[fn]}`).toString(36);
   }
 
-  /** The function that has this key, or -1. */
+  /** The function that has this key, or this name; else -1. */
   functionOf(key) {
     if (!key) return -1;
     this.keys ??= new Map(Array.from({ length: this.functionCount }, (_, i) => this.functionCount - 1 - i).map((fn) => [this.keyOf(fn), fn]));
-    return this.keys.get(key) ?? -1;
+    return this.keys.get(key) ?? this.names.indexOf(key);
   }
 
   moduleName(fn) {

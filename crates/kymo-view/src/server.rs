@@ -218,6 +218,9 @@ async fn profile(words: &[(String, String)], shared: &ServerState) -> Response<F
     let Reading { version, is_last, shown: Some(shown) } = reading else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE);
     };
+    let Ok(_turn) = shared.queries.acquire().await else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE);
+    };
     let task = tokio::task::spawn_blocking(move || answer::profile(&shown, version, is_last));
     task.await.map_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR), |reply| response(reply, false))
 }

@@ -152,7 +152,7 @@ fn browser_follows_the_address() {
     let profile = small();
     let Some(opened) = Opened::new("page::browser_follows_the_address", &profile) else { return };
 
-    let check = opened.check("zoom=0.1.2&q=walk");
+    let check = opened.check("zoom=app.main.walk&q=walk");
     assert_eq!(check["zoom"], serde_json::json!({"name": "walk", "total": 15_000, "self": 3_000}));
     assert_eq!(check["matched"], matched(&profile, 0, |name| name.contains("walk")));
     assert_eq!(check["rows"], 1);
@@ -160,29 +160,31 @@ fn browser_follows_the_address() {
     // Buckets 3 to 6: 5 of thread 100, 5 of process 200, 6 of thread 100.
     let check = opened.check("range=300000-700000");
     assert_eq!((&check["whole"], &check["samples"]), (&16_000.into(), &16.into()));
-    let check = opened.check("range=300000-700000&thread=t0");
+    let check = opened.check("range=300000-700000&thread=t100");
     assert_eq!(check["whole"], 11_000);
     let check = opened.check("thread=p100&merge=1");
     assert_eq!((&check["whole"], &check["treeWhole"]), (&23_000.into(), &23_000.into()));
 
-    let check = opened.check("view=up&commands=0&zoom=2");
+    let check = opened.check("view=up&commands=0&zoom=walk");
     assert_eq!(check["treeWhole"], 28_000);
     assert_eq!(check["zoom"]["total"], 8_000);
-    let check = opened.check("view=callers&focus=2");
+    let check = opened.check("view=callers&focus=walk");
     assert_eq!(check["treeWhole"], 15_000);
-    let check = opened.check("view=callees&focus=2&zoom=2.2.3");
+    let check = opened
+        .check("view=callees&focus=walk&zoom=walk.walk.visit%3CNode%2C%20alloc%3A%3Avec%3A%3AVec%3Cu8%3E%3E");
     assert_eq!((&check["treeWhole"], &check["zoom"]["total"]), (&15_000.into(), &7_000.into()));
 
-    let check = opened.check("event=1");
+    let check = opened.check("event=page-faults:u");
     assert_eq!(
         (&check["event"], &check["unit"], &check["whole"]),
         (&"page-faults:u".into(), &"faults".into(), &41.into())
     );
-    let check = opened.check("event=1&weight=samples");
+    let check = opened.check("event=page-faults:u&weight=samples");
     assert_eq!((&check["unit"], &check["whole"]), (&"samples".into(), &7.into()));
 
     // Nonsense in an address is ignored.
-    let check = opened.check("event=9&zoom=7.x&range=5-1&thread=zz&view=sideways&focus=-3&q=/(/");
+    let check =
+        opened.check("event=none&zoom=nothing.x&range=5-1&thread=zz&view=sideways&focus=no.such&q=/(/");
     assert_eq!(
         (&check["error"], &check["whole"], &check["zoom"]),
         (&Value::Null, &28_000.into(), &Value::Null)
@@ -273,7 +275,8 @@ fn browser_opens_a_large_profile() {
     let totals = Totals::new(event, profile.functions.len());
     let heaviest = event.stacks.nodes.iter().position(|node| node.parent == 0).expect("the root has a child");
     let function = event.stacks.nodes[heaviest].function;
-    let check = opened.check(&format!("zoom=0.{function}&q=function_77&merge=0"));
+    let names = [0, function].map(|number| profile.functions[number as usize].name.as_str());
+    let check = opened.check(&format!("zoom={}&q=function_77&merge=0", names.join(".")));
     assert_eq!(check["error"], Value::Null);
     assert_eq!(check["whole"], event.total_period);
     assert_eq!(check["samples"], event.total_samples);

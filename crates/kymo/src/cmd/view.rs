@@ -3,15 +3,16 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open, signals};
+use kymo_data::Recording;
 use kymo_profile::firefox::firefox_profile;
 use kymo_view::{ReadOptions, RecordingReader, Server, ShownRecording, ShownSlot, SymbolApi};
 use tempfile::NamedTempFile;
@@ -75,6 +76,8 @@ pub(crate) fn run(args: ViewArgs) -> anyhow::Result<ExitCode> {
 
 /// The page asks until the recording is there: the server answers from the beginning on.
 fn serve(args: ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
+    // One that is none is said before there is an address.
+    let recording = open::recording(&args.file)?;
     let stop = signals::interrupted()?;
     let slot = Arc::new(ShownSlot::default());
     let _redirect = announce(&args, &server.address())?;
@@ -82,7 +85,7 @@ fn serve(args: ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
     let (of_server, flag) = (Arc::clone(&slot), Arc::clone(&stop));
     let server = std::thread::spawn(move || server.run(of_server, &title, &flag));
     let (result, read) = mpsc::channel();
-    let (reader, quiet, flag) = (reader(&args), args.quiet, Arc::clone(&stop));
+    let (reader, quiet, flag) = (reader(&args, recording), args.quiet, Arc::clone(&stop));
     std::thread::spawn(move || {
         let first = read_whole(&reader, &slot, quiet);
         let shown = first.as_ref().ok().map(|(shown, _)| Arc::clone(shown));
@@ -112,14 +115,18 @@ fn serve(args: ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
     Ok(code.unwrap_or(ExitCode::SUCCESS))
 }
 
-/// What reads the recording.
-fn reader(args: &ViewArgs) -> RecordingReader<anyhow::Error> {
+/// What reads the recording: as it was opened, and later again.
+fn reader(args: &ViewArgs, opened: Recording) -> RecordingReader<anyhow::Error> {
     let (file, symbols) = (args.file.clone(), args.symbols.clone());
+    let opened = Mutex::new(Some(opened));
     let options =
         ReadOptions { samples_only: args.samples || args.firefox, workers: args.jobs, follows: args.live };
     RecordingReader {
         path: args.file.clone(),
-        open: Box::new(move || open::recording(&file)),
+        open: Box::new(move || {
+            let first = opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+            first.map_or_else(|| open::recording(&file), Ok)
+        }),
         store: Box::new(move |recording| symbols.store(recording)),
         options,
     }
@@ -146,7 +153,8 @@ fn read_whole(
 
 /// Writes a page that needs no server.
 fn bundle(args: &ViewArgs, path: &Path, export: kymo_files::Export) -> anyhow::Result<ExitCode> {
-    let (shown, code) = read_whole(&reader(args), &ShownSlot::default(), args.quiet)?;
+    let (shown, code) =
+        read_whole(&reader(args, open::recording(&args.file)?), &ShownSlot::default(), args.quiet)?;
     let stop = signals::interrupted()?;
     let failed = || format!("failed to write {}", path.display());
     let mut file = io::BufWriter::new(export);
@@ -159,7 +167,7 @@ fn bundle(args: &ViewArgs, path: &Path, export: kymo_files::Export) -> anyhow::R
 /// The Firefox Profiler's page asks for all of the profile at once: it is read before.
 fn serve_profiler(args: &ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
     let slot = Arc::new(ShownSlot::default());
-    let (shown, code) = read_whole(&reader(args), &slot, args.quiet)?;
+    let (shown, code) = read_whole(&reader(args, open::recording(&args.file)?), &slot, args.quiet)?;
     let source = args.file.display().to_string();
     let when = shown.view.export().start_unix_ns;
     let profile = firefox_profile(&shown.recording, shown.view.data(), &shown.store, (&source, when));

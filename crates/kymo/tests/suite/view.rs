@@ -144,7 +144,9 @@ fn wall_time() {
 #[test]
 fn refusals() {
     kymo().run(["view", "--no-open", "/dev/null"]).ends(1);
-    kymo().run(["view", "--no-open", "there-is-none"]).ends(1).says("failed to open there-is-none");
+    let said = kymo().run(["view", "--no-open", "there-is-none"]).ends(1);
+    said.says("failed to open there-is-none");
+    assert_eq!(said.stdout, "", "there is an address of nothing");
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/plain.data");

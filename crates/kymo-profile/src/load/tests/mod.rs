@@ -3,6 +3,7 @@ mod recorded;
 mod simulate;
 
 use super::*;
+use crate::columns::RowField;
 use crate::functions::{FunctionId, Functions};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::load::model::{Frame, Names, Seen, replay};
@@ -14,6 +15,7 @@ use proptest::prelude::*;
 use simulate::{KERNEL, damaged};
 pub(crate) use simulate::{Shape, recording, shape};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 /// An address as what it is: mode, path of the module, address in the module.
 type Place = (u8, String, u64);
@@ -419,4 +421,47 @@ proptest! {
             prop_assert_eq!(found, expected, "keys {:?}", &hist.keys);
         }
     }
+}
+
+/// Checks an early look: one chunk in four has about a quarter of the samples, from nearly all of
+/// the time, each of them one of the whole; the whole is the same with and without it; and a
+/// compressed recording has none.
+#[test]
+fn an_early_look_is_a_part_of_the_whole() {
+    let shape = Shape {
+        events: 1,
+        time: true,
+        all: true,
+        cpu: true,
+        period: true,
+        chains: true,
+        read: false,
+        fat: 4000,
+        directory: false,
+    };
+    let choices: Vec<u64> = (0..8000u64).map(|n| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let recording = recording(&shape, &choices);
+    let options = LoadOptions { callchains: true, columns: true, workers: 2, ..LoadOptions::default() };
+    let symbols = SymbolOptions::default();
+    let first = FirstPass::read(&recording, &options, &symbols, &|_, _, _| {}).expect("readable");
+    let one_in = NonZeroUsize::new(4).expect("not zero");
+    let part = first.some_samples(one_in, &|_| {}).expect("readable").expect("its chunks are known");
+    let whole = first.samples(&|_, _, _| {}, &|_| {}).expect("readable");
+    let rows = |loaded: &Loaded| {
+        let columns = loaded.columns.as_ref().expect("asked for");
+        let row =
+            |row| [columns.time()[row], columns.get(RowField::Cpu, row), columns.get(RowField::Period, row)];
+        (0..columns.len()).map(row).collect::<Vec<_>>()
+    };
+    let (part, all) = (rows(&part), rows(&whole));
+    let share = part.len() as f64 / all.len() as f64;
+    assert!(all.len() > 1000 && (0.1..0.4).contains(&share), "{share} of {}", all.len());
+    let known: std::collections::HashSet<_> = all.iter().collect();
+    assert!(part.iter().all(|row| known.contains(row)));
+    let span = |rows: &[[u64; 3]]| rows.last().expect("rows")[0] - rows[0][0];
+    assert!(span(&part) > span(&all) / 2, "{} of {}", span(&part), span(&all));
+    assert_eq!(all, rows(&load(&recording, &options, &|_, _, _| {}).expect("readable")));
+    let packed = simulate::packed(1000);
+    let first = FirstPass::read(&packed, &options, &symbols, &|_, _, _| {}).expect("readable");
+    assert!(first.some_samples(one_in, &|_| {}).expect("readable").is_none());
 }
