@@ -90,6 +90,8 @@ fn flow_of(word: u32) -> Flow {
     match word {
         _ if word & 0xfc00_0000 == 0x1400_0000 => Flow::Jump,
         _ if word & 0xfc00_0000 == 0x9400_0000 => Flow::Call,
+        // SVC: a call of the kernel.
+        _ if word & 0xffe0_001f == 0xd400_0001 => Flow::Call,
         _ if word & 0xff00_0000 == 0x5400_0000 || word & 0x7c00_0000 == 0x3400_0000 => Flow::Branch,
         // Through a register; some check a signature of the address.
         _ if word & 0xfe00_0000 == 0xd600_0000 => match word >> 21 & 0x7 {

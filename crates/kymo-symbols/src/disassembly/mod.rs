@@ -68,7 +68,7 @@ pub enum Flow {
     Jump,
     /// A jump that may be taken.
     Branch,
-    /// A call.
+    /// A call, of the kernel too.
     Call,
     /// A return.
     Return,

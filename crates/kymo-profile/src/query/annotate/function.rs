@@ -2,7 +2,9 @@
 use super::super::scan::Sum;
 use super::heat::{Annotator, HotFunction};
 use crate::timeline::ModuleKind;
-use kymo_symbols::disassembly::{CodeError, FunctionCode, SourceFile, SourceFiles, Syntax, disassemble};
+use kymo_symbols::disassembly::{
+    CodeError, Flow, FunctionCode, SourceFile, SourceFiles, Syntax, disassemble,
+};
 use kymo_symbols::{InlineFrame, ModuleKey, ModuleSymbols};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -197,7 +199,9 @@ impl Annotator<'_> {
                 counts.range(bytes_of.clone()).for_each(|(_, count)| sum += *count);
                 sum
             };
-            let (sum, called) = (sum_of(&hot.counts), sum_of(&calls));
+            // An interrupt leaves a return address, too, and no instruction called it.
+            let called = if instruction.flow == Flow::Call { sum_of(&calls) } else { Sum::default() };
+            let sum = sum_of(&hot.counts);
             inside += sum.samples;
             InstructionRow {
                 address: instruction.address,
