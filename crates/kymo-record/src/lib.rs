@@ -122,6 +122,7 @@ mod targets;
 mod throttle;
 mod user_rings;
 mod waits;
+mod whole;
 mod writer;
 
 pub use account::{Claimed, LossAccount, Unwound};
@@ -149,3 +150,4 @@ pub use standalone_writer::StandaloneWriter;
 pub use targets::children_note;
 pub use throttle::Pauses;
 pub use user_rings::{UserEvent, UserEventControl, UserRings};
+pub use whole::write_whole;

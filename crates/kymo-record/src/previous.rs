@@ -123,6 +123,18 @@ pub(crate) fn judge(folder: &Folder, name: &OsStr) -> Result<(), (OsString, io::
     }
 }
 
+/// Whether a file may take the place of what has this name: nothing, an empty file, or a recording
+/// that is a file. Changes nothing.
+///
+/// # Errors
+/// A sentence why not.
+pub(crate) fn judge_file(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    match look(folder, name)? {
+        Previous::Nothing | Previous::Empty | Previous::File(_) => Ok(()),
+        Previous::Directory(..) => Err(refused("it is a directory")),
+    }
+}
+
 /// Makes room for a new recording: the one that has the name becomes `NAME.old`, and takes the
 /// place of the one that was called so.
 ///

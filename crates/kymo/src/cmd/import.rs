@@ -1,17 +1,15 @@
 //! `kymo import`: a profile of another tool as a recording.
 
-use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use kymo_cli::open;
-use kymo_files::{Folder, Fresh, Input, open_input};
+use kymo_files::{Input, open_input};
 use kymo_profile::import::{self, ImportedProfile};
-use rustix::fs::Mode;
+use kymo_record::write_whole;
 
 /// Make a recording of another tool's profile, for every verb that reads recordings
 #[derive(Debug, Args)]
@@ -47,7 +45,7 @@ pub(crate) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         ImportFormat::Pprof => "pprof",
         ImportFormat::Folded => "folded",
     };
-    write(&profile, tool, &args.output)
+    write_whole(&args.output, |file| anyhow::Ok(import::write(&profile, tool, file)?))
         .with_context(|| format!("failed to write {}", args.output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -67,13 +65,4 @@ fn read(args: &ImportArgs) -> anyhow::Result<ImportedProfile> {
         ImportFormat::Pprof => import::pprof(from)?,
         ImportFormat::Folded => import::folded(from)?,
     })
-}
-
-/// The file gets its name when it is whole, and only its owner may read it, as every recording.
-fn write(profile: &ImportedProfile, tool: &str, path: &Path) -> anyhow::Result<()> {
-    let (folder, name): (Folder, OsString) = Folder::of(path)?;
-    let mut fresh = Fresh::create(Arc::new(folder), &name, Mode::RUSR | Mode::WUSR)?;
-    import::write(profile, tool, fresh.file())?;
-    fresh.replace(&name)?;
-    Ok(())
 }

@@ -1,22 +1,19 @@
 //! `kymo inject`: a copy of a recording with build ids, or with call chains.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use kymo_cli::{exit, open};
 use kymo_data::Recording;
-use kymo_files::{Folder, Fresh};
 use kymo_perf::proc;
 use kymo_profile::build_ids::{self, FileBuildIds, Which};
 use kymo_profile::inject::{self, Injection};
+use kymo_record::write_whole;
 use kymo_symbols::SymbolOptions;
-use rustix::fs::Mode;
 
 /// Copy a recording, with build ids of the files that its samples are in, or with call chains
 #[derive(Debug, Args)]
@@ -95,7 +92,7 @@ pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
         }
         inject::inject_pipe(&recording, &injection, io::BufWriter::new(out.lock()))?;
     } else {
-        write_file(&recording, &injection, &args.output)
+        write_whole(&args.output, |file| anyhow::Ok(inject::inject(&recording, &injection, file)?))
             .with_context(|| format!("failed to write {}", args.output.display()))?;
     }
     Ok(exit::of_reading(&recording, &[]))
@@ -106,13 +103,4 @@ fn kernel_build_id(recording: &Recording) -> Option<Vec<u8>> {
     let here = rustix::system::uname();
     let same = recording.features.os_release.as_deref() == here.release().to_str().ok();
     same.then(proc::kernel_build_id).flatten()
-}
-
-/// The file gets its name when it is whole, and only its owner may read it, as every recording.
-fn write_file(recording: &Recording, injection: &Injection, path: &Path) -> anyhow::Result<()> {
-    let (folder, name): (Folder, OsString) = Folder::of(path)?;
-    let mut fresh = Fresh::create(Arc::new(folder), &name, Mode::RUSR | Mode::WUSR)?;
-    inject::inject(recording, injection, fresh.file())?;
-    fresh.replace(&name)?;
-    Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::tools::{Said, kymo};
+use crate::tools::{Said, kymo, text};
 
 /// Every recording of `fixtures/recordings`, by name.
 pub(crate) fn recordings() -> Vec<PathBuf> {
@@ -194,4 +194,20 @@ fn profiles_of_other_tools_become_recordings() {
     assert!(said.code.is_some_and(|code| code != 0) && !folder.path().join("x.data").exists());
     said.says("no profile of pprof");
     kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("line 1 ends with no number");
+}
+
+/// Checks that neither an import nor an injection replaces a file of the user that is no recording.
+#[test]
+fn files_of_the_user_are_not_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (stacks, notes) = (folder.path().join("stacks.txt"), folder.path().join("notes.txt"));
+    std::fs::write(&stacks, "app;main;work 3\n").expect("a file");
+    std::fs::write(&notes, "of the user\n").expect("a file");
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/plain.data");
+    kymo().run(["import", "folded", text(&stacks), "-o", text(&notes)]).ends(1).says(text(&notes));
+    kymo().run(["inject", "-b", "-i", recording, "-o", text(&notes)]).ends(1).says(text(&notes));
+    assert_eq!(std::fs::read_to_string(&notes).expect("it is there"), "of the user\n");
+    let again = folder.path().join("again.data");
+    kymo().succeed(["import", "folded", text(&stacks), "-o", text(&again)]);
+    kymo().succeed(["inject", "-b", "-i", recording, "-o", text(&again)]);
 }
