@@ -89,6 +89,10 @@ impl<E: From<OpenError>> RecordingReader<E> {
         mut shown: Arc<ShownRecording>,
         stop: &AtomicBool,
     ) -> Result<(), E> {
+        // The recorded program and its recorder come first.
+        if self.options.follows {
+            _ = rustix::process::nice(READING_NICE);
+        }
         let (mut pause, mut failures) = (LEAST_PAUSE, 0);
         // Relaxed: a signal's handler sets it, and nothing else.
         while self.options.follows && goes_on(&shown.recording) && !stop.load(Ordering::Relaxed) {

@@ -12,7 +12,8 @@
 //! # Invariants
 //! - **M1** Self and total of each function are those of the profile, to the unit.
 //! - **M2** Bytes are untrusted: anything gives a profile or an [`ImportError`], and what they claim
-//!   to hold is bounded ([`MOST_SAMPLES`], [`MOST_BYTES`]).
+//!   to hold is bounded ([`MOST_SAMPLES`], [`MOST_BYTES`],
+//!   [`MOST_ENTRIES`]).
 //!
 //! Profiles have no moments: the samples of the recording have no time stamps.
 mod folded;
@@ -31,7 +32,9 @@ use rustc_hash::FxHashMap;
 /// Samples of all events of a profile.
 pub const MOST_SAMPLES: u64 = 100_000_000;
 /// Bytes of a profile, unpacked.
-pub const MOST_BYTES: u64 = 4 << 30;
+pub const MOST_BYTES: u64 = 512 << 20;
+/// Entries of all tables of a profile: an entry takes two bytes in the file, and more in memory.
+pub const MOST_ENTRIES: usize = 1 << 24;
 /// Frames of a stack that are taken, the innermost ones; reports look at fewer.
 pub const MOST_FRAMES: usize = 1000;
 /// Frames of all distinct stacks.
@@ -45,7 +48,7 @@ pub enum ImportError {
     /// It is not in this format, or damaged.
     #[error("{0}")]
     Damaged(String),
-    /// It claims more than [`MOST_SAMPLES`] or [`MOST_BYTES`].
+    /// It has more than [`MOST_SAMPLES`], [`MOST_BYTES`] or [`MOST_ENTRIES`].
     #[error("{0}")]
     Large(String),
     /// It cannot be read.

@@ -6,7 +6,7 @@
 use super::protobuf::{FieldValue, each_field};
 use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
-    MOST_FRAMES, ProfileBuilder,
+    MOST_ENTRIES, MOST_FRAMES, ProfileBuilder,
 };
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -43,6 +43,7 @@ struct Tables<'a> {
     /// Names by id.
     functions: FxHashMap<u64, u64>,
     samples: Vec<&'a [u8]>,
+    entries: usize,
 }
 
 /// A sample as its bytes have it.
@@ -87,6 +88,10 @@ impl<'a> Tables<'a> {
 
     fn add(&mut self, field: u64, value: FieldValue<'a>) -> Result<(), ImportError> {
         let bytes = value.bytes();
+        self.entries += 1;
+        if self.entries > MOST_ENTRIES {
+            return Err(ImportError::Large(format!("its tables have more than {MOST_ENTRIES} entries")));
+        }
         match field {
             1 => {
                 let [name, unit] = numbers(bytes, [1, 2])?;
@@ -103,6 +108,7 @@ impl<'a> Tables<'a> {
                 each_field(bytes, |field, line| {
                     if field == 4 {
                         functions.push(numbers(line.bytes(), [1])?[0]);
+                        self.entries += 1;
                     }
                     Ok(())
                 })?;

@@ -100,6 +100,17 @@ fn folded_stacks_that_are_none() {
     assert_eq!((alone.counts[0].samples, alone.threads[0].tid), (7, 1));
 }
 
+/// Checks that a small file of very many empty entries is refused before they fill the memory.
+#[test]
+fn a_profile_of_empty_entries_is_refused() {
+    let empty_samples = [0x12, 0].repeat(MOST_ENTRIES + 1);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &empty_samples).expect("memory");
+    let packed = packed.finish().expect("memory");
+    assert!(packed.len() < empty_samples.len() / 100);
+    assert!(matches!(pprof(&packed[..]), Err(ImportError::Large(_))));
+}
+
 proptest! {
     /// Checks M2: damaged profiles give a profile or an error, which can be written.
     #[test]
