@@ -1,6 +1,9 @@
 "use strict";
 // The page: one state, and what each part shows of it.
 
+/** An answer that takes longer is preceded by an estimate from the samples that the page has. */
+const ESTIMATE_AFTER_MS = 60;
+
 class Page {
   constructor(profile) {
     this.profile = profile;
@@ -256,6 +259,7 @@ class Page {
     const bySamples = event.uniform ? event.unit !== "ns" : state.weight === "samples";
     this.unit = bySamples ? "samples" : event.unit;
     const exact = this.server?.sums(state) ?? null;
+    if (this.awaitsSums(exact)) return;
     const dataKey = [state.event, state.range, state.thread, bySamples, Boolean(exact)].join("|");
     const weighed = this.keep("weighed", dataKey, () => {
       const { self, samples } = exact
@@ -295,6 +299,27 @@ class Page {
     } catch {
       // Some viewers forbid it; the page works without.
     }
+  }
+
+  /**
+   * Whether the picture waits for the exact sums of a new selection: they nearly always come before a
+   * picture of estimated ones would be drawn. When they do not, that is drawn.
+   */
+  awaitsSums(exact) {
+    const { state, timeline } = this;
+    const isWaiting = this.server && this.weighed && !exact && (state.range || state.thread) && !this.isOverdue;
+    if (isWaiting) {
+      this.overdue ??= setTimeout(() => {
+        this.isOverdue = true;
+        this.render();
+      }, ESTIMATE_AFTER_MS);
+      timeline.range = state.range;
+      timeline.paint();
+      return true;
+    }
+    clearTimeout(this.overdue);
+    [this.overdue, this.isOverdue] = [undefined, false];
+    return false;
   }
 
   /** A sentence above the page, once. */

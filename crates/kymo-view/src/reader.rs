@@ -147,6 +147,7 @@ impl<E: From<OpenError>> RecordingReader<E> {
         let view = RecordingView::open_early(&recording, options, &store, progress, early)?;
         let shown = shown(view);
         slot.show(Arc::clone(&shown), !(follows && goes_on(&recording)));
+        shown.view.prepare_selections();
         Ok(shown)
     }
 }

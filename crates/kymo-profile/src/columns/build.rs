@@ -23,9 +23,14 @@ pub(crate) fn row_limit(recording: &Recording) -> usize {
     recording.data_bytes().clamp(LEAST_LIMIT, u64::from(u32::MAX)) as usize
 }
 
+/// So many rows are added to the columns at once: they stay in the first cache.
+const BLOCK: usize = 64;
+
 /// The rows of one worker, in the order in which it read them.
 #[derive(Debug)]
 pub(crate) struct RowBuffer {
+    /// Rows that no column has yet, fewer than a block.
+    latest: Vec<Row>,
     time: Vec<u64>,
     fields: [Narrow; FIELDS],
     /// Where each chunk that the worker read begins in the file, and its first row.
@@ -38,25 +43,48 @@ pub(crate) struct RowBuffer {
 impl RowBuffer {
     /// Room for so many rows at most.
     pub(crate) fn new(limit: usize) -> RowBuffer {
-        RowBuffer { time: Vec::new(), fields: Default::default(), chunks: Vec::new(), limit, is_full: false }
+        RowBuffer {
+            latest: Vec::with_capacity(BLOCK),
+            time: Vec::new(),
+            fields: Default::default(),
+            chunks: Vec::new(),
+            limit,
+            is_full: false,
+        }
+    }
+
+    /// How many rows.
+    fn len(&self) -> usize {
+        self.time.len() + self.latest.len()
     }
 
     /// The rows that follow are of the chunk at this place of the file.
     pub(crate) fn begin_chunk(&mut self, position: u64) {
-        self.chunks.push((position, self.time.len()));
+        self.chunks.push((position, self.len()));
     }
 
     /// Adds a row.
     #[inline]
     pub(crate) fn push(&mut self, row: &Row) {
-        if self.time.len() == self.limit {
+        if self.len() == self.limit {
             self.is_full = true;
             return;
         }
-        self.time.push(row.time_ns);
-        for field in RowField::ALL {
-            self.fields[field as usize].push(row.field(field));
+        self.latest.push(*row);
+        if self.latest.len() == BLOCK {
+            self.add_latest();
         }
+    }
+
+    /// Adds the latest rows to the columns, one column after another.
+    fn add_latest(&mut self) {
+        self.time.extend(self.latest.iter().map(|row| row.time_ns));
+        let mut values = [0; BLOCK];
+        for field in RowField::ALL {
+            values.iter_mut().zip(&self.latest).for_each(|(value, row)| *value = row.field(field));
+            self.fields[field as usize].extend(&values[..self.latest.len()]);
+        }
+        self.latest.clear();
     }
 }
 
@@ -79,6 +107,7 @@ pub(crate) fn columns(
     chains: Chains,
     limit: usize,
 ) -> Result<(Columns, Chains), TooManyRows> {
+    parts.iter_mut().for_each(|part| part.rows.add_latest());
     let rows: usize = parts.iter().map(|part| part.rows.time.len()).sum();
     if rows > limit || parts.iter().any(|part| part.rows.is_full) {
         return Err(TooManyRows { limit });
@@ -91,9 +120,6 @@ pub(crate) fn columns(
         if time.is_empty() { time = own } else { time.extend(own) }
     }
     let order = merge::order(&time, &pieces);
-    if let Some(order) = &order {
-        time = kymo_symbols::pool::map(order, |row| time[*row as usize]);
-    }
     let mut fields: [Narrow; FIELDS] = Default::default();
     for field in RowField::ALL {
         let column = &mut fields[field as usize];
@@ -114,6 +140,9 @@ pub(crate) fn columns(
             *column = column.ordered(order);
         }
     }
+    if let Some(order) = order {
+        merge::reorder(&mut time, &order);
+    }
     let (stacks, ids) = by_first_row(&fields[RowField::Stack as usize], chains.len());
     fields[RowField::Stack as usize] = stacks;
     Ok((finished(time, fields, threads), chains.reordered(&ids)))
@@ -129,6 +158,7 @@ pub(crate) fn columns_of_spans(mut rows: Vec<Row>, threads: ThreadTable) -> Colu
         let waker = row.waker.map(|waker| ids[waker as usize]);
         buffer.push(&Row { thread, waker, ..row });
     }
+    buffer.add_latest();
     finished(buffer.time, buffer.fields, threads)
 }
 

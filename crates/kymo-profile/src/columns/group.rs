@@ -2,7 +2,7 @@
 //!
 //! What a row is counted under is one number ([`Numbers`]), made column by column. Where few
 //! numbers are possible, counts are a list by number, else a hash table.
-use super::{Columns, RowField};
+use super::{Columns, RowField, per_cpu};
 use crate::chains::ChainId;
 use crate::counts::{Count, Dims, GroupKey, Groups};
 use crate::extra::ExtraId;
@@ -10,8 +10,6 @@ use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// Fewer rows than this are counted by one thread.
-const ROWS_EACH: usize = 1 << 16;
 /// Rows whose numbers are made at once: they stay in the first cache.
 const BLOCK: usize = 1 << 10;
 /// Lists of so many places (6 MB) are always short enough.
@@ -24,11 +22,7 @@ impl Columns {
     /// The parts of [`Dims`] that are [`Extra`](crate::load::Extra)s are those that were loaded.
     pub fn group_by(&self, rows: Range<usize>, dims: Dims, latency: bool) -> Groups {
         let numbers = Numbers::new(self, dims);
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-        let step = rows.len().div_ceil(cpus).max(ROWS_EACH);
-        let pieces: Vec<Range<usize>> =
-            rows.clone().step_by(step).map(|start| start..rows.end.min(start + step)).collect();
-        let parts = pool::map(&pieces, |piece| numbers.count(piece.clone(), latency));
+        let parts = pool::map(&per_cpu(rows), |piece| numbers.count(piece.clone(), latency));
         let most = parts.iter().map(Vec::len).max().unwrap_or(0);
         let mut groups = Groups::with_capacity_and_hasher(most, Default::default());
         for (key, count) in parts.into_iter().flatten() {

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 /// Below so many rows the work is not divided.
 const FEW_ROWS: usize = 1 << 16;
+/// Rows whose times are moved at once.
+const BLOCK: usize = if cfg!(test) { 4 } else { 1 << 16 };
 /// Times that are looked at to divide the work, for each part.
 const PROBES: usize = 64;
 
@@ -32,6 +34,33 @@ pub(super) fn order(time: &[u64], pieces: &[Range<usize>]) -> Option<Vec<u32>> {
     let mut order = parts.next().unwrap_or_default();
     parts.for_each(|part| order.extend(part));
     Some(order)
+}
+
+/// Puts numbers in the order of their rows, in their place: times are most of the memory that
+/// columns take, and would be there twice. `order` has every row once.
+///
+/// Rows lie close to where they come to lie, so only few blocks have to be kept beside, from when
+/// their place is overwritten until their last number was taken.
+pub(super) fn reorder(numbers: &mut [u64], order: &[u32]) {
+    let block_of = |row: u32| row as usize / BLOCK;
+    let mut last_uses = vec![0; numbers.len().div_ceil(BLOCK)];
+    for (block, rows) in order.chunks(BLOCK).enumerate() {
+        rows.iter().for_each(|row| last_uses[block_of(*row)] = block);
+    }
+    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); last_uses.len()];
+    last_uses.iter().enumerate().for_each(|(block, last)| ends[*last].push(block));
+    let mut kept: Vec<Vec<u64>> = vec![Vec::new(); last_uses.len()];
+    for (block, rows) in order.chunks(BLOCK).enumerate() {
+        let place = block * BLOCK..block * BLOCK + rows.len();
+        kept[block] = numbers[place.clone()].to_vec();
+        let before = |row: u32| {
+            let old = kept[block_of(row)].get(row as usize % BLOCK);
+            old.copied().unwrap_or_else(|| numbers[row as usize])
+        };
+        let moved: Vec<u64> = rows.iter().map(|row| before(*row)).collect();
+        numbers[place].copy_from_slice(&moved);
+        ends[block].iter().for_each(|done| kept[*done] = Vec::new());
+    }
 }
 
 fn runs(time: &[u64], pieces: &[Range<usize>]) -> Vec<Run> {
@@ -134,7 +163,8 @@ mod tests {
 
     proptest! {
         /// Checks that rows come in the order of a stable sort, for pieces of a file that lie in
-        /// memory in another order, and for times that are in runs, equal, or in no order at all.
+        /// memory in another order, and for times that are in runs, equal, or in no order at all;
+        /// and that times are moved to it.
         #[test]
         fn as_a_stable_sort(
             pieces in proptest::collection::vec((any::<u32>(), proptest::collection::vec(0..9u64, 0..20)), 0..9),
@@ -159,6 +189,10 @@ mod tests {
             expected.sort_by_key(|row| time[*row as usize]);
             let as_they_are: Vec<u32> = (0..time.len() as u32).collect();
             prop_assert_eq!(order(&time, &pieces).unwrap_or(as_they_are), expected.clone());
+            let mut moved = time.clone();
+            reorder(&mut moved, &expected);
+            let in_order: Vec<u64> = expected.iter().map(|row| time[*row as usize]).collect();
+            prop_assert_eq!(moved, in_order);
             // In parts, which few rows are not.
             let runs = runs(&time, &pieces);
             for cut in [0, 20, 50] {

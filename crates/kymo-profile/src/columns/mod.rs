@@ -60,6 +60,7 @@ use crate::counts::{Count, Dims, GroupKey};
 use crate::extra::ExtraId;
 pub use build::TooManyRows;
 pub(crate) use build::{Part, RowBuffer, columns, columns_of_spans, row_limit};
+use kymo_symbols::pool;
 pub use narrow::Narrow;
 use std::ops::{Range, RangeInclusive};
 pub use thin::ThinRows;
@@ -186,6 +187,16 @@ impl Row {
     }
 }
 
+/// Fewer rows than this are one thread's work.
+const ROWS_EACH: usize = 1 << 16;
+
+/// Rows in as many pieces as there are CPUs, or fewer where they are few.
+pub(crate) fn per_cpu(rows: Range<usize>) -> Vec<Range<usize>> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    let step = rows.len().div_ceil(cpus).max(ROWS_EACH);
+    rows.clone().step_by(step).map(|start| start..rows.end.min(start + step)).collect()
+}
+
 /// All samples of a recording, by time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Columns {
@@ -259,9 +270,16 @@ impl Columns {
     /// Counts by process and thread, whatever their names; those with most samples first.
     pub fn count_threads(&self) -> Vec<(i32, i32, Count)> {
         let mut counts = vec![Count::default(); self.threads.len()];
-        for row in 0..self.len() {
-            counts[self.get(RowField::Thread, row) as usize] +=
-                Count::of_sample(self.get(RowField::Period, row), 1, false);
+        let count = |rows: &Range<usize>| {
+            let mut counts = vec![Count::default(); self.threads.len()];
+            for row in rows.clone() {
+                counts[self.get(RowField::Thread, row) as usize] +=
+                    Count::of_sample(self.get(RowField::Period, row), 1, false);
+            }
+            counts
+        };
+        for counted in pool::map(&per_cpu(0..self.len()), count) {
+            counts.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count);
         }
         let mut threads: Vec<(i32, i32, Count)> = Vec::new();
         // ThreadTable are sorted: the names of one follow each other.

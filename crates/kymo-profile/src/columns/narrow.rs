@@ -41,19 +41,32 @@ impl Narrow {
         self.len += 1;
     }
 
+    /// Adds rows.
+    #[inline]
+    pub(super) fn extend(&mut self, values: &[u64]) {
+        let widest = values.iter().fold(0, |widest, value| widest | value);
+        match &mut self.cells {
+            Cells::U8(list) if widest <= u64::from(u8::MAX) => list.extend(values.iter().map(|v| *v as u8)),
+            Cells::U16(list) if widest <= u64::from(u16::MAX) => {
+                list.extend(values.iter().map(|v| *v as u16));
+            }
+            Cells::U32(list) if widest <= u64::from(u32::MAX) => {
+                list.extend(values.iter().map(|v| *v as u32));
+            }
+            Cells::U64(list) => list.extend(values),
+            Cells::Same(same) if self.len > 0 && values.iter().all(|value| value == same) => {}
+            _ => return values.iter().for_each(|value| self.push(*value)),
+        }
+        self.len += values.len();
+    }
+
     #[cold]
     fn push_wider(&mut self, value: u64) {
         let widest = match self.cells {
             Cells::Same(same) => same.max(value),
             _ => value,
         };
-        let rows = 0..self.len;
-        self.cells = match widest {
-            0..=0xff => Cells::U8(rows.map(|row| self.get(row) as u8).collect()),
-            0x100..=0xffff => Cells::U16(rows.map(|row| self.get(row) as u16).collect()),
-            0x1_0000..=0xffff_ffff => Cells::U32(rows.map(|row| self.get(row) as u32).collect()),
-            _ => Cells::U64(rows.map(|row| self.get(row)).collect()),
-        };
+        self.cells = std::mem::take(&mut self.cells).widened(self.len, widest);
         self.push(value);
     }
 
@@ -93,12 +106,16 @@ impl Narrow {
 
     /// The largest number; 0 where there is no row.
     pub(super) fn max(&self) -> u64 {
+        // Without a branch for each, so that several are compared at once.
+        fn of<T: Copy + Ord + Default + Into<u64>>(list: &[T]) -> u64 {
+            list.iter().fold(T::default(), |most, value| most.max(*value)).into()
+        }
         match &self.cells {
             Cells::Same(same) => *same,
-            Cells::U8(list) => list.iter().max().copied().unwrap_or(0).into(),
-            Cells::U16(list) => list.iter().max().copied().unwrap_or(0).into(),
-            Cells::U32(list) => list.iter().max().copied().unwrap_or(0).into(),
-            Cells::U64(list) => list.iter().max().copied().unwrap_or(0),
+            Cells::U8(list) => of(list),
+            Cells::U16(list) => of(list),
+            Cells::U32(list) => of(list),
+            Cells::U64(list) => of(list),
         }
     }
 
@@ -140,13 +157,17 @@ impl Narrow {
         }
         let len = other.len;
         match (&mut self.cells, other.cells) {
+            _ if len == 0 => {}
+            (Cells::Same(same), Cells::Same(more)) if *same == more => {}
             (Cells::U8(list), Cells::U8(more)) => list.extend(more),
             (Cells::U16(list), Cells::U16(more)) => list.extend(more),
             (Cells::U32(list), Cells::U32(more)) => list.extend(more),
             (Cells::U64(list), Cells::U64(more)) => list.extend(more),
             (_, cells) => {
                 let other = Narrow { len, cells };
-                return (0..len).for_each(|row| self.push(other.get(row)));
+                let widest = self.max().max(other.max());
+                self.cells = std::mem::take(&mut self.cells).widened(self.len, widest);
+                return self.append(Narrow { len, cells: other.cells.widened(len, widest) });
             }
         }
         self.len += len;
@@ -180,6 +201,25 @@ impl Narrow {
 }
 
 impl Cells {
+    /// The same numbers in a list that has room for the widest.
+    fn widened(self, len: usize, widest: u64) -> Cells {
+        fn of<T: Clone>(cells: Cells, len: usize, each: impl Fn(u64) -> T) -> Vec<T> {
+            match cells {
+                Cells::Same(same) => vec![each(same); len],
+                Cells::U8(list) => list.into_iter().map(|value| each(value.into())).collect(),
+                Cells::U16(list) => list.into_iter().map(|value| each(value.into())).collect(),
+                Cells::U32(list) => list.into_iter().map(|value| each(value.into())).collect(),
+                Cells::U64(list) => list.into_iter().map(each).collect(),
+            }
+        }
+        match widest {
+            0..=0xff => Cells::U8(of(self, len, |value| value as u8)),
+            0x100..=0xffff => Cells::U16(of(self, len, |value| value as u16)),
+            0x1_0000..=0xffff_ffff => Cells::U32(of(self, len, |value| value as u32)),
+            _ => Cells::U64(of(self, len, |value| value)),
+        }
+    }
+
     /// What becomes of the number of each row, where rows have numbers of their own.
     fn collect<T: Send>(&self, each: impl Fn(u64) -> T + Sync + Send) -> Vec<T> {
         match self {
@@ -217,15 +257,21 @@ mod tests {
         column
     }
 
+    fn of_blocks(list: &[u64], rows: usize) -> Narrow {
+        let mut column = Narrow::default();
+        list.chunks(rows).for_each(|block| column.extend(block));
+        column
+    }
+
     fn list(column: &Narrow) -> Vec<u64> {
         (0..column.len()).map(|row| column.get(row)).collect()
     }
 
     proptest! {
         /// Checks that a column has the numbers that it was given, in the fewest bytes, whether
-        /// they came one by one or in two parts.
+        /// they came one by one, in blocks or in two parts.
         #[test]
-        fn keeps_its_numbers(first in numbers(), second in numbers()) {
+        fn keeps_its_numbers(first in numbers(), second in numbers(), rows in 1..9usize) {
             let whole = [first.clone(), second.clone()].concat();
             let column = of(&whole);
             prop_assert_eq!(&list(&column), &whole);
@@ -240,6 +286,7 @@ mod tests {
             prop_assert_eq!(column.bytes(), width * whole.len());
             let mut parts = of(&first);
             parts.append(of(&second));
+            prop_assert_eq!(&of_blocks(&whole, rows), &column);
             prop_assert_eq!(parts, column);
         }
 

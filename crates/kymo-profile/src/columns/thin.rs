@@ -1,5 +1,7 @@
 //! A fair part of the rows, for pictures that cannot show all.
-use super::{Columns, RowField};
+use super::{Columns, RowField, per_cpu};
+use kymo_symbols::pool;
+use std::ops::Range;
 
 /// Some of the rows of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +25,19 @@ impl Columns {
     /// Which ones is decided by the samples themselves, not by their order: every second sample of
     /// two threads that take turns would be one thread only.
     pub fn thin(&self, most: usize) -> ThinRows {
+        let pieces = per_cpu(0..self.len());
         // Rows by the number of zeros that their tickets end with: 2^n divides the tickets of those
         // with n zeros and more.
         let mut by_zeros = [0usize; 65];
         if self.len() > most {
-            (0..self.len()).for_each(|row| by_zeros[self.ticket(row).trailing_zeros() as usize] += 1);
+            let zeros_in = |piece: &Range<usize>| {
+                let mut by_zeros = [0usize; 65];
+                piece.clone().for_each(|row| by_zeros[self.ticket(row).trailing_zeros() as usize] += 1);
+                by_zeros
+            };
+            for counted in pool::map(&pieces, zeros_in) {
+                by_zeros.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count);
+            }
         }
         let (mut kept, mut zeros) = (self.len(), 0);
         while kept > most && zeros < 62 {
@@ -35,8 +45,9 @@ impl Columns {
             zeros += 1;
         }
         let stride = 1u64 << zeros;
-        let rows = (0..self.len()).filter(|row| self.is_kept(*row, stride));
-        ThinRows { rows: rows.collect(), stride }
+        let kept_in =
+            |piece: &Range<usize>| piece.clone().filter(|row| self.is_kept(*row, stride)).collect::<Vec<_>>();
+        ThinRows { rows: pool::map(&pieces, kept_in).concat(), stride }
     }
 
     /// Whether a row is one of those that stay when one in `stride` does, a power of two.

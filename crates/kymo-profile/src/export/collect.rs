@@ -1,16 +1,17 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
 use crate::chains::ChainId;
-use crate::columns::{Columns, RowField, ThinRows};
+use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded};
 use crate::profile::Profile;
 use crate::timeline::{CommId, Modules};
 use kymo_data::{Recording, abi};
+use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
 
 /// A timeline has at most so many entries: those of single samples, of every second one, ...
-const MOST_ENTRIES: usize = 300_000;
+pub(crate) const MOST_ENTRIES: usize = 300_000;
 /// A timeline shows at least this many buckets, however much it is coarsened.
 const LEAST_BUCKETS: u32 = 200;
 /// And not many more marks than this.
@@ -21,17 +22,18 @@ const MOST_MARKS: u64 = 500;
 /// Threads and the timeline are filled when the profile was loaded with its
 /// [`columns`](crate::load::LoadOptions::columns), else they are empty.
 pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> ExportProfile {
-    collect_with_nodes(recording, profile, source).0
+    collect_with_nodes(recording, profile, source, MOST_ENTRIES).0
 }
 
-/// The same, and by event the nodes of its stacks.
+/// The same with at most so many samples on the timelines, and by event the nodes of its stacks.
 pub(crate) fn collect_with_nodes(
     recording: &Recording,
     profile: &Profile,
     source: &str,
+    most_entries: usize,
 ) -> (ExportProfile, Vec<Nodes>) {
     let columns = profile.loaded.columns.as_ref();
-    let shown = columns.map(|columns| columns.thin(MOST_ENTRIES)).unwrap_or_default();
+    let shown = columns.map(|columns| columns.thin(most_entries)).unwrap_or_default();
     collect_shown(recording, profile, source, &shown)
 }
 
@@ -87,7 +89,8 @@ pub(crate) fn row_nodes(columns: &Columns, of_events: &[Nodes]) -> RowNodes {
         let key = (columns.thread(row).comm, columns.get(RowField::Stack, row) as ChainId);
         of_events.get(event).and_then(|nodes| nodes.get(&key)).copied().unwrap_or(NO_PARENT)
     };
-    (0..columns.len()).map(node).collect()
+    let pieces = per_cpu(0..columns.len());
+    pool::map(&pieces, |piece| piece.clone().map(node).collect::<Vec<_>>()).concat()
 }
 
 /// By row the node of its event's call tree that it counts for; [`NO_PARENT`]: none.

@@ -18,8 +18,6 @@ use std::io::{self, Write};
 
 /// Above this many timeline entries the page gets coarser buckets: opening it has to stay instant.
 const MAX_ENTRIES: usize = 300_000;
-/// A page of a part of a recording is there for a second: what counts is how soon.
-const MAX_ENTRIES_OF_PART: usize = 40_000;
 /// But never fewer buckets than a selection needs to be useful.
 const MIN_BUCKETS: u32 = 64;
 
@@ -85,8 +83,7 @@ pub fn write_served_page(title: &str, nonce: &str, out: &mut dyn Write) -> io::R
 
 /// Writes the profile that a served page asks for.
 pub(crate) fn page_json(profile: &ExportProfile, served: ServedPage, out: &mut dyn Write) -> io::Result<()> {
-    let most_entries = if served.one_in.is_some() { MAX_ENTRIES_OF_PART } else { MAX_ENTRIES };
-    let page = Page { served: Some(served), ..Page::new(profile, most_entries) };
+    let page = Page { served: Some(served), ..Page::new(profile, MAX_ENTRIES) };
     out.write_all(crate::text::json(&page)?.as_bytes())
 }
 

@@ -40,7 +40,7 @@ pub use callgrind::callgrind;
 pub use chrome::chrome;
 pub use collect::collect;
 pub(crate) use collect::{
-    RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
+    MOST_ENTRIES, RowNodes, collect_with_nodes, facts, function_of, recorder, row_nodes, step, unit_of,
 };
 pub use firefox::firefox;
 pub use format::ExportFormat;

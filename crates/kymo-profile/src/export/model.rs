@@ -1,4 +1,5 @@
 //! What every export starts from: a profile as plain values.
+use kymo_symbols::pool;
 use serde::Serialize;
 
 /// Version of the JSON report and of the page's data. It grows when a field changes its meaning or goes away; new
@@ -257,7 +258,7 @@ impl Timeline {
     }
 
     fn merge(&mut self) {
-        self.entries.sort_unstable_by_key(|e| (e.bucket, e.thread, e.cpu, e.node, e.samples, e.period));
+        pool::sort_by_key(&mut self.entries, |e| (e.bucket, e.thread, e.cpu, e.node, e.samples, e.period));
         self.entries.dedup_by(|next, kept| {
             let same = (next.bucket, next.thread, next.cpu, next.node)
                 == (kept.bucket, kept.thread, kept.cpu, kept.node);

@@ -39,6 +39,7 @@ mod heatmap;
 mod language;
 #[cfg(test)]
 mod model;
+mod node_index;
 mod nodes;
 mod rows_over_time;
 mod scan;
@@ -57,6 +58,7 @@ pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use function_key::FunctionKey;
 pub use heatmap::HeatMap;
 pub use language::parse;
+pub(crate) use node_index::NodeIndex;
 pub use nodes::{NodeSums, SelectedThreads, Selection};
 pub(crate) use rows_over_time::RowNumbers;
 pub(crate) use text::cell as markdown_cell;

@@ -5,7 +5,8 @@ use super::annotate::Annotator;
 use super::dataset::Dataset;
 use super::filter::Test;
 use super::heatmap::{HeatMap, heat_map};
-use super::scan::{Scan, Sum};
+use super::node_index::NodeIndex;
+use super::scan::{FilteredRow, Scan, Sum};
 use crate::columns::RowField;
 use crate::export::NO_PARENT;
 use kymo_symbols::SymbolStore;
@@ -93,28 +94,39 @@ impl Dataset {
         self.annotator_of_scan(&scan.ok_or_else(none)?, store)
     }
 
-    /// Sums of the selected rows by their nodes, which `nodes` has for each row. A span counts with
-    /// the part of it that lies in the range.
+    /// Sums of the selected rows by their nodes. A span counts with the part of it that lies in the
+    /// range.
     ///
     /// # Errors
     /// [`QueryError::Cancelled`].
     pub(crate) fn sum_by_node(
         &self,
         selection: &Selection,
-        nodes: &[u32],
+        index: &NodeIndex,
         cancel: &AtomicBool,
     ) -> Result<NodeSums, QueryError> {
         let Some(scan) = self.scan_of(selection, cancel) else { return Ok(NodeSums::default()) };
-        let most = nodes.iter().filter(|node| **node != NO_PARENT).max();
-        let mut sums = vec![Sum::default(); most.map_or(0, |most| *most as usize + 1)];
+        let mut sums = vec![Sum::default(); index.count()];
         let mut all = Sum::default();
-        scan.each(|found| {
-            let one = Sum { samples: 1, period: found.period };
-            all += one;
-            if let Some(sum) = nodes.get(found.row).and_then(|node| sums.get_mut(*node as usize)) {
-                *sum += one;
+        let mut add = |node: u32, sum: Sum| {
+            all += sum;
+            if let Some(of_node) = sums.get_mut(node as usize) {
+                *of_node += sum;
             }
-        })?;
+        };
+        let node = |row: usize| index.nodes().get(row).copied().unwrap_or(NO_PARENT);
+        let one = |found: &FilteredRow| Sum { samples: 1, period: found.period };
+        // Of a thread there are no sums, and a span may lie in a range with a part only.
+        if self.is_of_spans() || selection.threads.is_some() {
+            scan.each(|found| add(node(found.row), one(found)))?;
+        } else {
+            for &(from, to) in scan.spans() {
+                let rows = self.columns.rows_in(from..=to);
+                for rest in index.each_block(&self.columns, selection.event, rows, &mut add) {
+                    scan.rows(rest, (from, to), &mut |found| add(node(found.row), one(found)))?;
+                }
+            }
+        }
         let nodes = (0..).zip(&sums).filter(|(_, sum)| sum.samples > 0);
         let nodes = nodes.map(|(node, sum)| (node, sum.samples, sum.period)).collect();
         Ok(NodeSums { samples: all.samples, period: all.period, nodes })

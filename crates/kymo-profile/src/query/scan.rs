@@ -169,7 +169,13 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn rows(
+    /// The spans of time that are asked about, both ends included.
+    pub(super) fn spans(&self) -> &[(u64, u64)] {
+        &self.spans
+    }
+
+    /// Calls `each` with those of these rows that the filter leaves.
+    pub(super) fn rows(
         &self,
         rows: Range<usize>,
         (from, to): (u64, u64),

@@ -17,16 +17,20 @@
 //! - **V3** The page's nodes keep their numbers as long as the view lives.
 //!
 //! # Cost
-//! A selection costs one look at each row in its range.
+//! A selection costs one look at each row in its range; one of all threads, whose sums are made in
+//! blocks before ([`NodeIndex`]), at those at its ends only.
 mod code;
 #[cfg(test)]
 mod tests;
 
-use crate::export::{self, ExportProfile, RowNodes, ServedPage, Timeline, collect_with_nodes, row_nodes};
+use crate::export::{
+    self, ExportProfile, MOST_ENTRIES, RowNodes, ServedPage, Timeline, collect_with_nodes, row_nodes,
+};
 use crate::load::{LoadOptions, Progress};
 use crate::profile::{EarlyProfile, Profile};
 use crate::query::{
-    Dataset, HeatMap, OpenError, Query, QueryAnswer, QueryError, RowNumbers, SelectedThreads, Selection,
+    Dataset, HeatMap, NodeIndex, OpenError, Query, QueryAnswer, QueryError, RowNumbers, SelectedThreads,
+    Selection,
 };
 use crate::resolve::ResolveOptions;
 use crate::wall::{WaitDetail, Wall, wait_detail};
@@ -48,7 +52,7 @@ pub struct RecordingView {
     /// The place in the recording of each event of the export.
     events: Vec<u32>,
     data: Dataset,
-    nodes: RowNodes,
+    nodes: NodeIndex,
     /// By thread of the columns its place in the export.
     threads: Vec<Option<u32>>,
     /// The rows are of one chunk of the recording in so many.
@@ -73,6 +77,9 @@ const EARLY_FROM_BYTES: u64 = 128 << 20;
 /// So much of a recording is read for an early look, whatever its size: enough for shares, and
 /// little beside what the whole takes.
 const EARLY_BYTES: u64 = 64 << 20;
+
+/// Samples on the timelines of an early look: it is there for a second, and what counts is how soon.
+const EARLY_ENTRIES: usize = 40_000;
 
 /// Parts into which the page's heat map divides a second.
 const HEAT_ROWS: u32 = 50;
@@ -128,18 +135,23 @@ impl RecordingView {
         }
         let one_in = NonZeroUsize::new((recording.data_bytes() / EARLY_BYTES) as usize);
         let take = |profile| {
-            let view = RecordingView::of_profile(recording, profile, source);
+            let view = RecordingView::of_profile(recording, profile, source, EARLY_ENTRIES);
             early.inspect(|early| early(RecordingView { one_in, ..view }));
         };
         let is_large = recording.data_bytes() >= EARLY_FROM_BYTES;
         let one_in_many = one_in.filter(|_| is_large && early.is_some());
         let early = one_in_many.map(|one_in| EarlyProfile { one_in, take: &take });
         let profile = Profile::open_early(recording, &load, (resolve, store), progress, early)?;
-        Ok(RecordingView::of_profile(recording, profile, source))
+        Ok(RecordingView::of_profile(recording, profile, source, MOST_ENTRIES))
     }
 
-    fn of_profile(recording: &Recording, profile: Profile, source: &str) -> RecordingView {
-        let (export, of_events) = collect_with_nodes(recording, &profile, source);
+    fn of_profile(
+        recording: &Recording,
+        profile: Profile,
+        source: &str,
+        most_entries: usize,
+    ) -> RecordingView {
+        let (export, of_events) = collect_with_nodes(recording, &profile, source, most_entries);
         let nodes = profile.loaded.columns.as_ref().map(|columns| row_nodes(columns, &of_events));
         let with_samples = profile.loaded.totals.iter().zip(0..).filter(|(total, _)| total.samples > 0);
         let events = with_samples.map(|(_, event)| event).collect();
@@ -152,7 +164,7 @@ impl RecordingView {
             export.threads.iter().zip(0..).map(|(thread, at)| ((thread.pid, thread.tid), at)).collect();
         let threads = data.columns().threads.iter();
         let threads = threads.map(|thread| numbers.get(&(thread.pid, thread.tid)).copied()).collect();
-        RecordingView { export, events, data, nodes, threads, one_in: None }
+        RecordingView { export, events, data, nodes: NodeIndex::new(nodes), threads, one_in: None }
     }
 
     /// The rows and names, for any query.
@@ -196,6 +208,14 @@ impl RecordingView {
         export::page_json(&self.export, ServedPage { version, one_in, is_last }, out)
     }
 
+    /// Makes what the first selection would wait for; the page can be shown before.
+    pub fn prepare_selections(&self) {
+        // A selection of spans looks at each of them.
+        if !self.data.is_of_spans() {
+            self.nodes.prepare(self.data.columns());
+        }
+    }
+
     /// Sums of what the page's user selected, by node of the event's call tree.
     ///
     /// # Errors
@@ -221,7 +241,7 @@ impl RecordingView {
     }
 
     fn rows_over_time(&self, selection: PageSelection, cancel: &AtomicBool) -> Result<Timeline, QueryError> {
-        let numbers = RowNumbers { nodes: &self.nodes, threads: &self.threads };
+        let numbers = RowNumbers { nodes: self.nodes.nodes(), threads: &self.threads };
         self.data.rows_over_time(&self.selection(selection)?, numbers, cancel)
     }
 
