@@ -27,6 +27,13 @@ pub struct Chain {
     len: u32,
 }
 
+impl Chain {
+    /// A hash of all that the stack is, the same in each run.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
 /// A set of distinct raw stacks with dense ids.
 #[derive(Debug, Default)]
 pub struct Chains {

@@ -18,6 +18,8 @@ const MODE_KERNEL: u8 = 1;
 const MODE_USER: u8 = 2;
 const MODE_GUEST_KERNEL: u8 = 4;
 
+/// Fewer chains than this are one thread's work.
+const CHAINS_EACH: usize = 1 << 12;
 /// Places that are asked for their names at once.
 const PLACES_AT_ONCE: usize = 16 << 10;
 /// Inlined frames of all stacks, or four times their words if that is more: real programs have
@@ -151,6 +153,53 @@ impl PlaceTable {
     }
 }
 
+/// Some chains, with their frames as numbers of places.
+struct Walked {
+    places: PlaceTable,
+    frames: Vec<u32>,
+    /// Of each chain the place of its sampled instruction, and where its frames end.
+    stacks: Vec<(u32, usize)>,
+}
+
+impl Walked {
+    fn of(chains: &Chains, ids: &[ChainId], options: ResolveOptions) -> Walked {
+        let mut walked = Walked {
+            places: PlaceTable::default(),
+            frames: Vec::new(),
+            stacks: Vec::with_capacity(ids.len()),
+        };
+        for id in ids {
+            let chain = chains.get(*id);
+            walk_chain(chains, chain, options.max_stack, |mode, ip| {
+                walked.frames.push(walked.places.number(place(chain.maps, mode, ip), options.inline));
+            });
+            // Inlined functions are needed for frames only: a leaf is counted under its symbol.
+            let leaf = walked.places.number(place(chain.maps, chain.mode, chain.ip), false);
+            walked.stacks.push((leaf, walked.frames.len()));
+        }
+        walked
+    }
+}
+
+/// The functions of places, by number.
+struct PlaceFunctions {
+    /// The function as that of a sample, and where its frames are.
+    of: Vec<(FunctionId, usize, usize)>,
+    /// Frames of chains, innermost first; the last one of each place is the symbol.
+    frames: Vec<FunctionId>,
+}
+
+impl PlaceFunctions {
+    fn leaf(&self, number: u32) -> FunctionId {
+        self.of[number as usize].0
+    }
+
+    fn frames(&self, number: u32) -> &[FunctionId] {
+        let (_, start, end) = self.of[number as usize];
+        &self.frames[start..end]
+    }
+}
+
 /// Calls `each` with the mode and address of every frame of a raw call chain, innermost first.
 pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl FnMut(u8, u64)) {
     walk_words(chains.words(chain), max_stack, each);
@@ -258,38 +307,36 @@ impl<'a> Resolver<'a> {
 
     /// Resolves all stacks; modules load and addresses resolve on all threads of the pool.
     pub fn resolve(&self, chains: &Chains, functions: &mut Functions, options: ResolveOptions) -> Stacks {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+        let ids: Vec<ChainId> = (0..chains.len() as ChainId).collect();
+        let pieces: Vec<&[ChainId]> = ids.chunks(ids.len().div_ceil(cpus).max(CHAINS_EACH)).collect();
+        let walked = pool::map(&pieces, |ids| Walked::of(chains, ids, options));
+        // Each piece numbers its places by itself; here they get common numbers.
         let mut places = PlaceTable::default();
-        // The place of each frame, a number in the table, in the order of the chains.
-        let mut frames_of_chains = Vec::with_capacity(chains.words_total());
-        let mut leaves = Vec::with_capacity(chains.len());
-        for id in 0..chains.len() {
-            let chain = chains.get(id as ChainId);
-            walk_chain(chains, chain, options.max_stack, |mode, ip| {
-                frames_of_chains.push(places.number(place(chain.maps, mode, ip), options.inline));
-            });
-            // Inlined functions are needed for frames only: a leaf is counted under its symbol.
-            leaves.push((
-                places.number(place(chain.maps, chain.mode, chain.ip), false),
-                frames_of_chains.len(),
-            ));
-        }
+        let common: Vec<Vec<u32>> = (walked.iter())
+            .map(|piece| {
+                piece.places.all.iter().map(|(place, inline)| places.number(*place, *inline)).collect()
+            })
+            .collect();
         let functions_of = self.functions_of(places, functions);
 
         let mut inlined_left = MOST_INLINED.max(4 * chains.words_total());
         let mut stacks = Stacks::default();
-        let mut start = 0;
-        for (leaf, end) in leaves {
-            stacks.leaves.push(functions_of[leaf as usize].0);
-            for &number in &frames_of_chains[start..end] {
-                let frames = &functions_of[number as usize].1;
-                // The last one is the symbol; those before it are inlined.
-                let inlined = frames.len() - 1;
-                let kept = if inlined <= inlined_left { 0 } else { inlined };
-                inlined_left -= inlined - kept;
-                stacks.frames.extend(&frames[kept..]);
+        for (piece, common) in walked.into_iter().zip(common) {
+            let mut start = 0;
+            for (leaf, end) in piece.stacks {
+                stacks.leaves.push(functions_of.leaf(common[leaf as usize]));
+                for number in &piece.frames[start..end] {
+                    let frames = functions_of.frames(common[*number as usize]);
+                    // The last one is the symbol; those before it are inlined.
+                    let inlined = frames.len() - 1;
+                    let kept = if inlined <= inlined_left { 0 } else { inlined };
+                    inlined_left -= inlined - kept;
+                    stacks.frames.extend(&frames[kept..]);
+                }
+                start = end;
+                stacks.ends.push(stacks.frames.len() as u32);
             }
-            start = end;
-            stacks.ends.push(stacks.frames.len() as u32);
         }
         if options.lines {
             let places: Vec<Place> = (0..chains.len())
@@ -301,12 +348,8 @@ impl<'a> Resolver<'a> {
         stacks
     }
 
-    /// The function of each place as that of a sample, and as the frames of a chain.
-    fn functions_of(
-        &self,
-        places: PlaceTable,
-        functions: &mut Functions,
-    ) -> Vec<(FunctionId, Vec<FunctionId>)> {
+    /// The functions of each place.
+    fn functions_of(&self, places: PlaceTable, functions: &mut Functions) -> PlaceFunctions {
         // Neighbours go to one thread, so that no two threads parse the debug information of one
         // unit. Ids of functions must not depend on the order of the chains: places are asked in
         // their own order.
@@ -314,12 +357,14 @@ impl<'a> Resolver<'a> {
             places.all.into_iter().enumerate().map(|(number, at)| (at.0, at.1, number as u32)).collect();
         pool::sort_by_key(&mut wanted, |place| place.0);
         self.preload(wanted.iter().map(|place| place.0));
-        let mut all = vec![(FunctionId(0), Vec::new()); wanted.len()];
+        let mut all = PlaceFunctions { of: vec![(FunctionId(0), 0, 0); wanted.len()], frames: Vec::new() };
         // A name may be long, and every place of a function has it: few are held at once.
         for places in wanted.chunks(PLACES_AT_ONCE) {
             let found: Vec<Named> = pool::map(places, |&(place, inline, _)| self.find(place, inline));
             for (&(place, _, number), found) in places.iter().zip(found) {
-                all[number as usize] = name(functions, place, &found);
+                let start = all.frames.len();
+                let leaf = name(functions, place, &found, &mut all.frames);
+                all.of[number as usize] = (leaf, start, all.frames.len());
             }
         }
         all
@@ -491,7 +536,13 @@ fn source_place(frame: &InlineFrame) -> Option<SourcePlace> {
     Some((frame.file.clone()?, frame.line.unwrap_or(0)))
 }
 
-fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (FunctionId, Vec<FunctionId>) {
+/// The function of a place as that of a sample; those that it has as the frames of a chain are added.
+fn name(
+    functions: &mut Functions,
+    (_, mode, ip): Place,
+    found: &Named,
+    frames: &mut Vec<FunctionId>,
+) -> FunctionId {
     let level = Level::of_mode(mode);
     match (&found.symbol, found.module) {
         (Some((start, end, symbol)), Some(module)) => {
@@ -499,16 +550,16 @@ fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (Func
                 Some(serial) => functions.generated(module, level, (*start, *end), serial, symbol),
                 None => functions.symbol(module, level, *start, *end, symbol),
             };
-            let mut frames: Vec<FunctionId> =
-                found.inlined.iter().map(|n| functions.inlined(module, level, *start, *end, n)).collect();
+            frames.extend(found.inlined.iter().map(|n| functions.inlined(module, level, *start, *end, n)));
             frames.push(base);
-            (base, frames)
+            base
         }
         _ => {
             // A sample without a symbol is counted by its place in the module; a frame of a chain
             // by its address.
             let leaf = functions.address(found.module, level, found.module_address);
-            (leaf, vec![functions.address(found.module, level, ip)])
+            frames.push(functions.address(found.module, level, ip));
+            leaf
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! rayon's own pool panics at its first use where a thread cannot be made (`ulimit -u`, `pids.max`, `ulimit -v`). The
 //! result is the same either way.
+use std::cmp::Ordering;
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
@@ -36,6 +37,14 @@ pub fn sort_by_key<T: Send, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K + Syn
     }
 }
 
+/// Sorts by a comparison; the order of equal ones is any.
+pub fn sort_by<T: Send>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering + Sync + Send) {
+    match pool() {
+        Some(pool) => pool.install(|| items.par_sort_unstable_by(order)),
+        None => items.sort_unstable_by(order),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +57,9 @@ mod tests {
         assert_eq!(map(&items, |item| item * 2), alone);
         let mut sorted = alone.clone();
         sort_by_key(&mut sorted, |item| std::cmp::Reverse(*item));
-        assert_eq!(sorted, alone.into_iter().rev().collect::<Vec<_>>());
+        let reversed: Vec<u32> = alone.iter().rev().copied().collect();
+        assert_eq!(sorted, reversed);
+        sort_by(&mut sorted, |a, b| a.cmp(b));
+        assert_eq!(sorted, alone);
     }
 }

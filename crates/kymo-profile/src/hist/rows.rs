@@ -1,7 +1,7 @@
 //! Rows of a table: what samples share under the sort keys.
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Level};
-use crate::load::{Count, Dims, GroupKey};
+use crate::load::{Count, Dims, ExtraId, GroupKey};
 use crate::profile::Profile;
 use crate::timeline::CommId;
 use regex_lite::Regex;
@@ -240,6 +240,18 @@ impl Hist {
     }
 }
 
+/// What of a group rows may be told apart by.
+#[derive(PartialEq, Eq, Hash)]
+struct GroupPart {
+    comm: CommId,
+    pid: i32,
+    tid: i32,
+    cpu: u32,
+    extra: ExtraId,
+    /// Where it matters.
+    chain: Option<ChainId>,
+}
+
 struct Maker<'a> {
     profile: &'a Profile,
     options: &'a HistOptions,
@@ -252,8 +264,12 @@ struct Maker<'a> {
     /// What filters say to each function, and to the names that were met.
     function_shown: Vec<bool>,
     comm_shown: FxHashMap<CommId, bool>,
-    /// Rows that the current sample was already counted for.
-    seen: Vec<u32>,
+    /// Numbers of what groups bring to the keys of rows, whatever the function.
+    parts: FxHashMap<GroupPart, u32>,
+    /// The row of a function in groups of such a number.
+    of_function: FxHashMap<(u32, FunctionId), u32>,
+    /// By row the last group that was counted for it, plus one.
+    counted: Vec<u32>,
     /// The parent in each stack that was asked.
     parents: FxHashMap<ChainId, Option<FunctionId>>,
     /// Numbers of texts: source lines, and outputs of tracepoints.
@@ -292,7 +308,9 @@ impl<'a> Maker<'a> {
             dso_ids,
             function_shown,
             comm_shown: FxHashMap::default(),
-            seen: Vec::new(),
+            parts: FxHashMap::default(),
+            of_function: FxHashMap::default(),
+            counted: Vec::new(),
             parents: FxHashMap::default(),
             texts: FxHashMap::default(),
         }
@@ -302,7 +320,9 @@ impl<'a> Maker<'a> {
         let profile = self.profile;
         let leaf = profile.stacks.leaf(group.chain);
         let frames = profile.stacks.frames(group.chain);
-        let own = self.row(group, leaf);
+        let part = self.part(group);
+        let own = self.row(part, group, leaf);
+        self.counted[own as usize] = index + 1;
         let row = &mut self.rows[own as usize];
         row.own += count;
         if profile.functions.get(leaf).level == Level::Kernel {
@@ -314,15 +334,12 @@ impl<'a> Maker<'a> {
         if !self.options.children {
             return;
         }
-        self.seen.clear();
-        self.seen.push(own);
         // Outermost first: a function that is on the stack twice counts at its outermost place.
         for at in (0..frames.len()).rev() {
-            let id = self.row(group, frames[at]);
-            if self.seen.contains(&id) {
+            let id = self.row(part, group, frames[at]);
+            if std::mem::replace(&mut self.counted[id as usize], index + 1) == index + 1 {
                 continue;
             }
-            self.seen.push(id);
             let row = &mut self.rows[id as usize];
             row.total += count;
             row.max_depth = row.max_depth.max(at as u32 + 1);
@@ -330,7 +347,26 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn row(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
+    fn part(&mut self, group: &GroupKey) -> u32 {
+        let options = self.options;
+        let is_of_stack = options.needs_stacks() || options.keys.contains(&SortKey::SourceLine);
+        let GroupKey { comm, pid, tid, cpu, extra, chain, .. } = *group;
+        let part = GroupPart { comm, pid, tid, cpu, extra, chain: is_of_stack.then_some(chain) };
+        let next = self.parts.len() as u32;
+        *self.parts.entry(part).or_insert(next)
+    }
+
+    /// The row of a function in a group, whose part has a number.
+    fn row(&mut self, part: u32, group: &GroupKey, function: FunctionId) -> u32 {
+        if let Some(row) = self.of_function.get(&(part, function)) {
+            return *row;
+        }
+        let row = self.row_by_keys(group, function);
+        self.of_function.insert((part, function), row);
+        row
+    }
+
+    fn row_by_keys(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
         let parent = self.parent(group.chain);
         let shown = self.function_shown[function.0 as usize] && self.comm_shown(group.comm);
         let parallelism = self.profile.loaded.extras.get(group.extra).parallelism;
@@ -361,6 +397,7 @@ impl<'a> Maker<'a> {
         let next = self.rows.len() as u32;
         let id = *self.index.entry(key).or_insert(next);
         if id == next {
+            self.counted.push(0);
             self.rows.push(Row {
                 own: Count::default(),
                 total: Count::default(),
@@ -424,8 +461,8 @@ fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering
     let by_total = |r: &Row| if options.children { weights(&r.total) } else { Reverse((0, 0)) };
     let by_depth = |r: &Row| if options.children { Reverse(r.max_depth) } else { Reverse(0) };
     let rank = |r: &Row| (by_total(r), weights(&r.own), by_depth(r));
-    let by_keys = || options.keys.iter().map(|key| compare(profile, *key, a, b));
-    by_keys().fold(rank(a).cmp(&rank(b)), Ordering::then)
+    let mut by_keys = options.keys.iter().map(|key| compare(profile, *key, a, b));
+    rank(a).cmp(&rank(b)).then_with(|| by_keys.find(|order| order.is_ne()).unwrap_or(Ordering::Equal))
 }
 
 /// What a key of cgroups says of a group of samples.

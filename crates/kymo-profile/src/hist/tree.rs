@@ -35,13 +35,18 @@ pub struct CallTree {
 
 /// A tree with one function per node, before runs are joined. Nodes are numbered in the order of
 /// their paths, so a node comes after its parent.
-#[derive(Default)]
 struct Trie {
-    own: Vec<u64>,
-    function: Vec<FunctionId>,
-    parent: Vec<u32>,
-    first_child: Vec<u32>,
-    next_sibling: Vec<u32>,
+    nodes: Vec<TrieNode>,
+}
+
+struct TrieNode {
+    own: u64,
+    /// With all below, once it was summed up.
+    total: u64,
+    function: FunctionId,
+    parent: u32,
+    first_child: u32,
+    next_sibling: u32,
 }
 
 const ROOT: u32 = 0;
@@ -53,9 +58,10 @@ impl Trie {
     /// it in their order, so nothing is looked up: only what differs makes nodes.
     fn of(mut paths: Vec<(Path<'_>, u64)>) -> Trie {
         paths.sort_unstable_by(|a, b| a.0.order(b.0));
-        let mut trie = Trie::default();
+        let longest = paths.iter().map(|(path, _)| path.len()).max().unwrap_or(0);
+        let mut trie = Trie { nodes: Vec::with_capacity(1 + longest) };
         trie.push(FunctionId(0), ROOT);
-        let mut before: Vec<(FunctionId, u32)> = Vec::new();
+        let mut before: Vec<(FunctionId, u32)> = Vec::with_capacity(longest);
         for (path, period) in paths {
             let shared = before.iter().zip(path.functions()).take_while(|(node, f)| node.0 == *f).count();
             before.truncate(shared);
@@ -64,47 +70,50 @@ impl Trie {
                 before.push((function, trie.push(function, parent)));
             }
             if let Some(&(_, node)) = before.last() {
-                trie.own[node as usize] += period;
+                trie.nodes[node as usize].own += period;
             }
         }
+        trie.sum_up();
         trie
     }
 
     fn push(&mut self, function: FunctionId, parent: u32) -> u32 {
-        let node = self.own.len() as u32;
-        self.own.push(0);
-        self.function.push(function);
-        self.parent.push(parent);
-        self.first_child.push(NO_NODE);
-        let next = if node == ROOT {
-            NO_NODE
-        } else {
-            std::mem::replace(&mut self.first_child[parent as usize], node)
+        let number = self.nodes.len() as u32;
+        let next_sibling = match self.nodes.get_mut(parent as usize) {
+            Some(parent) => std::mem::replace(&mut parent.first_child, number),
+            None => NO_NODE,
         };
-        self.next_sibling.push(next);
-        node
+        let node = TrieNode { own: 0, total: 0, function, parent, first_child: NO_NODE, next_sibling };
+        self.nodes.push(node);
+        number
+    }
+
+    fn node(&self, number: u32) -> &TrieNode {
+        &self.nodes[number as usize]
     }
 
     fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let some = |node: u32| (node != NO_NODE).then_some(node);
-        std::iter::successors(some(self.first_child[node as usize]), move |&child| {
-            some(self.next_sibling[child as usize])
+        std::iter::successors(some(self.node(node).first_child), move |&child| {
+            some(self.node(child).next_sibling)
         })
     }
 
     /// The only child of a node that has one.
     fn only_child(&self, node: u32) -> Option<u32> {
-        let first = self.first_child[node as usize];
-        (first != NO_NODE && self.next_sibling[first as usize] == NO_NODE).then_some(first)
+        let first = self.node(node).first_child;
+        (first != NO_NODE && self.node(first).next_sibling == NO_NODE).then_some(first)
     }
 
     /// Totals bottom-up; a child's index is always larger than its parent's, so no recursion is needed.
-    fn totals(&self) -> Vec<u64> {
-        let mut totals = self.own.clone();
-        for node in (1..totals.len()).rev() {
-            totals[self.parent[node] as usize] += totals[node];
+    fn sum_up(&mut self) {
+        for node in (0..self.nodes.len()).rev() {
+            let TrieNode { own, total, parent, .. } = self.nodes[node];
+            self.nodes[node].total = own + total;
+            if node != ROOT as usize {
+                self.nodes[parent as usize].total += own + total;
+            }
         }
-        totals
     }
 }
 
@@ -116,6 +125,12 @@ enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
+    fn len(self) -> usize {
+        match self {
+            Path::Outwards(stack) | Path::Inwards(stack) => stack.len(),
+        }
+    }
+
     fn functions(self) -> impl Iterator<Item = FunctionId> {
         let (stack, is_inwards): (&'a [FunctionId], _) = match self {
             Path::Outwards(stack) => (stack, false),
@@ -158,33 +173,29 @@ impl CallTree {
             (path, count.period)
         };
         let trie = Trie::of(row.places.iter().map(path).collect());
-        let totals = trie.totals();
-        CallTree { roots: join(profile, &trie, &totals, ROOT, min_period) }
+        CallTree { roots: join(profile, &trie, ROOT, min_period) }
     }
 }
 
 /// The children of a trie node as call nodes, runs joined. The depth is that of distinct branches on one stack, at
 /// most the number of frames (127 by default).
-fn join(profile: &Profile, trie: &Trie, totals: &[u64], node: u32, min_period: u64) -> Vec<CallNode> {
+fn join(profile: &Profile, trie: &Trie, node: u32, min_period: u64) -> Vec<CallNode> {
     let mut nodes: Vec<CallNode> = Vec::new();
     for child in trie.children(node) {
-        if totals[child as usize] < min_period {
+        let total = trie.node(child).total;
+        if total < min_period {
             continue;
         }
         let mut at = child;
-        let mut functions = vec![trie.function[at as usize]];
-        while trie.own[at as usize] == 0
+        let mut functions = vec![trie.node(at).function];
+        while trie.node(at).own == 0
             && let Some(only) = trie.only_child(at)
         {
             at = only;
-            functions.push(trie.function[at as usize]);
+            functions.push(trie.node(at).function);
         }
-        nodes.push(CallNode {
-            functions,
-            own: trie.own[at as usize],
-            total: totals[child as usize],
-            children: join(profile, trie, totals, at, min_period),
-        });
+        let children = join(profile, trie, at, min_period);
+        nodes.push(CallNode { functions, own: trie.node(at).own, total, children });
     }
     nodes.sort_by(|a, b| {
         b.total.cmp(&a.total).then_with(|| {

@@ -6,7 +6,9 @@ use crate::counts::{Count, Dims, GroupCounter, GroupKey, Groups};
 use crate::extra::Extras;
 use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
+use kymo_symbols::pool;
 use kymo_symbols::unwind::UnwindStats;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// The rows of one worker, and the tables that their ids are of.
@@ -160,20 +162,24 @@ impl Merged {
         mut counts: RecordCounts,
         summary: ReadSummary,
     ) -> Loaded {
-        let mut groups: Vec<(GroupKey, Count)> = self.groups.into_iter().collect();
+        let hashed = |(key, count): (GroupKey, Count)| (self.chains.get(key.chain).hash(), key, count);
+        let mut groups: Vec<(u64, GroupKey, Count)> = self.groups.into_iter().map(hashed).collect();
         // A hash table's order must not reach the output. Chain ids depend on which worker was
-        // first where rows were counted, so the order here is by what the chains are.
-        groups.sort_unstable_by(|(a, _), (b, _)| {
-            (a.event, a.comm, a.pid, a.tid, a.cpu).cmp(&(b.event, b.comm, b.pid, b.tid, b.cpu)).then_with(
-                || {
-                    let (x, y) = (self.chains.get(a.chain), self.chains.get(b.chain));
-                    let extras = self.extras.get(a.extra).cmp(self.extras.get(b.extra));
-                    extras
-                        .then_with(|| (x.maps, x.mode, x.ip).cmp(&(y.maps, y.mode, y.ip)))
-                        .then_with(|| self.chains.bytes(x).cmp(self.chains.bytes(y)))
-                },
-            )
+        // first where rows were counted, so the order here is by what the chains are: by their
+        // hashes first, which are the same in each run.
+        pool::sort_by(&mut groups, |(x, a, _), (y, b, _)| {
+            let extra = |key: &GroupKey| self.extras.get(key.extra);
+            let chain = |key: &GroupKey| {
+                let chain = self.chains.get(key.chain);
+                (chain.maps, chain.mode, chain.ip, self.chains.bytes(chain))
+            };
+            (a.event, a.comm, a.pid, a.tid, a.cpu)
+                .cmp(&(b.event, b.comm, b.pid, b.tid, b.cpu))
+                .then_with(|| if a.extra == b.extra { Ordering::Equal } else { extra(a).cmp(extra(b)) })
+                .then(x.cmp(y))
+                .then_with(|| chain(a).cmp(&chain(b)))
         });
+        let groups: Vec<(GroupKey, Count)> = groups.into_iter().map(|(_, key, count)| (key, count)).collect();
         let mut totals = vec![Count::default(); events];
         for (key, count) in &groups {
             totals[key.event as usize] += *count;

@@ -392,7 +392,10 @@ fn widths(profile: &Profile, hist: &Hist, options: &TableOptions) -> Vec<usize> 
             if !matches!(column, Column::Key(_)) || options.separator.is_some() {
                 return least;
             }
-            let values = hist.rows.iter().filter(|r| !r.filtered).map(|row| {
+            let widths = pool::map(&hist.rows, |row| {
+                if row.filtered {
+                    return 0;
+                }
                 let width = column.value(profile, hist, row).chars().count();
                 // A row without a symbol makes room for an address in the module's column, too.
                 match column {
@@ -402,7 +405,7 @@ fn widths(profile: &Profile, hist: &Hist, options: &TableOptions) -> Vec<usize> 
                     _ => width,
                 }
             });
-            values.max().unwrap_or(0).max(least).min(super::WIDEST_COLUMN)
+            widths.into_iter().max().unwrap_or(0).max(least).min(super::WIDEST_COLUMN)
         })
         .collect()
 }
