@@ -90,5 +90,6 @@ class Tab:
     def heap_bytes(self):
         """What the page's objects take after garbage was collected."""
         self.call("HeapProfiler.collectGarbage")
-        metrics = {one["name"]: one["value"] for one in self.call("Performance.getMetrics")["metrics"]}
-        return int(metrics["JSHeapUsedSize"])
+        usage = self.call("Runtime.getHeapUsage")
+        # Arrays of numbers have their memory outside of the heap.
+        return int(usage["usedSize"] + usage["backingStorageSize"])

@@ -163,9 +163,8 @@ class HeatMap {
 }
 
 /** A heat map of what a page knows by itself, in the form of the server's answer. */
-function heatOf(event, threads, bySamples) {
+function heatOf(event, threads, bySamples, columnNs) {
   const { entries, spanNs } = event;
-  const columnNs = heatColumn(spanNs);
   const columns = Math.max(1, Math.ceil(spanNs / columnNs));
   const values = new Float64Array(columns * HEAT_ROWS);
   const rowNs = columnNs / HEAT_ROWS;
@@ -176,13 +175,4 @@ function heatOf(event, threads, bySamples) {
     values[column * HEAT_ROWS + Math.min(HEAT_ROWS - 1, Math.floor((entries.time[i] - column * columnNs) / rowNs))] += amounts[i];
   }
   return { columns, rows: HEAT_ROWS, column_ns: columnNs, row_ns: rowNs, values };
-}
-
-/** A second to a column, of short and of long recordings another round number. */
-function heatColumn(spanNs) {
-  if (spanNs > 40e9 && spanNs < 600e9) return 1e9;
-  const least = spanNs / (spanNs > 40e9 ? 600 : 60);
-  let unit = 1e5;
-  while (unit * 10 < least) unit *= 10;
-  return [1, 2, 5, 10].map((n) => n * unit).find((ns) => ns >= least) ?? unit * 10;
 }

@@ -413,7 +413,7 @@ class Page {
 
   /** The chosen one of the pictures. */
   renderTab(event, how) {
-    const { state } = this;
+    const { state, profile } = this;
     const { zoomNode, hits, treeKey, dataKey, bySamples } = how;
     for (const tab of TABS) {
       $(`tab-${tab}`).setAttribute("aria-selected", tab === state.tab);
@@ -427,7 +427,7 @@ class Page {
     else if (state.tab === "tree") this.trees[0].show(this.tree, { ...options, hasSelf: state.view === "down" || state.view === "callees", subject: [state.event, state.view, state.view[0] === "c" ? state.focus : ""].join("|") });
     else if (state.tab === "butterfly") this.renderButterfly(event, dataKey, options);
     else if (state.tab === "heat") {
-      const heat = this.server ? this.server.heat(state) : this.keep("heat", dataKey, () => heatOf(event, this.threadFlags(), bySamples));
+      const heat = this.server ? this.server.heat(state) : this.keep("heat", dataKey, () => heatOf(event, this.threadFlags(), bySamples, profile.heatColumnNs));
       const shown = heat && (heat.values ? heat : { ...heat, values: bySamples ? heat.cell_samples : heat.cell_periods });
       if (shown) this.heat.show(shown, this.unit, state.range);
     } else this.renderCode(bySamples);

@@ -246,10 +246,9 @@ impl BrowserTab {
     /// Bytes that the page's objects take, after garbage was collected.
     pub fn used_heap(&mut self) -> u64 {
         self.call("HeapProfiler.collectGarbage", json!({}));
-        let metrics = self.call("Performance.getMetrics", json!({}));
-        let metrics = metrics["metrics"].as_array().cloned().unwrap_or_default();
-        let used = metrics.iter().find(|metric| metric["name"] == "JSHeapUsedSize");
-        used.and_then(|metric| metric["value"].as_f64()).expect("a number") as u64
+        let usage = self.call("Runtime.getHeapUsage", json!({}));
+        // Arrays of numbers have their memory outside of the heap.
+        ["usedSize", "backingStorageSize"].iter().filter_map(|part| usage[part].as_f64()).sum::<f64>() as u64
     }
 
     /// Writes a picture of what is in sight, as PNG.

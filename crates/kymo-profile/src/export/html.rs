@@ -12,6 +12,7 @@ use super::model::{
     ExportEvent, ExportProfile, FunctionKind, Interval, Link, Loss, NO_CPU, NO_PARENT, SCHEMA_VERSION,
     Timeline,
 };
+use crate::query::heat_column_ns;
 use hashbrown::HashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -187,6 +188,8 @@ struct Page<'a> {
     written_unix_ns: Option<u64>,
     start_ns: u64,
     duration_ns: u64,
+    /// How long a column of a heat map is.
+    heat_column_ns: u64,
     lost: u64,
     loss: &'a [Loss],
     intervals: &'a [Interval],
@@ -309,6 +312,7 @@ impl<'a> Page<'a> {
             written_unix_ns: profile.written_unix_ns,
             start_ns: profile.start_ns,
             duration_ns: profile.duration_ns,
+            heat_column_ns: heat_column_ns(profile.duration_ns),
             lost: profile.lost(),
             loss: &profile.loss,
             intervals: &profile.intervals,

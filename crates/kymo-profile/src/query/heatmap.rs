@@ -36,8 +36,8 @@ pub struct HeatMap {
     pub cell_periods: Vec<u64>,
 }
 
-/// How long a column is.
-fn column_ns(span: u64) -> u64 {
+/// How long a column of so long a recording is.
+pub(crate) fn column_ns(span: u64) -> u64 {
     if SECOND_COLUMNS.contains(&span) {
         return SECOND;
     }

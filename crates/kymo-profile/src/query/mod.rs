@@ -57,6 +57,7 @@ pub use dataset::{Dataset, DatasetKind, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
 pub use function_key::FunctionKey;
 pub use heatmap::HeatMap;
+pub(crate) use heatmap::column_ns as heat_column_ns;
 pub use language::parse;
 pub(crate) use node_index::NodeIndex;
 pub use nodes::{NodeSums, SelectedThreads, Selection};

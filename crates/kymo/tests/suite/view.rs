@@ -1,6 +1,6 @@
 //! `kymo view`: the page in a browser, whose selections the server counts.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Stdio};
 
 use kymo_testing::Browser;
@@ -19,13 +19,18 @@ pub(crate) struct Viewed {
 impl Viewed {
     /// Of a recording, with these options.
     pub(crate) fn of(file: &str, options: &[&str]) -> Viewed {
-        let words = [&["view", "--no-open", "-q", file], options].concat();
+        let viewed = Viewed::by(&[&["view", "--no-open", "-q", file], options].concat());
+        assert!(viewed.address.starts_with("http://127.0.0.1:"), "{}", viewed.address);
+        viewed
+    }
+
+    /// By these words.
+    fn by(words: &[&str]) -> Viewed {
         let mut child = kymo().command(words).stdout(Stdio::piped()).spawn().expect("kymo starts");
         let mut address = String::new();
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         said.read_line(&mut address).expect("an address");
         let address = address.trim_end().to_owned();
-        assert!(address.starts_with("http://127.0.0.1:"), "{address}");
         Viewed { child, address, folder: tempfile::tempdir().expect("a folder") }
     }
 
@@ -138,6 +143,46 @@ fn wall_time() {
     assert_eq!(of_thread["whole"], report["threads"][0]["total_ns"], "{of_thread:#}");
     let samples = Viewed::of(file, &["--samples"]);
     assert_ne!(samples.check(&browser, "")["event"], "wall-time");
+}
+
+/// Checks that with --firefox the address is that of the Firefox Profiler, which is led to this
+/// server, and that the server gives its page a profile of all samples, and no one else.
+#[test]
+fn firefox_profiler_is_served() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/plain.data");
+    let viewed = Viewed::by(&["view", "--firefox", "--no-open", "-q", file]);
+    let rest = viewed.address.strip_prefix("https://profiler.firefox.com/from-url/").expect("its address");
+    let (from, _) = rest.split_once("/?symbolServer=").expect("a server of symbols");
+    let from = from.replace("%3A", ":").replace("%2F", "/").replace("%2E", ".");
+    let (port, path) = from
+        .strip_prefix("http://127.0.0.1:")
+        .and_then(|rest| rest.split_once('/'))
+        .expect("the address of this server");
+    let port: u16 = port.parse().expect("a port");
+    let answer = get(port, &format!("/{path}"), "Origin: https://profiler.firefox.com\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let profile: Value = serde_json::from_str(body).expect("JSON");
+    let threads = profile["threads"].as_array().expect("threads");
+    let shown: u64 = threads.iter().filter_map(|thread| thread["samples"]["length"].as_u64()).sum();
+    let events: Value =
+        serde_json::from_str(&kymo().run(["query", file, "events", "--json", "-q"]).stdout).expect("JSON");
+    let samples = events["events"].as_array().expect("events").iter();
+    let samples: u64 = samples.filter_map(|event| event["samples"].as_u64()).sum();
+    assert_eq!(shown, samples);
+    let denied = get(port, &format!("/{path}"), "Origin: https://example.com\r\n");
+    assert!(!denied.starts_with("HTTP/1.1 200"), "{denied}");
+    assert_eq!(viewed.end(), Some(0));
+}
+
+/// The answer to a request, its head and its body.
+fn get(port: u16, path: &str, lines: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a server");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{lines}\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 /// Checks the words of what cannot be shown: no recording, and a port that is taken.
