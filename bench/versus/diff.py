@@ -106,19 +106,21 @@ def seeded(bench, args, draws):
     old = bench.compile(source, *BUILD)
     old = shutil.copy(old, bench.scratch / "rows-old")
     rounds = str(int(max(1.0, args.seconds * 700)))
+    builds = {"old": old}
+    for _, flags, function, _ in SEEDED:
+        builds[function] = shutil.copy(bench.compile(source, *BUILD, *flags), bench.scratch / f"rows-{function}")
+    pools = {build: [] for build in builds}
+    for at in range(args.pool):
+        turns = list(builds.items())
+        draws.shuffle(turns)
+        for build, program in turns:
+            pools[build].append(record(bench, bench.scratch / f"{build}-{at}.data", [program, rounds]))
     found, rows = {}, []
-    for name, flags, function, truth in SEEDED:
-        new = shutil.copy(bench.compile(source, *BUILD, *flags), bench.scratch / f"rows-{function}")
-        pools = {"old": [], "new": []}
-        for at in range(args.pool):
-            sides = [("old", old), ("new", new)]
-            draws.shuffle(sides)
-            for side, program in sides:
-                pools[side].append(record(bench, bench.scratch / f"{function}-{side}-{at}.data", [program, rounds]))
+    for name, _, function, truth in SEEDED:
         hits = holds = 0
         shares, changes = [], []
         for _ in range(args.trials):
-            sides = [draws.sample(pools[side], args.side) for side in ("old", "new")]
+            sides = [draws.sample(pools[build], args.side) for build in ("old", function)]
             answer = compare(bench, *sides)
             effect = next(effect for effect in answer["effects"] if effect["name"] == function)
             hits += effect["verdict"] == "regression"
