@@ -292,7 +292,12 @@ class Page {
     $("matched").textContent = !search ? "" : search.bad ? "not a pattern" : formatShare(matched, weighed.whole);
     this.renderDetail();
     this.report(event, weighed, zoomNode, matched);
-    this.hash = hashOfState(state, profile);
+    this.showAddress();
+  }
+
+  /** The address of what is shown, for the reload and for others. */
+  showAddress() {
+    this.hash = hashOfState(this.state, this.profile);
     try {
       const address = this.hash ? "#" + this.hash : location.pathname + location.search;
       if (location.hash.replace(/^#/, "") !== this.hash) history.replaceState(null, "", address);
@@ -315,6 +320,8 @@ class Page {
       }, ESTIMATE_AFTER_MS);
       timeline.range = state.range;
       timeline.paint();
+      this.showAddress();
+      this.tell({ ...this.told, exact: false });
       return true;
     }
     clearTimeout(this.overdue);
@@ -630,13 +637,14 @@ class Page {
   /** What the page computed, for tests and for scripts: hidden in the document as JSON. */
   report(event, weighed, zoomNode, matched) {
     const top = this.table.rows.slice(0, 5).map((fn) => [this.profile.names[fn], weighed.sums.own[fn], weighed.sums.total[fn]]);
-    $("selfcheck").textContent = JSON.stringify({
+    this.tell({
       event: event.name,
       unit: this.unit,
       durationNs: this.profile.durationNs,
       version: this.profile.served?.version ?? 0,
       isPart: Boolean(this.profile.served?.oneIn),
       drawn: this.drawn,
+      range: this.state.range,
       samples: weighed.samples,
       exact: Boolean(this.server?.sums(this.state)),
       whole: weighed.whole,
@@ -657,6 +665,11 @@ class Page {
       lost: this.profile.lost,
       top,
     });
+  }
+
+  tell(told) {
+    this.told = told;
+    $("selfcheck").textContent = JSON.stringify(told);
   }
 }
 
