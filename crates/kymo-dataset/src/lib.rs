@@ -1,0 +1,36 @@
+//! A dataset: profiles of many hosts as Parquet tables, for the query engines that exist.
+//!
+//! *You give* the rows of a recording, or of minutes that a daemon added up. *It gives* whole
+//! Parquet files with their names, for a folder or an object store. Every engine that reads Parquet
+//! reads them: the tables are plain rows, joined by ids that are hashes of content.
+//!
+//! ```text
+//!  host, builds, locations, stacks, processes, events, samples
+//!      |
+//!  DatasetWriter --finish()--> [DatasetFile { path, bytes }] --> DatasetFolder::put, or an object store
+//! ```
+//! The layout is described in `docs/reference/formats/dataset.md`.
+//!
+//! # Invariants
+//! - **T1** A file that has samples comes last: the stacks and frames that they name are in files
+//!   of the same stem, which stand before it in the list of files.
+//! - **T2** The same rows make the same ids on every host, and in every version of the layout.
+//! - **T3** Files that others wrote give rows or a sentence, never a panic.
+//!
+//! # Non-goals
+//! Queries (`kymo sql`), the network, changing samples that were written.
+#![forbid(unsafe_code)]
+
+mod encode;
+mod error;
+mod folder;
+pub mod ids;
+pub mod rows;
+pub mod schema;
+mod writer;
+
+pub use error::DatasetError;
+pub use folder::DatasetFolder;
+pub use rows::{BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessRow, SampleValue};
+pub use schema::{FileStem, Table};
+pub use writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
