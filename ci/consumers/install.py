@@ -11,6 +11,8 @@ GO = {"pprof": "github.com/google/pprof@latest"}
 COLLECTOR = "go.opentelemetry.io/collector/pdata/pprofile@v0.165.0"
 NPM = ["@firefox-devtools/profiler-cli@0.10.0", "speedscope@1.25.0"]
 PYTHON = ["jsonschema==4.26.0", "opentelemetry-proto==1.45.2", "perfetto==0.59.1", "viztracer==1.1.1"]
+# Large ones, for the tables only.
+PYTHON_TABLES = ["duckdb==2.0.1", "pyarrow==26.0.1"]
 
 
 class Missing(Exception):
@@ -59,11 +61,11 @@ class Installed:
         self._install("npm", command)
         return self.folder / "node_modules" / package
 
-    def python(self) -> pathlib.Path:
+    def python(self, name="python", wanted=PYTHON) -> pathlib.Path:
         """The folder of Python packages, which can be imported from now on."""
-        packages = self.folder / "python"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *PYTHON]
-        self._install("python", command)
+        packages = self.folder / name
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *wanted]
+        self._install(name, command)
         if str(packages) not in sys.path:
             sys.path.insert(0, str(packages))
         return packages

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 
+from .dataset import DuckDb, PyArrow
 from .install import COLLECTOR
 from .perfetto import Chrome, Perfetto
 from .report import Mismatch, Sums, compare
@@ -283,4 +284,6 @@ TOOLS = {
     "otlp": Otlp,
     "collector": Collector,
     "callgrind": Callgrind,
+    "duckdb": DuckDb,
+    "pyarrow": PyArrow,
 }

@@ -10,7 +10,7 @@ RANKS = [
     {"kymo-core", "kymo-data", "kymo-embed", "kymo-files", "kymo-testing"},
     {"kymo-symbols", "kymo-perf", "kymo-agent"},
     {"kymo-profile"},
-    {"kymo-record"},
+    {"kymo-dataset", "kymo-record"},
     {"kymo-probe"},
     {"kymo-cli"},
     {"kymo-bench", "kymo-view"},

@@ -111,6 +111,13 @@ impl Columns<'_, '_> {
         self.required::<ByteArrayType>(values)
     }
 
+    pub(crate) fn optional_int64(
+        &mut self,
+        values: impl Iterator<Item = Option<i64>>,
+    ) -> Result<(), ParquetError> {
+        self.optional::<Int64Type>(values)
+    }
+
     pub(crate) fn optional_int32(
         &mut self,
         values: impl Iterator<Item = Option<i32>>,

@@ -1,10 +1,12 @@
 //! A dataset in a folder of this user's own.
 use crate::error::DatasetError;
-use crate::schema::{FileStem, Table};
+use crate::read::TableReader;
+use crate::schema::{FileStem, Table, file_path};
 use crate::writer::DatasetFile;
 use kymo_files::PrivateFolder;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A folder with the files of a dataset. Files get their names when they are whole: readers never
@@ -22,23 +24,35 @@ impl DatasetFolder {
     /// the system says.
     pub fn open_or_create(path: &Path) -> Result<DatasetFolder, DatasetError> {
         let named = |error| DatasetError::io(path.display(), error);
-        let absolute = std::path::absolute(path).map_err(named)?;
-        match fs::read_dir(&absolute) {
+        match fs::read_dir(path) {
             Ok(mut entries) => {
-                if entries.next().is_some()
-                    && !Table::ALL.iter().any(|table| absolute.join(table.name()).is_dir())
-                {
-                    return Err(DatasetError::Refused(format!(
-                        "{} is not empty and no dataset: name another folder",
-                        path.display()
-                    )));
+                if entries.next().is_some() {
+                    return DatasetFolder::open(path);
                 }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(named(error)),
         }
-        PrivateFolder::open(&absolute, &[]).map_err(named)?;
-        Ok(DatasetFolder { path: absolute })
+        let path = std::path::absolute(path).map_err(named)?;
+        PrivateFolder::open(&path, &[]).map_err(named)?;
+        Ok(DatasetFolder { path })
+    }
+
+    /// Opens a dataset that exists.
+    ///
+    /// # Errors
+    /// As [`DatasetFolder::open_or_create`], and a sentence for a folder without a dataset.
+    pub fn open(path: &Path) -> Result<DatasetFolder, DatasetError> {
+        let named = |error| DatasetError::io(path.display(), error);
+        let dataset = DatasetFolder { path: std::path::absolute(path).map_err(named)? };
+        fs::read_dir(&dataset.path).map_err(named)?;
+        let first = dataset.files(Table::Hosts)?.into_iter().next().ok_or_else(|| {
+            let shown = path.display();
+            DatasetError::Refused(format!("{shown} is no dataset of kymo: it has no files in hosts/"))
+        })?;
+        TableReader::open(&dataset.path.join(first), Table::Hosts)?;
+        PrivateFolder::open(&dataset.path, &[]).map_err(named)?;
+        Ok(dataset)
     }
 
     /// Puts a file below the folder, in the place of the one with its name.
@@ -53,13 +67,57 @@ impl DatasetFolder {
         put.map_err(|error| DatasetError::io(self.path.join(&file.path).display(), error))
     }
 
+    /// The files of a table, by their paths below the dataset, in the order of these. Files that are
+    /// being written are not among them.
+    ///
+    /// # Errors
+    /// What the system says of a folder.
+    pub fn files(&self, table: Table) -> Result<Vec<String>, DatasetError> {
+        let mut folders = vec![table.name().to_owned()];
+        for _ in table.partitions() {
+            folders = self.all_below(&folders)?;
+        }
+        let mut files = self.all_below(&folders)?;
+        files.retain(|name| name.ends_with(".parquet"));
+        Ok(files)
+    }
+
     /// Whether the dataset has files of this stem: of the same host and moment.
     pub fn has(&self, stem: &FileStem) -> bool {
-        self.path.join(crate::schema::file_path(Table::Hosts, &[], stem)).exists()
+        self.path.join(file_path(Table::Hosts, &[], stem)).exists()
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    fn all_below(&self, folders: &[String]) -> Result<Vec<String>, DatasetError> {
+        let mut all = Vec::new();
+        for folder in folders {
+            all.extend(self.names(folder)?.into_iter().map(|name| format!("{folder}/{name}")));
+        }
+        Ok(all)
+    }
+
+    /// What is in a folder below the dataset, hidden names left out; nothing where there is no such
+    /// folder.
+    fn names(&self, folder: &str) -> Result<Vec<String>, DatasetError> {
+        let path = self.path.join(folder);
+        let named = |error| DatasetError::io(path.display(), error);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(named(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(named)?.file_name();
+            names.extend(name.into_string().ok().filter(|name| !name.starts_with('.')));
+        }
+        names.sort();
+        Ok(names)
     }
 }

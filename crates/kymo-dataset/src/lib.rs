@@ -25,12 +25,18 @@ mod encode;
 mod error;
 mod folder;
 pub mod ids;
+mod read;
+mod recording;
 pub mod rows;
 pub mod schema;
+mod symbolize;
 mod writer;
 
 pub use error::DatasetError;
 pub use folder::DatasetFolder;
+pub use read::TableReader;
+pub use recording::{RecordingOptions, RecordingRows};
 pub use rows::{BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessRow, SampleValue};
 pub use schema::{FileStem, Table};
+pub use symbolize::{Symbolized, symbolize};
 pub use writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};

@@ -32,6 +32,9 @@ pub struct BuildRow {
     pub arch: String,
     /// When it was seen first, nanoseconds since 1970.
     pub first_seen_ns: i64,
+    /// Where its code was linked, less where it is in the file; see
+    /// [`code_bias`](kymo_symbols::code_bias). `None` if not known.
+    pub code_bias: Option<i64>,
 }
 
 /// What sort of code is at a location.

@@ -113,6 +113,7 @@ const BUILDS: &str = "message builds {
   required binary module (STRING);
   required binary arch (STRING);
   required int64 first_seen (TIMESTAMP(MICROS, true));
+  optional int64 code_bias;
 }";
 
 const HOSTS: &str = "message hosts {

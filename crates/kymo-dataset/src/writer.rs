@@ -437,7 +437,8 @@ impl DatasetWriter {
                 columns.text(rows().map(|row| ByteArray::from(row.path.as_str())))?;
                 columns.text(rows().map(|row| ByteArray::from(row.module.as_str())))?;
                 columns.text(rows().map(|row| ByteArray::from(row.arch.as_str())))?;
-                columns.int64(rows().map(|row| row.first_seen_ns.div_euclid(1000)))
+                columns.int64(rows().map(|row| row.first_seen_ns.div_euclid(1000)))?;
+                columns.optional_int64(rows().map(|row| row.code_bias))
             })?;
         }
         finished(Table::Builds, file)

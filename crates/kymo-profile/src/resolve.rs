@@ -532,6 +532,38 @@ fn shown_frames(frames: &[InlineFrame]) -> (Vec<&InlineFrame>, Option<&InlineFra
     (inlined, outermost.or(frames.last()))
 }
 
+/// A function at an address of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressFunction {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Source file with its folder, if debug information says.
+    pub file: Option<Arc<str>>,
+    /// Line in the file, if debug information says.
+    pub line: Option<u32>,
+}
+
+/// The functions at an address of a module, as stacks show them: innermost first, those but the
+/// last are inlined. None where no symbol covers the address.
+pub fn functions_at(symbols: &ModuleSymbols, address: u64) -> Vec<AddressFunction> {
+    let Some(symbol) = symbols.find(address) else { return Vec::new() };
+    let frames = symbols.inline_frames(address);
+    let (inlined, outermost) = shown_frames(&frames);
+    let of_frame = |frame: &InlineFrame, name: Arc<str>| AddressFunction {
+        name,
+        file: frame.file.clone(),
+        line: frame.line.filter(|_| frame.file.is_some()),
+    };
+    let inlined = inlined.into_iter().filter_map(|frame| Some(of_frame(frame, frame.function.clone()?)));
+    let mut functions: Vec<AddressFunction> = inlined.collect();
+    let name: Arc<str> = Arc::from(&*symbol.name);
+    functions.push(match outermost {
+        Some(frame) => of_frame(frame, name),
+        None => AddressFunction { name, file: None, line: None },
+    });
+    functions
+}
+
 fn source_place(frame: &InlineFrame) -> Option<SourcePlace> {
     Some((frame.file.clone()?, frame.line.unwrap_or(0)))
 }

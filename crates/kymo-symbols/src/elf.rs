@@ -398,6 +398,21 @@ impl ElfFile {
         })
     }
 
+    /// Whether a segment has code in this file.
+    pub(crate) fn has_code(&self) -> bool {
+        self.segments.iter().any(|segment| segment.executable && segment.size_in_file > 0)
+    }
+
+    /// Gives the code of a file that has none the places in the file that it was taken from: `bias`
+    /// before its linked addresses.
+    pub(crate) fn lay_out_code(&mut self, bias: i64) {
+        self.segments.retain(|segment| segment.executable);
+        for segment in &mut self.segments {
+            segment.offset = segment.vaddr.wrapping_sub(bias as u64);
+            segment.size_in_file = segment.size;
+        }
+    }
+
     /// The linked address (SVMA) of a file offset.
     pub(crate) fn linked_address(&self, offset: u64) -> Option<u64> {
         let inside = |s: &&Segment| offset >= s.offset && offset - s.offset < s.size_in_file;

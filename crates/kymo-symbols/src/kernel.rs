@@ -112,7 +112,7 @@ pub(super) fn load_vmlinux(
     let wanted = build_id?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let mut paths: Vec<PathBuf> = locate::in_debug_dirs(options, wanted);
     paths.extend(locate::in_build_id_cache(options, wanted, "elf"));
     paths.extend(locate::in_build_id_cache(options, wanted, "vmlinux"));
     for path in [

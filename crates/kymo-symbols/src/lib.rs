@@ -114,3 +114,4 @@ pub use perf_map::read_code_file;
 pub use python::PythonRuntime;
 pub use store::{ModuleKey, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};
+pub use user::code_bias;

@@ -51,11 +51,22 @@ pub(super) fn in_build_id_cache(options: &SymbolOptions, build_id: &[u8], name: 
     if name == "elf" && link.is_file() { Some(link) } else { Some(link.join(name)) }
 }
 
+/// The files that the folders with debug files may have for a build id.
+pub(super) fn in_debug_dirs(options: &SymbolOptions, build_id: &[u8]) -> Vec<PathBuf> {
+    let Some((first, rest)) = split_build_id(build_id) else { return Vec::new() };
+    let of_folder = |folder: &PathBuf| {
+        let below = [folder.join(".build-id").join(&first), folder.join(&first)];
+        below.map(|folder| [folder.join(format!("{rest}.debug")), folder.join(&rest)])
+    };
+    options.debug_dirs.iter().flat_map(of_folder).flatten().collect()
+}
+
 /// Every file to try for a user module, first one first.
 pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<&[u8]>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let plain = |path: PathBuf| Candidate { path, checksum: None };
     let own = below_root(options, path);
+    found.extend(build_id.into_iter().flat_map(|id| in_debug_dirs(options, id)).map(plain));
     found.extend(debuglink(options, &own));
     if let Some(id) = build_id {
         found.extend(in_build_id_cache(options, id, "elf").map(plain));

@@ -1,5 +1,6 @@
 //! What a caller says about symbols, and what it is told about them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +20,13 @@ pub struct SymbolOptions {
     pub kallsyms: Option<PathBuf>,
     /// The build-id cache (`--buildid-dir`); `$PERF_BUILDID_DIR` or `~/.debug` unless given.
     pub buildid_dir: Option<PathBuf>,
+    /// Folders with debug files by build id, which are tried before all others: `ab/cdef.debug`, below
+    /// `.build-id` or at once.
+    pub debug_dirs: Vec<PathBuf>,
+    /// By build id where the code of a file was linked, less where it is in the file, as
+    /// [`code_bias`](crate::code_bias) says: what debug files do not tell once the code was taken out
+    /// of them.
+    pub code_biases: BTreeMap<Vec<u8>, i64>,
     /// The instruction set of the recorded machine: files for another one are not what was mapped
     /// there. Any file is taken unless given.
     pub arch: Option<Arch>,
@@ -74,6 +82,8 @@ impl Default for SymbolOptions {
             vmlinux: None,
             kallsyms: None,
             buildid_dir: BUILD_ID_CACHE.get().cloned(),
+            debug_dirs: Vec::new(),
+            code_biases: BTreeMap::new(),
             arch: None,
             demangle: true,
             demangle_kernel: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::budget::{self, Budget};
 use super::debuginfod::BuildFile;
-use super::elf::{ElfFile, SymbolError, same_build_id};
+use super::elf::{ElfFile, Segment, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
 use super::mini_debug_info;
@@ -138,9 +138,36 @@ pub(super) fn load(options: &SymbolOptions, files: &ModuleFiles) -> Loaded {
             return Loaded { notes, ..Loaded::default() };
         }
     };
+    let runtime = with_code(options, files.build_id.as_deref(), runtime);
     notes.retain(|_| symbols.path != own && runtime.path != own);
     notes.append(&mut refused);
     Loaded { notes, is_complete, ..of_files(options, symbols, runtime) }
+}
+
+/// A debug file has no code, and its segments do not say where that lay: the caller may know.
+fn with_code(options: &SymbolOptions, build_id: Option<&[u8]>, runtime: Arc<ElfFile>) -> Arc<ElfFile> {
+    let bias = build_id.and_then(|id| options.code_biases.get(id));
+    match bias {
+        Some(bias) if !runtime.has_code() => match ElfFile::open(&runtime.path, &options.budget) {
+            Ok(mut elf) => {
+                elf.lay_out_code(*bias);
+                Arc::new(elf)
+            }
+            Err(_) => runtime,
+        },
+        _ => runtime,
+    }
+}
+
+/// Where the code of a file was linked, less where it is in the file. Nothing where there is no file
+/// of this build id at the path, and where its segments differ in that.
+pub fn code_bias(options: &SymbolOptions, path: &Path, build_id: &[u8]) -> Option<i64> {
+    let own = Candidate { path: locate::below_root(options, path), checksum: None };
+    let elf = open_if_it_fits(&own, Some(build_id), &options.budget).ok()?;
+    let mut biases = elf.segments.iter().filter(|segment| segment.executable && segment.size_in_file > 0);
+    let bias = |segment: &Segment| segment.vaddr.wrapping_sub(segment.offset) as i64;
+    let first = bias(biases.next()?);
+    biases.all(|segment| bias(segment) == first).then_some(first)
 }
 
 /// The file with the symbols of a module, fetched by debuginfod's client if that is configured.

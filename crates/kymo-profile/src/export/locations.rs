@@ -5,7 +5,7 @@ use super::model::{Function, FunctionKind, NO_PARENT, Node};
 use crate::chains::ChainId;
 use crate::functions::FunctionId;
 use crate::profile::Profile;
-use crate::resolve::{Resolver, SourcePlace, walk_chain};
+use crate::resolve::{KernelIdentity, Resolver, SourcePlace, walk_chain};
 use crate::timeline::{ModuleId, ModuleKind};
 use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
@@ -47,6 +47,8 @@ pub struct MappedFile {
     pub build_id: Vec<u8>,
     /// The kernel, or one of its modules.
     pub is_kernel: bool,
+    /// What kind of thing it is.
+    pub kind: ModuleKind,
 }
 
 /// A frame of a stack.
@@ -56,6 +58,10 @@ pub struct FrameLocation {
     pub mapping: Option<u32>,
     /// Address in the process: of the call for callers. 0 where it is not known.
     pub address: u64,
+    /// The address that symbols were looked up by, the same in every process and on every host: an
+    /// offset in the file, in the kernel from `_text` on, in its modules from their beginning on. 0
+    /// where there is none: outside of files.
+    pub file_address: u64,
     begin: u32,
     end: u32,
 }
@@ -88,7 +94,7 @@ impl Locations {
         for function in 0..functions.len() as u32 {
             locations.lines.push(LocationLine { function, line: 0 });
             let (begin, end) = (function, function + 1);
-            locations.list.push(FrameLocation { mapping: None, address: 0, begin, end });
+            locations.list.push(FrameLocation { mapping: None, address: 0, file_address: 0, begin, end });
         }
         for at in 0..nodes.len() {
             let mut at = at;
@@ -140,13 +146,16 @@ struct Builder<'a> {
     mapping_numbers: FxHashMap<(u64, u64, u64, ModuleId), u32>,
     /// Locations by place, whether it is a caller, and whether inlined functions were left out.
     by_place: FxHashMap<(Place, bool, u32), u32>,
-    /// Locations by what they say.
-    by_content: FxHashMap<(Option<u32>, u64, Vec<LocationLine>), u32>,
+    /// Locations by what they say: mapping, both addresses and lines.
+    by_content: FxHashMap<(Option<u32>, u64, u64, Vec<LocationLine>), u32>,
     source_places: FxHashMap<Place, Vec<Option<SourcePlace>>>,
+    /// Where the kernel's `_text` lay, if the recording says.
+    kernel_text: Option<u64>,
 }
 
 impl<'a> Builder<'a> {
     fn new(profile: &'a Profile, resolver: &'a Resolver<'a>, functions: &'a [Function]) -> Builder<'a> {
+        let reference = KernelIdentity::of(&profile.loaded.timeline).reference;
         Builder {
             profile,
             resolver,
@@ -157,6 +166,7 @@ impl<'a> Builder<'a> {
             by_place: FxHashMap::default(),
             by_content: FxHashMap::default(),
             source_places: FxHashMap::default(),
+            kernel_text: reference.filter(|(symbol, _)| symbol == "_text").map(|(_, address)| address),
         }
     }
 
@@ -247,14 +257,25 @@ impl<'a> Builder<'a> {
         }
         let address = if is_caller { ip.saturating_sub(1) } else { ip };
         let mapping = self.mapping(maps, mode, ip);
+        let file_address = self.file_address(maps, mode, ip);
         let next = self.locations.list.len() as u32;
-        *self.by_content.entry((mapping, address, lines)).or_insert_with_key(|key| {
+        *self.by_content.entry((mapping, address, file_address, lines)).or_insert_with_key(|key| {
             let begin = self.locations.lines.len() as u32;
-            self.locations.lines.extend_from_slice(&key.2);
+            self.locations.lines.extend_from_slice(&key.3);
             let end = self.locations.lines.len() as u32;
-            self.locations.list.push(FrameLocation { mapping, address, begin, end });
+            self.locations.list.push(FrameLocation { mapping, address, file_address, begin, end });
             next
         })
+    }
+
+    fn file_address(&self, maps: u32, mode: u8, ip: u64) -> u64 {
+        let Some(mapping) = self.resolver.mapping(maps, mode, ip) else { return 0 };
+        match self.profile.loaded.timeline.modules.get(mapping.module).kind {
+            ModuleKind::File | ModuleKind::Vdso => mapping.module_address(ip),
+            ModuleKind::Kernel => self.kernel_text.map_or(0, |text| ip.wrapping_sub(text)),
+            ModuleKind::KernelModule => ip.wrapping_sub(mapping.start),
+            _ => 0,
+        }
     }
 
     fn function(&mut self, id: FunctionId) -> u32 {
@@ -285,6 +306,7 @@ impl<'a> Builder<'a> {
                 short_name: module.short_name.clone(),
                 build_id: module.build_id.clone(),
                 is_kernel,
+                kind: module.kind,
             });
         }
         Some(number)

@@ -53,6 +53,8 @@ pub struct ExportSamples<'a> {
     order: Vec<u32>,
     tracks: Vec<Track>,
     is_of_spans: bool,
+    /// Samples per second that the first event with samples was asked for, if it has a frequency.
+    frequency_hz: Option<u64>,
 }
 
 /// The rows of one thread and event.
@@ -117,7 +119,13 @@ impl<'a> ExportSamples<'a> {
         }
         let resolver = Resolver::new(&profile.loaded.timeline, store);
         let locations = Locations::of_profile(profile, &resolver, &export.functions);
-        ExportSamples::new(export, (columns, nodes), (events, fixed_periods), locations)
+        let frequency_hz =
+            recording.events.list.iter().zip(&profile.loaded.totals).find_map(|(event, total)| {
+                let is_asked = total.samples > 0 && event.attr.flags & abi::ATTR_FLAG_FREQ != 0;
+                is_asked.then_some(event.attr.sample_period)
+            });
+        let samples = ExportSamples::new(export, (columns, nodes), (events, fixed_periods), locations);
+        ExportSamples { frequency_hz, ..samples }
     }
 
     /// The spans of wall time. States end their stacks as functions of kind
@@ -165,6 +173,7 @@ impl<'a> ExportSamples<'a> {
             order,
             tracks,
             is_of_spans: false,
+            frequency_hz: None,
         };
         samples.make_tracks();
         samples
@@ -286,6 +295,11 @@ impl<'a> ExportSamples<'a> {
     /// The period that all samples of an event were taken with, if it is fixed.
     pub fn fixed_period(&self, event: u32) -> Option<u64> {
         self.fixed_periods.get(event as usize).copied().flatten()
+    }
+
+    /// Samples per second and CPU that were asked for, if the event has a frequency.
+    pub fn frequency_hz(&self) -> Option<u64> {
+        self.frequency_hz
     }
 
     /// The thread of a row, by its number in the profile.

@@ -10,6 +10,7 @@ use clap::builder::PossibleValue;
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open};
 use kymo_data::Recording;
+use kymo_dataset::{DatasetFolder, RecordingOptions, RecordingRows};
 use kymo_files::Export;
 use kymo_profile::export::{ExportFormat, ExportSamples};
 use kymo_profile::load::LoadOptions;
@@ -17,14 +18,15 @@ use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::unwind_samples::not_unwound;
 use kymo_profile::wall::Wall;
+use kymo_symbols::SymbolStore;
 
 use super::filter::{self, FilterArgs, InputArgs};
-use super::report::SymbolArgs;
+use super::report::{SymbolArgs, written_unix_ns};
 
 /// Write a recording in the format of another tool
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  kymo export --to pprof -o profile.pb.gz          # go tool pprof -http=: profile.pb.gz\n  kymo export --to folded server.data | flamegraph.pl > graph.svg\n  kymo export --to pprof --wall --pid 1234 -o wait.pb.gz wall.data"
+    after_help = "Examples:\n  kymo export --to pprof -o profile.pb.gz          # go tool pprof -http=: profile.pb.gz\n  kymo export --to folded server.data | flamegraph.pl > graph.svg\n  kymo export --to pprof --wall --pid 1234 -o wait.pb.gz wall.data\n  kymo export --to parquet -o profiles perf.data   # tables for query engines; adds to a dataset"
 )]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
@@ -32,11 +34,20 @@ pub(crate) struct ExportArgs {
 
     /// The format
     #[arg(long, value_name = "FORMAT", value_parser = Formats)]
-    to: ExportFormat,
+    to: Target,
 
-    /// Where it is written; without it to stdout, which must be no terminal
+    /// Where it is written; without it to stdout, which must be no terminal. For parquet the folder
+    /// of a dataset, a new one or one to add to
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
+
+    /// Of parquet: the service that the samples are of; unless given the name of each command
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+
+    /// Of parquet: leave out the functions of files with a build id, for `kymo symbolize`
+    #[arg(long)]
+    no_symbols: bool,
 
     /// The time of all threads, waiting included, instead of samples; of a recording with --wall
     #[arg(long)]
@@ -61,42 +72,96 @@ pub(crate) struct ExportArgs {
     quiet: bool,
 }
 
+/// What a recording is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// One file.
+    File(ExportFormat),
+    /// A folder of tables.
+    Dataset,
+}
+
+/// The name of [`Target::Dataset`].
+const PARQUET: &str = "parquet";
+
+impl Target {
+    fn all() -> impl Iterator<Item = Target> {
+        ExportFormat::ALL.into_iter().map(Target::File).chain([Target::Dataset])
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Target::File(format) => format.name(),
+            Target::Dataset => PARQUET,
+        }
+    }
+}
+
 /// The names of formats as values of an option.
 #[derive(Clone)]
 struct Formats;
 
 impl clap::builder::TypedValueParser for Formats {
-    type Value = ExportFormat;
+    type Value = Target;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         arg: Option<&clap::Arg>,
         value: &std::ffi::OsStr,
-    ) -> Result<ExportFormat, clap::Error> {
-        let names = clap::builder::PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name));
+    ) -> Result<Target, clap::Error> {
+        let names = clap::builder::PossibleValuesParser::new(Target::all().map(Target::name));
         let name = names.parse_ref(command, arg, value)?;
-        let named = ExportFormat::ALL.into_iter().find(|format| format.name() == name);
+        let named = Target::all().find(|target| target.name() == name);
         named.ok_or_else(|| clap::Error::new(clap::error::ErrorKind::InvalidValue))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(ExportFormat::ALL.into_iter().map(|format| PossibleValue::new(format.name()))))
+        Some(Box::new(Target::all().map(|target| PossibleValue::new(target.name()))))
+    }
+}
+
+/// Where the bytes go.
+enum Sink {
+    File(ExportFormat, BufWriter<Export>),
+    Dataset(DatasetFolder),
+}
+
+impl Sink {
+    /// One that cannot be written is said before a long reading.
+    fn open(args: &ExportArgs) -> anyhow::Result<Sink> {
+        let output = args.output.as_deref().unwrap_or(Path::new("-"));
+        Ok(match args.to {
+            Target::File(format) => {
+                Sink::File(format, BufWriter::with_capacity(1 << 16, open::export(output)?))
+            }
+            Target::Dataset => Sink::Dataset(DatasetFolder::open_or_create(output)?),
+        })
+    }
+}
+
+/// Options that do not fit the target.
+fn refuse_words(args: &ExportArgs) -> anyhow::Result<()> {
+    let name = args.to.name();
+    match args.to {
+        Target::Dataset if args.output.is_none() => {
+            anyhow::bail!("--to {name} writes a folder: name it with -o DIR")
+        }
+        Target::File(_) if args.service.is_some() || args.no_symbols => {
+            anyhow::bail!("--service and --no-symbols are for --to {PARQUET} only")
+        }
+        Target::File(_) if args.output.is_none() && io::stdout().is_terminal() => anyhow::bail!(
+            "kymo export writes no {name} to a terminal: name a file with -o FILE, or redirect stdout"
+        ),
+        _ => Ok(()),
     }
 }
 
 /// Reads a recording and writes it.
 pub(crate) fn run(args: ExportArgs) -> anyhow::Result<ExitCode> {
-    if args.output.is_none() && io::stdout().is_terminal() {
-        return Err(exit::usage(anyhow::anyhow!(
-            "kymo export writes no {} to a terminal: name a file with -o FILE, or redirect stdout",
-            args.to.name()
-        )));
-    }
+    refuse_words(&args).map_err(exit::usage)?;
     let recording = open::recording(args.input.path())?;
-    // A file that cannot be written is said before a long reading.
-    let output = args.output.as_deref().unwrap_or(Path::new("-"));
-    let out = BufWriter::with_capacity(1 << 16, open::export(output)?);
+    let sink = Sink::open(&args)?;
     let load = LoadOptions {
         callchains: true,
         columns: true,
@@ -105,8 +170,8 @@ pub(crate) fn run(args: ExportArgs) -> anyhow::Result<ExitCode> {
     };
     let resolve = ResolveOptions { inline: !args.no_inline, ..ResolveOptions::default() };
     match args.wall {
-        true => write_wall(&args, &recording, (&load, resolve), out),
-        false => write_samples(&args, &recording, (&load, resolve), out),
+        true => write_wall(&args, &recording, (&load, resolve), sink),
+        false => write_samples(&args, &recording, (&load, resolve), sink),
     }
 }
 
@@ -114,7 +179,7 @@ fn write_samples(
     args: &ExportArgs,
     recording: &Recording,
     (load, resolve): (&LoadOptions, ResolveOptions),
-    out: BufWriter<Export>,
+    sink: Sink,
 ) -> anyhow::Result<ExitCode> {
     let input = args.input.path();
     let store = args.symbols.store(recording);
@@ -133,7 +198,7 @@ fn write_samples(
         }
     }
     let samples = ExportSamples::of_profile(recording, &profile, &store, &input.display().to_string());
-    write(args, &samples, out)?;
+    write(args, samples, &store, sink)?;
     Ok(exit::of_reading(recording, problems))
 }
 
@@ -141,7 +206,7 @@ fn write_wall(
     args: &ExportArgs,
     recording: &Recording,
     (load, resolve): (&LoadOptions, ResolveOptions),
-    out: BufWriter<Export>,
+    sink: Sink,
 ) -> anyhow::Result<ExitCode> {
     let input = args.input.path();
     let store = args.symbols.store(recording);
@@ -162,17 +227,59 @@ fn write_wall(
         recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
     }
     let samples = ExportSamples::of_wall(recording, &wall, &input.display().to_string());
-    write(args, &samples, out)?;
+    write(args, samples, &store, sink)?;
     Ok(exit::of_reading(recording, problems))
 }
 
-fn write(args: &ExportArgs, samples: &ExportSamples<'_>, mut out: BufWriter<Export>) -> anyhow::Result<()> {
+fn write(
+    args: &ExportArgs,
+    mut samples: ExportSamples<'_>,
+    store: &SymbolStore,
+    sink: Sink,
+) -> anyhow::Result<()> {
+    match sink {
+        Sink::File(format, out) => write_file(args, &samples, format, out),
+        Sink::Dataset(dataset) => {
+            // Tables have a day: that of the file, where the recording does not know its own.
+            samples.profile.written_unix_ns = written_unix_ns(args.input.path());
+            add_to_dataset(args, &samples, store, &dataset)
+        }
+    }
+}
+
+fn write_file(
+    args: &ExportArgs,
+    samples: &ExportSamples<'_>,
+    format: ExportFormat,
+    mut out: BufWriter<Export>,
+) -> anyhow::Result<()> {
     let failed = || match &args.output {
         Some(path) => format!("failed to write {}", path.display()),
         None => "failed to write to stdout".to_owned(),
     };
-    args.to.write(samples, &mut out).with_context(failed)?;
+    format.write(samples, &mut out).with_context(failed)?;
     out.flush().with_context(failed)?;
     let whole = out.into_inner().map_err(io::IntoInnerError::into_error);
     whole.and_then(Export::finish).with_context(failed)
+}
+
+fn add_to_dataset(
+    args: &ExportArgs,
+    samples: &ExportSamples<'_>,
+    store: &SymbolStore,
+    dataset: &DatasetFolder,
+) -> anyhow::Result<()> {
+    let options = RecordingOptions { service: args.service.as_deref(), without_symbols: args.no_symbols };
+    let rows = RecordingRows::new(samples, options, store.options());
+    let stem = rows.stem();
+    // Samples that are there twice would be counted twice.
+    anyhow::ensure!(
+        !dataset.has(&stem),
+        "{} has a recording of this host and moment already; remove it with `find {} -name '{stem}.parquet' -delete` \
+         to replace it",
+        dataset.path().display(),
+        dataset.path().display()
+    );
+    rows.into_files()?.iter().try_for_each(|file| dataset.put(file))?;
+    Ok(())
 }

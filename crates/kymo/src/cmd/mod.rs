@@ -28,6 +28,7 @@ pub(crate) mod sched;
 pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;
+pub(crate) mod symbolize;
 pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod view;

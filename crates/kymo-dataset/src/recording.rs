@@ -1,0 +1,229 @@
+//! The rows of a recording: every sample, or every span of wall time, is one.
+use crate::error::DatasetError;
+use crate::rows::{
+    BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ON_CPU, ProcessRow, SampleValue,
+};
+use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
+use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, SampleRow};
+use kymo_profile::timeline::ModuleKind;
+use kymo_profile::wall::State;
+use kymo_symbols::{SymbolOptions, code_bias};
+use rustc_hash::FxHashMap;
+use std::path::Path;
+
+/// The host of a recording that does not name one.
+const NO_HOST: &str = "unknown";
+
+/// What becomes of a recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordingOptions<'a> {
+    /// The service of all its samples; unless given each has its own, see
+    /// [`ProcessRow::service_name`].
+    pub service: Option<&'a str>,
+    /// Functions of files with a build id are left out, for [`symbolize`](crate::symbolize).
+    pub without_symbols: bool,
+}
+
+/// A recording's rows on their way into a writer.
+pub struct RecordingRows<'a> {
+    samples: &'a ExportSamples<'a>,
+    options: RecordingOptions<'a>,
+    start_ns: i64,
+    writer: DatasetWriter,
+    locations: Vec<Option<LocationNumber>>,
+    /// By stack; those of spans end with the name of their state.
+    stacks: Vec<Option<(StackNumber, Option<u32>)>>,
+    processes: FxHashMap<u32, ProcessNumber>,
+    events: FxHashMap<(u32, Option<u32>), EventNumber>,
+}
+
+impl<'a> RecordingRows<'a> {
+    /// Of the samples of a recording. `symbols`: where the files of its build ids are looked for.
+    pub fn new(
+        samples: &'a ExportSamples<'a>,
+        options: RecordingOptions<'a>,
+        symbols: &SymbolOptions,
+    ) -> RecordingRows<'a> {
+        let facts = &samples.profile;
+        let written = facts.written_unix_ns.map(|end| end.saturating_sub(facts.duration_ns));
+        let start_ns = facts.start_unix_ns.or(written).unwrap_or(facts.start_ns);
+        let start_ns = i64::try_from(start_ns).unwrap_or(0);
+        let host = HostRow {
+            host: if facts.host.is_empty() { NO_HOST.to_owned() } else { facts.host.clone() },
+            kernel: facts.kernel.clone(),
+            arch: facts.arch.clone(),
+            cpus: facts.cpus_online.try_into().unwrap_or(0),
+            rate_hz: samples.frequency_hz().unwrap_or(0) as f64,
+            kymo_version: env!("CARGO_PKG_VERSION").to_owned(),
+            first_seen_ns: start_ns,
+        };
+        let mut rows = RecordingRows {
+            samples,
+            options,
+            start_ns,
+            writer: DatasetWriter::new(host, start_ns, u32::from(samples.is_of_spans())),
+            locations: vec![None; samples.locations.list.len()],
+            stacks: vec![None; samples.locations.stack_count() as usize],
+            processes: FxHashMap::default(),
+            events: FxHashMap::default(),
+        };
+        rows.add_builds(symbols);
+        rows
+    }
+
+    /// What the names of its files have in common.
+    pub fn stem(&self) -> crate::schema::FileStem {
+        self.writer.stem()
+    }
+
+    /// The files.
+    ///
+    /// # Errors
+    /// Those of the Parquet library.
+    pub fn into_files(mut self) -> Result<Vec<DatasetFile>, DatasetError> {
+        let samples = self.samples;
+        for track in samples.tracks() {
+            for row in samples.rows_of(track) {
+                self.add(&row)?;
+            }
+        }
+        self.writer.finish()
+    }
+
+    fn add_builds(&mut self, symbols: &SymbolOptions) {
+        let facts = &self.samples.profile;
+        let mut seen = FxHashMap::default();
+        for mapping in self.samples.locations.mappings.iter().filter(|mapping| !mapping.build_id.is_empty()) {
+            if seen.insert(&mapping.build_id, ()).is_some() {
+                continue;
+            }
+            let bias = match mapping.kind {
+                ModuleKind::File => code_bias(symbols, Path::new(&mapping.path), &mapping.build_id),
+                _ => None,
+            };
+            self.writer.build(BuildRow {
+                build_id: hexadecimal(&mapping.build_id),
+                path: mapping.path.clone(),
+                module: mapping.short_name.clone(),
+                arch: facts.arch.clone(),
+                first_seen_ns: self.start_ns,
+                code_bias: bias,
+            });
+        }
+    }
+
+    fn add(&mut self, row: &SampleRow) -> Result<(), DatasetError> {
+        let (stack, state) = self.stack(row.stack);
+        let process = self.process(row);
+        let event = self.event(row.event, state);
+        let begin = i64::try_from(row.begin_ns).unwrap_or(i64::MAX);
+        let value = SampleValue {
+            time_ns: self.start_ns.saturating_add(begin),
+            value: i64::try_from(row.period).unwrap_or(i64::MAX),
+            samples: 1,
+        };
+        self.writer.sample(process, event, stack, value)
+    }
+
+    fn process(&mut self, row: &SampleRow) -> ProcessNumber {
+        let (samples, writer, options) = (self.samples, &mut self.writer, self.options);
+        *self.processes.entry(row.named_thread).or_insert_with(|| {
+            let thread = samples.thread(row.thread);
+            writer.process(&ProcessRow {
+                pid: thread.pid,
+                tid: Some(thread.tid),
+                command: samples.comm(row),
+                service: options.service,
+                ..ProcessRow::default()
+            })
+        })
+    }
+
+    fn event(&mut self, event: u32, state: Option<u32>) -> EventNumber {
+        let (samples, writer) = (self.samples, &mut self.writer);
+        *self.events.entry((event, state)).or_insert_with(|| {
+            let named = samples.event(event);
+            let state = state.map_or(ON_CPU, |state| samples.function(state).name.as_str());
+            // Other units say what the name of the event says.
+            let value_unit = if named.unit() == "ns" { "ns" } else { "" };
+            writer.event(&EventRow { event: &named.name, value_unit, state })
+        })
+    }
+
+    /// The stack, and the function that names the state at its end.
+    fn stack(&mut self, stack: u32) -> (StackNumber, Option<u32>) {
+        if let Some(known) = self.stacks[stack as usize] {
+            return known;
+        }
+        let samples = self.samples;
+        let mut state = None;
+        let mut numbers = Vec::new();
+        for at in samples.locations.stack(stack) {
+            let location = &samples.locations.list[*at as usize];
+            let [.., line] = samples.locations.lines(location) else { continue };
+            let function = samples.function(line.function);
+            match function.kind {
+                FunctionKind::State if function.name == State::Running.name() => {}
+                FunctionKind::State => state = Some(line.function),
+                _ => numbers.push(self.location(*at, location)),
+            }
+        }
+        let known = (self.writer.stack(&numbers), state);
+        self.stacks[stack as usize] = Some(known);
+        known
+    }
+
+    fn location(&mut self, at: u32, location: &FrameLocation) -> LocationNumber {
+        if let Some(known) = self.locations[at as usize] {
+            return known;
+        }
+        let samples = self.samples;
+        let mapping = location.mapping.map(|mapping| &samples.locations.mappings[mapping as usize]);
+        let build_id = mapping.filter(|mapping| !mapping.build_id.is_empty());
+        let build_id = build_id.map(|mapping| hexadecimal(&mapping.build_id));
+        let lines = samples.locations.lines(location);
+        let of_line = |line: &kymo_profile::export::LocationLine| {
+            let function = samples.function(line.function);
+            let is_named = function.kind != FunctionKind::Unknown;
+            FrameRow {
+                function: is_named.then_some(function.name.as_str()),
+                file: samples.locations.file(line.function).filter(|_| line.line > 0),
+                line: i32::try_from(line.line).ok().filter(|line| *line > 0),
+            }
+        };
+        let can_wait = mapping.is_some_and(can_be_symbolized);
+        let frames: Vec<FrameRow<'_>> = match self.options.without_symbols && can_wait {
+            true => vec![FrameRow::default()],
+            false => lines.iter().map(of_line).collect(),
+        };
+        let outermost = lines.last().map(|line| samples.function(line.function));
+        let number = self.writer.location(&LocationRow {
+            module: outermost.map_or("", |function| &function.module),
+            build_id: build_id.as_deref(),
+            address: location.file_address as i64,
+            kind: kind(mapping, outermost.map(|function| function.kind)),
+            frames: &frames,
+        });
+        self.locations[at as usize] = Some(number);
+        number
+    }
+}
+
+/// Whether the functions of a file are found by its build id.
+fn can_be_symbolized(mapping: &MappedFile) -> bool {
+    !mapping.build_id.is_empty() && matches!(mapping.kind, ModuleKind::File | ModuleKind::Vdso)
+}
+
+fn kind(mapping: Option<&MappedFile>, function: Option<FunctionKind>) -> FrameKind {
+    match (mapping.map(|mapping| mapping.kind), function) {
+        (Some(ModuleKind::Kernel | ModuleKind::KernelModule | ModuleKind::Ksymbol), _)
+        | (None, Some(FunctionKind::Kernel)) => FrameKind::Kernel,
+        (Some(ModuleKind::Jit { .. }), _) => FrameKind::Jit,
+        (Some(ModuleKind::Script), _) => FrameKind::Script,
+        _ => FrameKind::User,
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

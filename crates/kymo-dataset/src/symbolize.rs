@@ -1,0 +1,264 @@
+//! Names for the functions of a dataset that has none of them yet: once for each build.
+use crate::encode::TableFile;
+use crate::error::DatasetError;
+use crate::folder::DatasetFolder;
+use crate::read::TableReader;
+use crate::schema::{HOST_KEY, Table};
+use crate::writer::DatasetFile;
+use kymo_profile::resolve::{AddressFunction, functions_at};
+use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolOptions, SymbolStore, pool};
+use parquet::data_type::ByteArray;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The kernel's symbol that addresses of the kernel count from.
+const KERNEL_TEXT: &str = "_text";
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Symbolized {
+    /// Locations without a name that had a build id.
+    pub unnamed: usize,
+    /// Those that have a name now.
+    pub named: usize,
+    /// Files of the table `frames` that were replaced.
+    pub files_replaced: usize,
+    /// Builds that had unnamed locations.
+    pub builds: usize,
+    /// What the user should know about the files with symbols: sentences.
+    pub notes: Vec<String>,
+}
+
+/// Rows of the table `frames`.
+struct Frames {
+    location_id: Vec<i64>,
+    inline_depth: Vec<i32>,
+    function: Vec<Option<ByteArray>>,
+    file: Vec<Option<ByteArray>>,
+    line: Vec<Option<i32>>,
+    module: Vec<ByteArray>,
+    build_id: Vec<Option<ByteArray>>,
+    address: Vec<i64>,
+    kind: Vec<ByteArray>,
+}
+
+impl Frames {
+    fn read(reader: &TableReader) -> Result<Frames, DatasetError> {
+        Ok(Frames {
+            location_id: reader.required("location_id", reader.int64("location_id")?)?,
+            inline_depth: reader.required("inline_depth", reader.int32("inline_depth")?)?,
+            function: reader.text("function")?,
+            file: reader.text("file")?,
+            line: reader.int32("line")?,
+            module: reader.required("module", reader.text("module")?)?,
+            build_id: reader.text("build_id")?,
+            address: reader.required("address", reader.int64("address")?)?,
+            kind: reader.required("kind", reader.text("kind")?)?,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.location_id.len()
+    }
+
+    /// The code of a row that has no name and could get one.
+    fn unnamed(&self, row: usize) -> Option<Code> {
+        if self.function[row].is_some() || self.inline_depth[row] != 0 {
+            return None;
+        }
+        let is_kernel = match text(&self.kind[row]) {
+            "user" => false,
+            // Modules of the kernel lie elsewhere on each host.
+            "kernel" if text(&self.module[row]).starts_with("[kernel") => true,
+            _ => return None,
+        };
+        let build_id = bytes_of(text(self.build_id[row].as_ref()?))?;
+        Some(Code { build_id, is_kernel, address: self.address[row] as u64 })
+    }
+}
+
+/// Code without a name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Code {
+    build_id: Vec<u8>,
+    is_kernel: bool,
+    address: u64,
+}
+
+/// Functions by code; by location, those that another file has already.
+#[derive(Default)]
+struct Names {
+    found: FxHashMap<Code, Vec<AddressFunction>>,
+    known: FxHashMap<i64, Vec<AddressFunction>>,
+}
+
+impl Names {
+    fn get(&self, location: i64, code: &Code) -> Option<&[AddressFunction]> {
+        let names = self.known.get(&location).or_else(|| self.found.get(code))?;
+        (!names.is_empty()).then_some(names)
+    }
+}
+
+/// Gives names to the functions of a dataset that have none, by the build ids of their files, and
+/// replaces the files of the table `frames` that change, each as a whole.
+///
+/// `options` say where files with symbols are. Locations that get names later get those that the
+/// same location has in another file: all files agree.
+///
+/// # Errors
+/// A sentence for a file that cannot be read or replaced; those before it stay replaced.
+pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symbolized, DatasetError> {
+    let files = dataset.files(Table::Frames)?;
+    let open = |path: &String| TableReader::open(&dataset.path().join(path), Table::Frames);
+    let (mut wanted, mut unnamed) = (BTreeSet::new(), BTreeSet::new());
+    for path in &files {
+        let frames = Frames::read(&open(path)?)?;
+        for row in 0..frames.len() {
+            if let Some(code) = frames.unnamed(row) {
+                unnamed.insert(frames.location_id[row]);
+                wanted.insert(code);
+            }
+        }
+    }
+    let mut names = Names::default();
+    for path in files.iter().filter(|_| !unnamed.is_empty()) {
+        remember(&Frames::read(&open(path)?)?, &unnamed, &mut names.known);
+    }
+    let mut done = Symbolized { unnamed: unnamed.len(), ..Symbolized::default() };
+    let (paths, biases) = builds(dataset)?;
+    // A cache's answers are of files that have their code; these may have none.
+    let store = SymbolStore::new(SymbolOptions { code_biases: biases, cache: None, ..options });
+    let wanted: Vec<Code> = wanted.into_iter().collect();
+    for of_build in wanted.chunk_by(|a, b| (&a.build_id, a.is_kernel) == (&b.build_id, b.is_kernel)) {
+        done.builds += 1;
+        let symbols = symbols_of(&store, &of_build[0], &paths);
+        let found = pool::map(of_build, |code| functions_at(&symbols, code.address));
+        names.found.extend(of_build.iter().cloned().zip(found));
+        done.notes.extend(symbols.notes().into_iter().map(|note| note.0));
+    }
+    done.notes.sort();
+    done.notes.dedup();
+    let mut with_name = BTreeSet::new();
+    for path in files.iter().filter(|_| !unnamed.is_empty()) {
+        let reader = open(path)?;
+        let frames = Frames::read(&reader)?;
+        let gets_name = |row: &usize| {
+            let code = frames.unnamed(*row);
+            code.is_some_and(|code| names.get(frames.location_id[*row], &code).is_some())
+        };
+        let changed: Vec<usize> = (0..frames.len()).filter(gets_name).collect();
+        if !changed.is_empty() {
+            with_name.extend(changed.iter().map(|row| frames.location_id[*row]));
+            let host = reader.metadata(HOST_KEY).unwrap_or_default();
+            let bytes = rewritten(&frames, &names, host, path)?;
+            dataset.put(&DatasetFile { table: Table::Frames, path: path.clone(), bytes })?;
+            done.files_replaced += 1;
+        }
+    }
+    done.named = with_name.len();
+    Ok(done)
+}
+
+/// Keeps the names that locations have in this file, of those that have none in another one.
+fn remember(frames: &Frames, unnamed: &BTreeSet<i64>, known: &mut FxHashMap<i64, Vec<AddressFunction>>) {
+    let mut row = 0;
+    while row < frames.len() {
+        let location = frames.location_id[row];
+        let end = (row..frames.len()).find(|at| frames.location_id[*at] != location).unwrap_or(frames.len());
+        let is_named = (row..end).all(|at| frames.function[at].is_some());
+        if is_named && unnamed.contains(&location) && !known.contains_key(&location) {
+            let function = |at: usize| AddressFunction {
+                name: frames.function[at].as_ref().map_or("", text).into(),
+                file: frames.file[at].as_ref().map(|file| text(file).into()),
+                line: frames.line[at].and_then(|line| line.try_into().ok()),
+            };
+            known.insert(location, (row..end).map(function).collect());
+        }
+        row = end;
+    }
+}
+
+/// Paths and biases by build id, of all hosts.
+fn builds(
+    dataset: &DatasetFolder,
+) -> Result<(FxHashMap<Vec<u8>, PathBuf>, BTreeMap<Vec<u8>, i64>), DatasetError> {
+    let (mut paths, mut biases) = (FxHashMap::default(), BTreeMap::new());
+    for path in dataset.files(Table::Builds)? {
+        let reader = TableReader::open(&dataset.path().join(&path), Table::Builds)?;
+        let ids = reader.required("build_id", reader.text("build_id")?)?;
+        let files = reader.required("path", reader.text("path")?)?;
+        let of_code = reader.int64("code_bias")?;
+        for ((id, file), bias) in ids.iter().zip(&files).zip(of_code) {
+            let Some(id) = bytes_of(text(id)) else { continue };
+            if let Some(bias) = bias {
+                biases.insert(id.clone(), bias);
+            }
+            paths.entry(id).or_insert_with(|| PathBuf::from(text(file)));
+        }
+    }
+    Ok((paths, biases))
+}
+
+fn symbols_of(store: &SymbolStore, code: &Code, paths: &FxHashMap<Vec<u8>, PathBuf>) -> Arc<ModuleSymbols> {
+    let build_id = Some(code.build_id.clone());
+    let path = paths.get(&code.build_id).map_or(Path::new(""), |path| path);
+    store.get(&match (code.is_kernel, path) {
+        (true, _) => ModuleKey::Kernel { build_id, reference: Some((KERNEL_TEXT.to_owned(), 0)) },
+        (false, path) if path == Path::new("[vdso]") => ModuleKey::Vdso { build_id },
+        (false, path) => ModuleKey::Elf { path: path.to_owned(), build_id },
+    })
+}
+
+/// The file with the names that were found.
+fn rewritten(frames: &Frames, names: &Names, host: &str, path: &str) -> Result<Vec<u8>, DatasetError> {
+    // A row of the old file, and the function that it gets with its depth.
+    let mut rows: Vec<(usize, Option<(i32, &AddressFunction)>)> = Vec::with_capacity(frames.len());
+    for row in 0..frames.len() {
+        let code = frames.unnamed(row);
+        match code.and_then(|code| names.get(frames.location_id[row], &code)) {
+            Some(found) => rows.extend((0..).zip(found).map(|named| (row, Some(named)))),
+            None => rows.push((row, None)),
+        }
+    }
+    let mut file = TableFile::new(Table::Frames, host, path.to_owned())?;
+    let shared = |text: &Arc<str>| ByteArray::from(&**text);
+    file.row_group(|columns| {
+        columns.int64(rows.iter().map(|(row, _)| frames.location_id[*row]))?;
+        columns
+            .int32(rows.iter().map(|(row, new)| new.map_or(frames.inline_depth[*row], |(depth, _)| depth)))?;
+        columns.optional_text(rows.iter().map(|(row, new)| match new {
+            Some((_, function)) => Some(shared(&function.name)),
+            None => frames.function[*row].clone(),
+        }))?;
+        columns.optional_text(rows.iter().map(|(row, new)| match new {
+            Some((_, function)) => function.file.as_ref().map(shared),
+            None => frames.file[*row].clone(),
+        }))?;
+        columns.optional_int32(rows.iter().map(|(row, new)| match new {
+            Some((_, function)) => function.line.and_then(|line| line.try_into().ok()),
+            None => frames.line[*row],
+        }))?;
+        columns.text(rows.iter().map(|(row, _)| frames.module[*row].clone()))?;
+        columns.optional_text(rows.iter().map(|(row, _)| frames.build_id[*row].clone()))?;
+        columns.int64(rows.iter().map(|(row, _)| frames.address[*row]))?;
+        columns.text(rows.iter().map(|(row, _)| frames.kind[*row].clone()))
+    })?;
+    Ok(file.finish()?.1)
+}
+
+/// A text of a reader, which has UTF-8 only.
+fn text(bytes: &ByteArray) -> &str {
+    bytes.as_utf8().unwrap_or_default()
+}
+
+/// Bytes of hexadecimal digits.
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    /// Longer than any hash that linkers make.
+    const MOST_DIGITS: usize = 128;
+    let is_one =
+        digits.len() <= MOST_DIGITS && digits.len() % 2 == 0 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+    let pairs = || (0..digits.len()).step_by(2);
+    is_one.then(|| pairs().filter_map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect())
+}

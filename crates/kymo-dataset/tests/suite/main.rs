@@ -1,0 +1,21 @@
+//! Datasets that are made of real recordings, and read again.
+//!
+//! | file | checks |
+//! |---|---|
+//! | `sums.rs` | sums over the tables are those of the report; sizes |
+//! | `symbols.rs` | names that are found later |
+//! | `generated.rs` | the fleet of `examples/fleet`, which is compiled in here, too |
+//! | `hostile.rs` | files that are damaged, or not ours |
+#![allow(missing_docs)]
+
+#[path = "../../examples/fleet/arguments.rs"]
+mod arguments;
+#[path = "../../examples/fleet/fleet.rs"]
+mod fleet;
+mod generated;
+mod hostile;
+#[path = "../../examples/fleet/program.rs"]
+mod program;
+mod query;
+mod sums;
+mod symbols;
