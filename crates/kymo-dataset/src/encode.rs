@@ -1,4 +1,4 @@
-//! Columns as Parquet.
+//! ColumnWriters as Parquet.
 use crate::error::DatasetError;
 use crate::schema::{HOST_KEY, TABLE_KEY, Table, VERSION, VERSION_KEY};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -39,11 +39,11 @@ impl TableFile {
     /// Adds rows; `write` writes all columns in their order.
     pub(crate) fn row_group(
         &mut self,
-        write: impl FnOnce(&mut Columns<'_, '_>) -> Result<(), ParquetError>,
+        write: impl FnOnce(&mut ColumnWriters<'_, '_>) -> Result<(), ParquetError>,
     ) -> Result<(), DatasetError> {
         let add = || {
             let mut group = self.writer.next_row_group()?;
-            write(&mut Columns { group: &mut group })?;
+            write(&mut ColumnWriters { group: &mut group })?;
             group.close()?;
             Ok(())
         };
@@ -90,11 +90,11 @@ fn properties(table: Table, host: &str) -> Result<WriterProperties, ParquetError
 }
 
 /// The columns of a row group, each written as a whole, in the order of the schema.
-pub(crate) struct Columns<'g, 'f> {
+pub(crate) struct ColumnWriters<'g, 'f> {
     group: &'g mut SerializedRowGroupWriter<'f, Vec<u8>>,
 }
 
-impl Columns<'_, '_> {
+impl ColumnWriters<'_, '_> {
     pub(crate) fn int64(&mut self, values: impl Iterator<Item = i64>) -> Result<(), ParquetError> {
         self.required::<Int64Type>(values)
     }

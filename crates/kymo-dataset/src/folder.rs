@@ -67,8 +67,8 @@ impl DatasetFolder {
         put.map_err(|error| DatasetError::io(self.path.join(&file.path).display(), error))
     }
 
-    /// The files of a table, by their paths below the dataset, in the order of these. Files that are
-    /// being written are not among them.
+    /// The files of a table, by their paths below the dataset, in the order of these. Files that
+    /// are being written are not among them.
     ///
     /// # Errors
     /// What the system says of a folder.

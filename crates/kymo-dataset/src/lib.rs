@@ -7,7 +7,8 @@
 //! ```text
 //!  host, builds, locations, stacks, processes, events, samples
 //!      |
-//!  DatasetWriter --finish()--> [DatasetFile { path, bytes }] --> DatasetFolder::put, or an object store
+//!  DatasetWriter --finish()--> [DatasetFile { path, bytes }] --> DatasetFolder::put
+//!                                                           '--> an object store
 //! ```
 //! The layout is described in `docs/reference/formats/dataset.md`.
 //!

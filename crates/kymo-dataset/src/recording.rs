@@ -5,6 +5,7 @@ use crate::rows::{
 };
 use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
 use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, SampleRow};
+use kymo_profile::load::ExtraId;
 use kymo_profile::timeline::ModuleKind;
 use kymo_profile::wall::State;
 use kymo_symbols::{SymbolOptions, code_bias};
@@ -33,7 +34,8 @@ pub struct RecordingRows<'a> {
     locations: Vec<Option<LocationNumber>>,
     /// By stack; those of spans end with the name of their state.
     stacks: Vec<Option<(StackNumber, Option<u32>)>>,
-    processes: FxHashMap<u32, ProcessNumber>,
+    /// By thread under the name that it had, and cgroup.
+    processes: FxHashMap<(u32, ExtraId), ProcessNumber>,
     events: FxHashMap<(u32, Option<u32>), EventNumber>,
 }
 
@@ -127,14 +129,18 @@ impl<'a> RecordingRows<'a> {
 
     fn process(&mut self, row: &SampleRow) -> ProcessNumber {
         let (samples, writer, options) = (self.samples, &mut self.writer, self.options);
-        *self.processes.entry(row.named_thread).or_insert_with(|| {
+        *self.processes.entry((row.named_thread, row.extra)).or_insert_with(|| {
             let thread = samples.thread(row.thread);
+            let parts = samples.cgroup(row).map(|names| names.parts());
+            let [systemd_unit, container, pod] = parts.unwrap_or_default();
             writer.process(&ProcessRow {
                 pid: thread.pid,
                 tid: Some(thread.tid),
                 command: samples.comm(row),
+                container,
+                pod,
+                systemd_unit,
                 service: options.service,
-                ..ProcessRow::default()
             })
         })
     }

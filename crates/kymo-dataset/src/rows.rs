@@ -3,7 +3,8 @@
 /// A host, as it was when it measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostRow {
-    /// Its name, or whatever tells it from all others; [`ids::host`](crate::ids::host) makes its id.
+    /// Its name, or whatever tells it from all others; [`ids::host`](crate::ids::host) makes its
+    /// id.
     pub host: String,
     /// Release of the kernel.
     pub kernel: String,
@@ -70,13 +71,13 @@ pub struct LocationRow<'a> {
     pub module: &'a str,
     /// Build id in hexadecimal digits, if known.
     pub build_id: Option<&'a str>,
-    /// What symbols are looked up by: the offset in the file, in the kernel from `_text` on. 0 where
-    /// there is none.
+    /// What symbols are looked up by: the offset in the file, in the kernel from `_text` on. 0
+    /// where there is none.
     pub address: i64,
     /// What sort of code.
     pub kind: FrameKind,
-    /// Its functions, innermost first: those but the last are inlined. One without a name where it is
-    /// not symbolized.
+    /// Its functions, innermost first: those but the last are inlined. One without a name where it
+    /// is not symbolized.
     pub frames: &'a [FrameRow<'a>],
 }
 

@@ -15,7 +15,8 @@ pub const HOST_KEY: &str = "kymo.host";
 
 /// Service of samples that have nothing to name one.
 pub const NO_SERVICE: &str = "unknown";
-/// A name of a folder is cut after so many bytes: file systems take 255, and `service=` is in front.
+/// A name of a folder is cut after so many bytes: file systems take 255, and `service=` is in
+/// front.
 const MOST_SERVICE_BYTES: usize = 120;
 
 const NS_A_DAY: i64 = 86_400_000_000_000;

@@ -64,7 +64,7 @@ impl Frames {
     }
 
     /// The code of a row that has no name and could get one.
-    fn unnamed(&self, row: usize) -> Option<Code> {
+    fn unnamed(&self, row: usize) -> Option<UnnamedCode> {
         if self.function[row].is_some() || self.inline_depth[row] != 0 {
             return None;
         }
@@ -75,13 +75,13 @@ impl Frames {
             _ => return None,
         };
         let build_id = bytes_of(text(self.build_id[row].as_ref()?))?;
-        Some(Code { build_id, is_kernel, address: self.address[row] as u64 })
+        Some(UnnamedCode { build_id, is_kernel, address: self.address[row] as u64 })
     }
 }
 
-/// Code without a name.
+/// UnnamedCode without a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Code {
+struct UnnamedCode {
     build_id: Vec<u8>,
     is_kernel: bool,
     address: u64,
@@ -90,12 +90,12 @@ struct Code {
 /// Functions by code; by location, those that another file has already.
 #[derive(Default)]
 struct Names {
-    found: FxHashMap<Code, Vec<AddressFunction>>,
+    found: FxHashMap<UnnamedCode, Vec<AddressFunction>>,
     known: FxHashMap<i64, Vec<AddressFunction>>,
 }
 
 impl Names {
-    fn get(&self, location: i64, code: &Code) -> Option<&[AddressFunction]> {
+    fn get(&self, location: i64, code: &UnnamedCode) -> Option<&[AddressFunction]> {
         let names = self.known.get(&location).or_else(|| self.found.get(code))?;
         (!names.is_empty()).then_some(names)
     }
@@ -130,7 +130,7 @@ pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symb
     let (paths, biases) = builds(dataset)?;
     // A cache's answers are of files that have their code; these may have none.
     let store = SymbolStore::new(SymbolOptions { code_biases: biases, cache: None, ..options });
-    let wanted: Vec<Code> = wanted.into_iter().collect();
+    let wanted: Vec<UnnamedCode> = wanted.into_iter().collect();
     for of_build in wanted.chunk_by(|a, b| (&a.build_id, a.is_kernel) == (&b.build_id, b.is_kernel)) {
         done.builds += 1;
         let symbols = symbols_of(&store, &of_build[0], &paths);
@@ -201,7 +201,11 @@ fn builds(
     Ok((paths, biases))
 }
 
-fn symbols_of(store: &SymbolStore, code: &Code, paths: &FxHashMap<Vec<u8>, PathBuf>) -> Arc<ModuleSymbols> {
+fn symbols_of(
+    store: &SymbolStore,
+    code: &UnnamedCode,
+    paths: &FxHashMap<Vec<u8>, PathBuf>,
+) -> Arc<ModuleSymbols> {
     let build_id = Some(code.build_id.clone());
     let path = paths.get(&code.build_id).map_or(Path::new(""), |path| path);
     store.get(&match (code.is_kernel, path) {

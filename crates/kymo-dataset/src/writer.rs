@@ -60,9 +60,11 @@ pub struct DatasetFile {
 ///     frames: &[FrameRow { function: Some("main"), ..FrameRow::default() }],
 /// });
 /// let stack = writer.stack(&[main]);
-/// let process = writer.process(&ProcessRow { pid: 7, command: "server", ..ProcessRow::default() });
+/// let thread = ProcessRow { pid: 7, command: "server", ..ProcessRow::default() };
+/// let process = writer.process(&thread);
 /// let event = writer.event(&EventRow { event: "cpu-clock", value_unit: "ns", state: ON_CPU });
-/// writer.sample(process, event, stack, SampleValue { time_ns: start_ns, value: 50_000, samples: 3 })?;
+/// let value = SampleValue { time_ns: start_ns, value: 50_000, samples: 3 };
+/// writer.sample(process, event, stack, value)?;
 /// for file in writer.finish()? {
 ///     println!("{}: {} bytes", file.path, file.bytes.len());
 /// }
@@ -74,10 +76,10 @@ pub struct DatasetWriter {
     stem: FileStem,
     builds: BTreeMap<String, BuildRow>,
     texts: Texts,
-    locations: Locations,
-    stacks: Stacks,
-    processes: Vec<Process>,
-    process_numbers: FxHashMap<Process, u32>,
+    locations: InternedLocations,
+    stacks: InternedStacks,
+    processes: Vec<InternedProcess>,
+    process_numbers: FxHashMap<InternedProcess, u32>,
     events: Vec<[ByteArray; 3]>,
     event_numbers: FxHashMap<[u32; 3], u32>,
     partitions: BTreeMap<(Day, u32), Partition>,
@@ -109,15 +111,15 @@ impl Texts {
 }
 
 #[derive(Default)]
-struct Locations {
+struct InternedLocations {
     numbers: FxHashMap<i64, u32>,
     ids: Vec<i64>,
     /// Rows of the table, those of a location together.
-    frames: Vec<Frame>,
+    frames: Vec<InternedFrame>,
 }
 
 /// Texts are numbers.
-struct Frame {
+struct InternedFrame {
     location_id: i64,
     inline_depth: i32,
     function: Option<u32>,
@@ -130,7 +132,7 @@ struct Frame {
 }
 
 #[derive(Default)]
-struct Stacks {
+struct InternedStacks {
     numbers: FxHashMap<i64, u32>,
     ids: Vec<i64>,
     /// Numbers of locations, innermost first.
@@ -139,7 +141,7 @@ struct Stacks {
     ends: Vec<usize>,
 }
 
-impl Stacks {
+impl InternedStacks {
     fn get(&self, stack: usize) -> &[u32] {
         let begin = stack.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.locations[begin..self.ends[stack]]
@@ -148,7 +150,7 @@ impl Stacks {
 
 /// Texts are numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Process {
+struct InternedProcess {
     pid: i32,
     tid: Option<i32>,
     command: u32,
@@ -161,12 +163,12 @@ struct Process {
 /// The samples of a day and service.
 #[derive(Default)]
 struct Partition {
-    rows: Vec<Sample>,
+    rows: Vec<BufferedSample>,
     file: Option<TableFile>,
 }
 
 #[derive(Clone, Copy)]
-struct Sample {
+struct BufferedSample {
     event: u32,
     process: u32,
     time_us: i64,
@@ -185,8 +187,8 @@ impl DatasetWriter {
             stem,
             builds: BTreeMap::new(),
             texts: Texts::default(),
-            locations: Locations::default(),
-            stacks: Stacks::default(),
+            locations: InternedLocations::default(),
+            stacks: InternedStacks::default(),
             processes: Vec::new(),
             process_numbers: FxHashMap::default(),
             events: Vec::new(),
@@ -216,7 +218,7 @@ impl DatasetWriter {
             let module = self.texts.number(location.module);
             let build_id = location.build_id.map(|id| self.texts.number(id));
             for (frame, inline_depth) in location.frames.iter().zip(0..) {
-                self.locations.frames.push(Frame {
+                self.locations.frames.push(InternedFrame {
                     location_id: id,
                     inline_depth,
                     function: frame.function.map(|name| self.texts.number(name)),
@@ -251,7 +253,7 @@ impl DatasetWriter {
     pub fn process(&mut self, process: &ProcessRow<'_>) -> ProcessNumber {
         let service = safe_service(process.service_name());
         let texts = &mut self.texts;
-        let process = Process {
+        let process = InternedProcess {
             pid: process.pid,
             tid: process.tid,
             command: texts.number(process.command),
@@ -298,7 +300,7 @@ impl DatasetWriter {
         used[stack.0 as usize] = true;
         let key = (day, self.processes[process.0 as usize].service);
         let partition = self.partitions.entry(key).or_default();
-        partition.rows.push(Sample {
+        partition.rows.push(BufferedSample {
             event: event.0,
             process: process.0,
             time_us: value.time_ns.div_euclid(1000),
@@ -357,13 +359,13 @@ impl DatasetWriter {
 
     fn sample_columns(
         &self,
-        rows: &[Sample],
-        columns: &mut crate::encode::Columns<'_, '_>,
+        rows: &[BufferedSample],
+        columns: &mut crate::encode::ColumnWriters<'_, '_>,
     ) -> Result<(), ParquetError> {
         let texts = &self.texts;
-        let process = |row: &Sample| &self.processes[row.process as usize];
+        let process = |row: &BufferedSample| &self.processes[row.process as usize];
         let optional = |number: Option<u32>| number.map(|number| texts.get(number));
-        let of_event = |row: &Sample, at: usize| self.events[row.event as usize][at].clone();
+        let of_event = |row: &BufferedSample, at: usize| self.events[row.event as usize][at].clone();
         columns.int64(rows.iter().map(|row| row.time_us))?;
         columns.int64(rows.iter().map(|_| self.stem.host_id))?;
         columns.int32(rows.iter().map(|row| process(row).pid))?;

@@ -20,12 +20,12 @@ pub struct SymbolOptions {
     pub kallsyms: Option<PathBuf>,
     /// The build-id cache (`--buildid-dir`); `$PERF_BUILDID_DIR` or `~/.debug` unless given.
     pub buildid_dir: Option<PathBuf>,
-    /// Folders with debug files by build id, which are tried before all others: `ab/cdef.debug`, below
-    /// `.build-id` or at once.
+    /// Folders with debug files by build id, which are tried before all others: `ab/cdef.debug`,
+    /// below `.build-id` or at once.
     pub debug_dirs: Vec<PathBuf>,
     /// By build id where the code of a file was linked, less where it is in the file, as
-    /// [`code_bias`](crate::code_bias) says: what debug files do not tell once the code was taken out
-    /// of them.
+    /// [`code_bias`](crate::code_bias) says: what debug files do not tell once the code was taken
+    /// out of them.
     pub code_biases: BTreeMap<Vec<u8>, i64>,
     /// The instruction set of the recorded machine: files for another one are not what was mapped
     /// there. Any file is taken unless given.

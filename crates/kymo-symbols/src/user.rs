@@ -159,8 +159,8 @@ fn with_code(options: &SymbolOptions, build_id: Option<&[u8]>, runtime: Arc<ElfF
     }
 }
 
-/// Where the code of a file was linked, less where it is in the file. Nothing where there is no file
-/// of this build id at the path, and where its segments differ in that.
+/// Where the code of a file was linked, less where it is in the file. Nothing where there is no
+/// file of this build id at the path, and where its segments differ in that.
 pub fn code_bias(options: &SymbolOptions, path: &Path, build_id: &[u8]) -> Option<i64> {
     let own = Candidate { path: locate::below_root(options, path), checksum: None };
     let elf = open_if_it_fits(&own, Some(build_id), &options.budget).ok()?;

@@ -181,7 +181,7 @@ pub(crate) fn run(args: &LedgerArgs, format: Format, repeat: Option<u32>) -> any
         "model_left_out": left_out,
         "faster_than_model": faster,
         "scaling": threads.json(),
-        "sweep": tables.iter().map(sweep::Table::json).collect::<Vec<_>>(),
+        "sweep": tables.iter().map(sweep::SweepTable::json).collect::<Vec<_>>(),
     });
     serde_json::to_writer_pretty(&mut out, &json)?;
     writeln!(out)?;

@@ -17,14 +17,14 @@ const CPUS: [usize; 5] = [16, 64, 256, 1_024, 4_096];
 const TASKS: [usize; 4] = [64, 4_096, 65_536, 1_000_000];
 
 /// Costs by size.
-pub(super) struct Table {
+pub(super) struct SweepTable {
     what: &'static str,
     for_cpus_percent: usize,
     /// Size, and the median of nanoseconds per request.
     rows: Vec<(usize, f64)>,
 }
 
-impl Table {
+impl SweepTable {
     /// The dearest to the cheapest.
     fn spread(&self) -> f64 {
         let costs = || self.rows.iter().map(|&(_, ns)| ns);
@@ -60,7 +60,7 @@ impl Table {
 }
 
 /// By CPUs and by tasks, each without and with requests for CPUs.
-pub(super) fn tables(shape: Shape, for_cpus_percent: usize) -> anyhow::Result<Vec<Table>> {
+pub(super) fn tables(shape: Shape, for_cpus_percent: usize) -> anyhow::Result<Vec<SweepTable>> {
     // One slot less than there are, or no CPU would ever get one.
     let breakpoints = shape.breakpoints.min(shape.slots - 1).max(1);
     let one = sized(Shape { workers: 1, breakpoints, ..shape });
@@ -69,13 +69,13 @@ pub(super) fn tables(shape: Shape, for_cpus_percent: usize) -> anyhow::Result<Ve
     for percent in [0].into_iter().chain(mixed) {
         let one = Shape { for_cpus_percent: percent, ..one };
         let cpus: Vec<_> = CPUS.iter().map(|&cpus| Shape { cpus, ..one }).collect();
-        tables.push(Table {
+        tables.push(SweepTable {
             what: "CPUs",
             for_cpus_percent: percent,
             rows: CPUS.into_iter().zip(costs_ns(&cpus)?).collect(),
         });
         let tasks: Vec<_> = TASKS.iter().map(|&tasks| Shape { tasks, ..one }).collect();
-        tables.push(Table {
+        tables.push(SweepTable {
             what: "other tasks",
             for_cpus_percent: percent,
             rows: TASKS.into_iter().zip(costs_ns(&tasks)?).collect(),

@@ -16,8 +16,13 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let mut arguments =
-            Arguments { recordings: Vec::new(), hosts: 100, samples: 1_000_000, days: 2, out: PathBuf::new() };
+        let mut arguments = Arguments {
+            recordings: Vec::new(),
+            hosts: 100,
+            samples: 1_000_000,
+            days: 2,
+            out: PathBuf::new(),
+        };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
             let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));

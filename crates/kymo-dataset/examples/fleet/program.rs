@@ -82,7 +82,11 @@ impl Program {
             locations: Vec::new(),
             stacks: Vec::new(),
             processes: Vec::new(),
-            events: facts.events.iter().map(|e| (e.name.clone(), if e.unit() == "ns" { "ns" } else { "" })).collect(),
+            events: facts
+                .events
+                .iter()
+                .map(|e| (e.name.clone(), if e.unit() == "ns" { "ns" } else { "" }))
+                .collect(),
             minutes: BTreeMap::new(),
         };
         for location in &samples.locations.list {
@@ -134,17 +138,23 @@ impl Program {
         midnight_ns: i64,
         begun: &BTreeMap<u32, u64>,
     ) -> Result<(), String> {
-        self.builds.iter().for_each(|build| writer.build(BuildRow { first_seen_ns: midnight_ns, ..build.clone() }));
+        self.builds
+            .iter()
+            .for_each(|build| writer.build(BuildRow { first_seen_ns: midnight_ns, ..build.clone() }));
         let stacks = self.stacks_in(writer);
-        let process = |(pid, command): &(i32, String)| ProcessRow { pid: *pid, command, ..ProcessRow::default() };
-        let processes: Vec<ProcessNumber> = self.processes.iter().map(|at| writer.process(&process(at))).collect();
-        let event =
-            |(event, value_unit): &(String, &'static str)| writer.event(&EventRow { event, value_unit, state: ON_CPU });
+        let process =
+            |(pid, command): &(i32, String)| ProcessRow { pid: *pid, command, ..ProcessRow::default() };
+        let processes: Vec<ProcessNumber> =
+            self.processes.iter().map(|at| writer.process(&process(at))).collect();
+        let event = |(event, value_unit): &(String, &'static str)| {
+            writer.event(&EventRow { event, value_unit, state: ON_CPU })
+        };
         let events: Vec<EventNumber> = self.events.iter().map(event).collect();
         let mut minutes: BTreeMap<u32, BTreeMap<Key, Counts>> = BTreeMap::new();
         for (minute, times) in begun {
             for (offset, counts) in &self.minutes {
-                let of_minute = minutes.entry((minute + offset).min(super::fleet::MINUTES_A_DAY - 1)).or_default();
+                let of_minute =
+                    minutes.entry((minute + offset).min(super::fleet::MINUTES_A_DAY - 1)).or_default();
                 for (key, (value, samples)) in counts {
                     let sums = of_minute.entry(*key).or_default();
                     *sums = (sums.0 + value * times, sums.1 + samples * times);

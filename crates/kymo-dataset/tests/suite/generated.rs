@@ -4,8 +4,8 @@ use crate::query::{Functions, fixture, queried, reported, rows, with_samples};
 use kymo_dataset::{DatasetFolder, Table};
 use std::collections::BTreeSet;
 
-/// Checks that a fleet has the sums of its recordings, as often as they were repeated; that rows are
-/// sums of a minute; and that hosts and days are several.
+/// Checks that a fleet has the sums of its recordings, as often as they were repeated; that rows
+/// are sums of a minute; and that hosts and days are several.
 #[test]
 fn a_fleet_sums_to_its_recordings() {
     const TIMES: u64 = 20;
@@ -24,7 +24,8 @@ fn a_fleet_sums_to_its_recordings() {
     let out = folder.path().join("fleet");
     let recordings = names.map(|name| fixture(name).to_str().expect("a plain name").to_owned());
     let options = ["--hosts", "3", "--days", "2", "--out", out.to_str().expect("a plain name"), "--samples"];
-    let words = recordings.into_iter().chain(options.map(str::to_owned)).chain([(TIMES * samples).to_string()]);
+    let words =
+        recordings.into_iter().chain(options.map(str::to_owned)).chain([(TIMES * samples).to_string()]);
     let arguments = Arguments::parse(words).expect("words");
     crate::fleet::make(&arguments).expect("made");
     let dataset = DatasetFolder::open(&out).expect("a dataset");

@@ -20,6 +20,7 @@ use super::locations::Locations;
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT, Thread};
 use crate::columns::{Columns, RowField, ThinRows};
 use crate::export::RowNodes;
+use crate::load::{CgroupNames, Extra, ExtraId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
 use crate::wall::Wall;
@@ -55,6 +56,8 @@ pub struct ExportSamples<'a> {
     is_of_spans: bool,
     /// Samples per second that the first event with samples was asked for, if it has a frequency.
     frequency_hz: Option<u64>,
+    /// By id of what was asked of samples: the cgroup, if it was and the recording has its path.
+    cgroups: Vec<Option<CgroupNames>>,
 }
 
 /// The rows of one thread and event.
@@ -91,6 +94,8 @@ pub struct SampleRow {
     pub samples: u64,
     /// What it stands for, in the unit of the event.
     pub period: u64,
+    /// Tells cgroups apart, see [`ExportSamples::cgroup`].
+    pub extra: ExtraId,
 }
 
 impl<'a> ExportSamples<'a> {
@@ -125,7 +130,9 @@ impl<'a> ExportSamples<'a> {
                 is_asked.then_some(event.attr.sample_period)
             });
         let samples = ExportSamples::new(export, (columns, nodes), (events, fixed_periods), locations);
-        ExportSamples { frequency_hz, ..samples }
+        let loaded = &profile.loaded;
+        let cgroup = |extra: &Extra| loaded.counts.cgroups.known(extra.cgroup).cloned();
+        ExportSamples { frequency_hz, cgroups: loaded.extras.iter().map(cgroup).collect(), ..samples }
     }
 
     /// The spans of wall time. States end their stacks as functions of kind
@@ -174,6 +181,7 @@ impl<'a> ExportSamples<'a> {
             tracks,
             is_of_spans: false,
             frequency_hz: None,
+            cgroups: Vec::new(),
         };
         samples.make_tracks();
         samples
@@ -244,6 +252,7 @@ impl<'a> ExportSamples<'a> {
             stack: if self.is_of_spans { node } else { of_stack },
             samples: if self.is_of_spans { period } else { 1 },
             period,
+            extra: columns.get(RowField::Extra, row) as ExtraId,
         })
     }
 
@@ -300,6 +309,12 @@ impl<'a> ExportSamples<'a> {
     /// Samples per second and CPU that were asked for, if the event has a frequency.
     pub fn frequency_hz(&self) -> Option<u64> {
         self.frequency_hz
+    }
+
+    /// The cgroup that a sample was taken in: where those were asked for when it was loaded
+    /// ([`Dims::cgroup`](crate::load::Dims::cgroup)), and the recording has them.
+    pub fn cgroup(&self, row: &SampleRow) -> Option<&CgroupNames> {
+        self.cgroups.get(row.extra as usize)?.as_ref()
     }
 
     /// The thread of a row, by its number in the profile.

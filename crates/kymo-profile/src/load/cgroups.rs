@@ -32,6 +32,13 @@ impl CgroupNames {
     }
 }
 
+impl CgroupNames {
+    /// Unit, container and pod, as far as the cgroup is of one.
+    pub fn parts(&self) -> [Option<&str>; 3] {
+        [&self.unit, &self.container, &self.pod].map(|name| Some(&**name).filter(|name| *name != NONE))
+    }
+}
+
 /// The cgroups of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroups {
@@ -65,6 +72,11 @@ impl Cgroups {
             0 => &self.none,
             _ => self.known.get(&id).unwrap_or(&self.unknown),
         }
+    }
+
+    /// The names of an id, if the recording has them.
+    pub fn known(&self, id: u64) -> Option<&CgroupNames> {
+        self.known.get(&id)
     }
 
     /// The cgroups that have one of these names, or are in one that does.

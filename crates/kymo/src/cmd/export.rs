@@ -162,12 +162,14 @@ pub(crate) fn run(args: ExportArgs) -> anyhow::Result<ExitCode> {
     refuse_words(&args).map_err(exit::usage)?;
     let recording = open::recording(args.input.path())?;
     let sink = Sink::open(&args)?;
-    let load = LoadOptions {
+    let mut load = LoadOptions {
         callchains: true,
         columns: true,
         workers: args.jobs,
         ..args.filter.load(&recording).map_err(exit::usage)?
     };
+    // Tables have columns for what the cgroup is of.
+    load.dims.cgroup = args.to == Target::Dataset;
     let resolve = ResolveOptions { inline: !args.no_inline, ..ResolveOptions::default() };
     match args.wall {
         true => write_wall(&args, &recording, (&load, resolve), sink),

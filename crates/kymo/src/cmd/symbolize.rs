@@ -13,10 +13,10 @@ use kymo_symbols::{Debuginfod, SymbolOptions};
 
 /// Name the functions of a dataset that was written without symbols
 ///
-/// Each build is looked up once, by its build id: in the folders given with --debug-dir, in the places
-/// where debug files are installed, in what debuginfod's servers have (if DEBUGINFOD_URLS is set), and
-/// where the file lay on its host. Files of the dataset are replaced as a whole; those that get no new
-/// name stay as they are.
+/// Each build is looked up once, by its build id: in the folders given with --debug-dir, in the
+/// places where debug files are installed, in what debuginfod's servers have (if DEBUGINFOD_URLS is
+/// set), and where the file lay on its host. Files of the dataset are replaced as a whole; those
+/// that get no new name stay as they are.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  kymo symbolize profiles\n  kymo symbolize --debug-dir /srv/debug profiles   # /srv/debug/.build-id/ab/cdef.debug"

@@ -24,6 +24,7 @@
 //! | scripts in Python: `script -s` | `python_scripts.rs` |
 //! | names that earlier reports have found: the symbol cache | `symbol_cache.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html`; `kymo export`, `kymo import` | `exports.rs` |
+//! | tables for query engines: `export --to parquet`, `symbolize` | `dataset.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | `kymo sched` | `sched/`: beside perf in `beside_perf.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
@@ -69,6 +70,7 @@ mod cli;
 mod control;
 mod copied;
 mod damaged;
+mod dataset;
 mod debuginfod;
 mod diff;
 mod exports;
