@@ -1,5 +1,6 @@
 //! Tables for query engines: `kymo export --to parquet`, `kymo symbolize`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use kymo_dataset::{DatasetFolder, Table};
 
 use crate::exports::recordings;
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run, text};
+use crate::tools::{Need, kymo, ready, require, run, text};
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of kymo-dataset")]
 #[path = "../../../kymo-dataset/tests/suite/query.rs"]
@@ -175,4 +176,30 @@ fn samples_take_twelve_bytes() {
     }
     assert!(samples > 10_000, "{samples} samples");
     assert!(bytes <= 12 * samples, "{bytes} bytes of {samples} samples");
+}
+
+/// Checks that the time of threads by state is that of `kymo report --wall`, to the nanosecond.
+#[test]
+fn wall_time_by_state() {
+    if require("dataset::wall_time_by_state", &[Need::Root]).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, out) = (folder.path().join("wall.data"), folder.path().join("profiles"));
+    let command = "sleep 0.3; seq 1 300000 | tail -1; ls -R /usr/lib > /dev/null";
+    kymo().succeed(["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "--", "sh", "-c", command]);
+    kymo().succeed(["export", "-q", "--to", "parquet", "--wall", "-o", text(&out), text(&file)]);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let states = report["states"].as_object().expect("an object");
+    let expected: BTreeMap<String, u64> =
+        states.iter().map(|(state, ns)| (state.clone(), ns.as_u64().expect("a number"))).collect();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for row in query::rows(&dataset(&out), Table::Samples, &["state", "value"]) {
+        let [Some(state), Some(value)] = &row[..] else { panic!("{row:?}") };
+        let state = state.strip_prefix("idle: ").unwrap_or(state);
+        let state = if state == "on-cpu" { "running" } else { state };
+        *found.entry(state.to_owned()).or_default() += value.parse::<u64>().expect("a number");
+    }
+    assert!(found.len() > 1, "{found:?}");
+    assert_eq!(found, expected);
 }
