@@ -22,8 +22,8 @@ fn dataset(folder: &Path) -> DatasetFolder {
     DatasetFolder::open(folder).expect("a dataset")
 }
 
-/// Checks that recordings are added to a dataset, each once, and that the service is the one that was
-/// asked for.
+/// Checks that recordings are added to a dataset, each once, and that the service is the one that
+/// was asked for.
 #[test]
 fn recordings_are_added_to_a_dataset() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -41,8 +41,8 @@ fn recordings_are_added_to_a_dataset() {
     again.says("has a recording of this host and moment already; remove it with `find ");
 }
 
-/// Checks what is refused before a recording is read: no folder, a folder of other files, options of
-/// other formats, and a file in the place of a dataset.
+/// Checks what is refused before a recording is read: no folder, a folder of other files, options
+/// of other formats, and a file in the place of a dataset.
 #[test]
 fn folders_that_are_no_datasets() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -142,7 +142,8 @@ fn names_that_are_found_later() {
     assert!(said.stderr.contains("0 files replaced"), "{}", said.stderr);
 }
 
-/// Checks that a sample takes at most twelve bytes, all tables together, in a recording of compilers.
+/// Checks that a sample takes at most twelve bytes, all tables together, in a recording of
+/// compilers.
 #[test]
 fn samples_take_twelve_bytes() {
     const TEST: &str = "dataset::samples_take_twelve_bytes";
