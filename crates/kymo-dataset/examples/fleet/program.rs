@@ -142,10 +142,8 @@ impl Program {
             .iter()
             .for_each(|build| writer.build(BuildRow { first_seen_ns: midnight_ns, ..build.clone() }));
         let stacks = self.stacks_in(writer);
-        let process =
-            |(pid, command): &(i32, String)| ProcessRow { pid: *pid, command, ..ProcessRow::default() };
         let processes: Vec<ProcessNumber> =
-            self.processes.iter().map(|at| writer.process(&process(at))).collect();
+            self.processes.iter().map(|at| writer.process(&process_row(at))).collect();
         let event = |(event, value_unit): &(String, &'static str)| {
             writer.event(&EventRow { event, value_unit, state: ON_CPU })
         };
@@ -194,4 +192,8 @@ impl Program {
         });
         stacks.collect()
     }
+}
+
+fn process_row((pid, command): &(i32, String)) -> ProcessRow<'_> {
+    ProcessRow { pid: *pid, command, ..ProcessRow::default() }
 }
