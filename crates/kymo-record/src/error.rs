@@ -1,7 +1,8 @@
 //! Why a recording could not be planned or made.
 use crate::output::OutputError;
 use crate::scope::Scope;
-use kymo_perf::evlist::{OpenError, RingError};
+use kymo_perf::evlist::{OpenError, Request, RingError};
+use kymo_perf::{caps, explain, sys};
 use std::io;
 
 /// Why a plan cannot be made.
@@ -32,8 +33,8 @@ pub enum PlanError {
         "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
     )]
     PauseOfAll,
-    /// Snapshots in memory are those of a flight recorder.
-    #[error("snapshots in memory want a flight recorder whose output is memory")]
+    /// Files in memory are those of a recorder whose output is memory.
+    #[error("snapshots in memory want a recorder whose output is memory")]
     NotLive,
     /// More samples per second than the kernel permits, and none less is accepted.
     #[error(
@@ -139,6 +140,25 @@ pub enum RecordError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl RecordError {
+    /// The error with what helps against it. `requests`: the events of the plan; `descriptors` and
+    /// `rings`: how many of each it needs.
+    pub fn explained(&self, requests: &[Request], descriptors: u64, rings: usize) -> String {
+        match self {
+            RecordError::Open(error) => explain::explain_list(error, requests, Some(descriptors)),
+            RecordError::Ring(error) if !error.redirect => {
+                let errno = error.source.raw_os_error().unwrap_or(0);
+                let bytes = (error.pages * sys::page_size()) as u64;
+                explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()).to_string()
+            }
+            RecordError::System { action, source } => {
+                format!("failed to {action}: {source}{}", explain::limit_advice(source))
+            }
+            error => error.to_string(),
+        }
+    }
 }
 
 /// An error of the system, with what was being done.

@@ -1,13 +1,15 @@
-//! A flight recorder in a thread of its own, whose snapshots stay in memory.
+//! A recorder in a thread of its own, whose files stay in memory: the snapshots of a flight
+//! recorder, or one complete recording after the other.
 //!
 //! ```text
 //!   ask() ----> session (its thread) ----> rings are read ----> memory file ----> receiver
 //!   stop() ---------^
 //! ```
 //!
-//! Nothing is recorded twice and nothing is written: between two questions the kernel overwrites
-//! the oldest samples in its rings. The memory files have no names, so that none is left, whatever
-//! ends the process.
+//! A flight recorder records nothing twice and writes nothing: between two questions the kernel
+//! overwrites the oldest samples in its rings. A complete recording is drained all the time, its
+//! stacks are unwound meanwhile, and each question divides it. The memory files have no names, so
+//! that none is left, whatever ends the process.
 use crate::error::{PlanError, RecordError, system};
 use crate::finish::Summary;
 use crate::options::{LastSnapshot, Options, RecordingClock};
@@ -52,13 +54,27 @@ impl LiveRecorder {
         }
     }
 
-    /// Starts a session whose options are [prepared](LiveRecorder::prepare). Snapshots come as they
-    /// are asked for, and one when the recording ends; then the receiver ends.
+    /// Sets these options to what a recording needs that is divided into files in memory: every
+    /// sample is in one of them, and [`LiveSnapshot::coverage`] says nothing.
+    pub fn prepare_complete(options: Options) -> Options {
+        Options {
+            overwrite: false,
+            // Files in memory have no place for names.
+            asks_jvms: false,
+            compress: None,
+            output: Output::Memory,
+            ..options
+        }
+    }
+
+    /// Starts a session whose options are [prepared](LiveRecorder::prepare), or
+    /// [prepared to be complete](LiveRecorder::prepare_complete). Snapshots come as they are asked
+    /// for, and one when the recording ends; then the receiver ends.
     ///
     /// # Errors
     /// No descriptor or no thread is left, or the session writes to a file.
     pub fn start(session: Session) -> Result<(LiveRecorder, Receiver<LiveSnapshot>), RecordError> {
-        if session.plan().options.output != Output::Memory || !session.plan().keeps_newest() {
+        if session.plan().options.output != Output::Memory {
             return Err(PlanError::NotLive.into());
         }
         let number = || eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from);

@@ -33,7 +33,7 @@ pub enum Output {
     Stdout,
     /// A descriptor that was passed to this process, in the pipe form.
     Descriptor(i32),
-    /// Memory: a flight recorder hands over each snapshot
+    /// Memory: each file that is complete is handed over
     /// ([`LiveRecorder`](crate::LiveRecorder)). It has no name anywhere, and is gone with the
     /// process.
     Memory,

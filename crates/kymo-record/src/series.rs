@@ -108,7 +108,7 @@ impl SwitchRequest {
 /// Who is told of each file that is done, and of a flight recorder's how far back it reaches.
 pub(crate) type FileListener = Box<dyn FnMut(&Path, Option<&Coverage>) + Send>;
 
-/// A snapshot of a flight recorder, in memory.
+/// A snapshot of a flight recorder, or a part of a complete recording, in memory.
 #[derive(Debug)]
 pub struct LiveSnapshot {
     /// A complete recording, at its start.

@@ -3,7 +3,7 @@ use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
 use kymo_data::abi;
 use kymo_perf::sys::{self, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
-use kymo_record::{CallGraph, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
+use kymo_record::{CallGraph, LiveRecorder, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
 use kymo_testing::skip;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -198,4 +198,42 @@ fn a_device_without_room() {
     options.output = Output::File("/dev/full".into());
     let error = Session::start(RecordingPlan::resolve(options).unwrap()).err().unwrap();
     assert!(error.to_string().contains("No space left on device"), "{error}");
+}
+
+/// Checks that a recording that is divided into files in memory loses no sample between them, that
+/// each file names its processes, and that the last one comes when the recording ends.
+#[test]
+fn files_in_memory() {
+    if !permitted("real::files_in_memory") {
+        return;
+    }
+    let targets = TargetSpec { pids: vec![std::process::id() as i32], ..TargetSpec::default() };
+    let options = options("cpu-clock", targets, Path::new("unused"));
+    let options = LiveRecorder::prepare_complete(options);
+    let session = Session::start(RecordingPlan::resolve(options).unwrap()).unwrap();
+    let (recorder, files) = LiveRecorder::start(session).unwrap();
+    let mut of_files = Vec::new();
+    let mut take = |file: std::fs::File| {
+        let recording = kymo_data::Recording::open(std::sync::Arc::new(file), Vec::new()).unwrap();
+        let (mut samples, mut names) = (0, 0);
+        each_record(&recording, |kind, _| {
+            samples += u64::from(kind == abi::PERF_RECORD_SAMPLE);
+            names += u64::from(kind == abi::PERF_RECORD_COMM);
+        });
+        assert!(names > 0);
+        of_files.push(samples);
+    };
+    for _ in 0..2 {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            std::hint::spin_loop();
+        }
+        recorder.ask();
+        take(files.recv().unwrap().file);
+    }
+    let summary = recorder.stop().unwrap();
+    take(files.recv().unwrap().file);
+    assert!(files.recv().is_err());
+    assert_eq!(of_files.iter().sum::<u64>(), summary.account.samples);
+    assert!(of_files[0] > 0 && of_files[1] > 0, "{of_files:?}");
 }

@@ -15,7 +15,6 @@ use kymo_perf::explain;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
-use kymo_perf::{caps, evlist};
 use kymo_probe::kernel_events::{self, KernelProbes};
 use kymo_probe::memory_events::{self, RecordingTarget};
 use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
@@ -120,7 +119,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::NOT_STARTED));
         }
         Err(error @ (RecordError::Open(_) | RecordError::Ring(_) | RecordError::System { .. })) => {
-            return Err(explained(error, &requests, descriptors, rings));
+            return Err(anyhow!("{}", error.explained(&requests, descriptors, rings)));
         }
         Err(error) if signals.last().is_some() => {
             words.say(&error.to_string());
@@ -226,27 +225,6 @@ fn with_requests(args: &RecordArgs, words: &Words) -> Vec<String> {
     texts
         .extend(args.requests.iter().map(|function| format!("probe:'{function}',probe:'{function}%return'")));
     texts
-}
-
-/// What the system refused, with what helps.
-pub(crate) fn explained(
-    error: RecordError,
-    requests: &[evlist::Request],
-    descriptors: u64,
-    rings: usize,
-) -> anyhow::Error {
-    match error {
-        RecordError::Open(error) => anyhow!("{}", explain::explain_list(&error, requests, Some(descriptors))),
-        RecordError::Ring(error) if !error.redirect => {
-            let errno = error.source.raw_os_error().unwrap_or(0);
-            let bytes = (error.pages * sys::page_size()) as u64;
-            anyhow!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
-        }
-        RecordError::System { action, source } => {
-            anyhow!("failed to {action}: {source}{}", explain::limit_advice(&source))
-        }
-        error => anyhow!("{error}"),
-    }
 }
 
 /// What the recording is called in the last words: of several files each has its time behind the name.

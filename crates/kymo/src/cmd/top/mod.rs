@@ -40,7 +40,7 @@ pub(crate) fn run(args: TopArgs, no_pager: bool) -> anyhow::Result<ExitCode> {
     let session = match Session::start(plan) {
         Ok(session) => session,
         Err(error @ (RecordError::Open(_) | RecordError::Ring(_) | RecordError::System { .. })) => {
-            return Err(record::explained(error, &requests, descriptors, rings));
+            return Err(anyhow!("{}", error.explained(&requests, descriptors, rings)));
         }
         Err(error) => return ended_early(error),
     };
