@@ -37,6 +37,9 @@ pub struct SymbolOptions {
     /// Whether `_start` and the jump stubs of stripped programs are named, which no symbol table
     /// does, and functions by the compressed table of `.gnu_debugdata`.
     pub entry_names: bool,
+    /// Whether files are left alone: only the kernel's functions and those of generated code get
+    /// names, which cannot be had later or elsewhere.
+    pub without_files: bool,
     /// What fetches files with symbols that are not here; nothing unless given.
     pub debuginfod: Option<Arc<Debuginfod>>,
     /// Whether perf maps of other owners are read (`-f`).
@@ -88,6 +91,7 @@ impl Default for SymbolOptions {
             demangle: true,
             demangle_kernel: false,
             entry_names: true,
+            without_files: false,
             debuginfod: None,
             force: false,
             cache: SYMBOL_CACHE.get().cloned(),

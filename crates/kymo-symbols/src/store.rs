@@ -113,7 +113,7 @@ impl SymbolStore {
     fn module(&self, key: &ModuleKey) -> ModuleSymbols {
         let options = &self.options;
         match key {
-            ModuleKey::Elf { path, build_id } => {
+            ModuleKey::Elf { path, build_id } if !options.without_files => {
                 ModuleSymbols::of_file(options, path, build_id.as_deref(), options.cache.as_ref())
             }
             other => ModuleSymbols::new(self.load(other), options.demangle),
