@@ -71,6 +71,24 @@ impl<'a> ControlGroup<'a> {
     }
 }
 
+/// The path that says most in `/proc/PID/cgroup`: there is a line for each hierarchy of version 1,
+/// and `0::PATH` for that of version 2. Runtimes and systemd do not use the same ones.
+///
+/// ```
+/// let text = "5:devices:/docker/web\n1:name=systemd:/system.slice/nginx.service\n0::/\n";
+/// assert_eq!(kymo_data::cgroup_of_process(text), Some("/system.slice/nginx.service"));
+/// ```
+pub fn cgroup_of_process(text: &str) -> Option<&str> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let says = |path: &&str| {
+        let group = ControlGroup::of(path);
+        // The container is the smaller one; the slice of a login says less than either.
+        (group.pod.is_some(), group.container.is_some(), group.unit.is_some(), *path != "/")
+    };
+    // The last one of several that say as much: that of systemd, and of version 2.
+    paths.max_by_key(says)
+}
+
 /// Whether a path is that of a cgroup of this name, or of one in it.
 pub fn is_in_cgroup(path: &str, name: &str) -> bool {
     let top = format!("/{}", name.trim_matches('/'));
@@ -240,6 +258,26 @@ mod tests {
             let pod_id = found.pod_id().unwrap_or_default();
             let got = (found.unit.unwrap_or(""), found.container.unwrap_or(""), pod_id.as_str());
             assert_eq!(got, (&*unit, &*container, *pod), "{path}");
+        }
+    }
+
+    /// Checks which of the lines of a process is taken, on machines with version 1, with both, and
+    /// with version 2; and that lines of another form, and hostile names, do no harm.
+    #[test]
+    fn lines_of_processes() {
+        let docker = format!("12:pids:/docker/{ID}\n9:cpuset:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n");
+        assert_eq!(cgroup_of_process(&docker), Some(&*format!("/docker/{ID}")));
+        let hybrid = "12:freezer:/\n4:memory:/system.slice/ssh.service\n1:name=systemd:/system.slice/ssh.service\n0::/system.slice/ssh.service\n";
+        assert_eq!(cgroup_of_process(hybrid), Some("/system.slice/ssh.service"));
+        let pod = format!("/kubepods/burstable/pod8dbc5577-d0e2-4706-8787-57d52c03ddf2/{ID}");
+        let kubernetes = format!("3:cpu,cpuacct:{pod}\n1:name=systemd:/system.slice/kubelet.service\n");
+        assert_eq!(cgroup_of_process(&kubernetes), Some(&*pod));
+        assert_eq!(cgroup_of_process("0::/user.slice/user-0.slice/session-1.scope\n"), Some("/user.slice/user-0.slice/session-1.scope"));
+        assert_eq!(cgroup_of_process("0::/a:b::c\n"), Some("/a:b::c"));
+        assert_eq!(cgroup_of_process("0::/\n"), Some("/"));
+        for text in ["", "\n\n", "0", "0:", "::"] {
+            let found = cgroup_of_process(text);
+            assert!(found.is_none_or(str::is_empty), "{text:?}: {found:?}");
         }
     }
 

@@ -134,7 +134,7 @@ pub use attr::Attr;
 pub use chunk::{Chunk, Records};
 pub use code_names::CodeNames;
 pub use compressor::Compressor;
-pub use control_group::{ControlGroup, is_in_cgroup};
+pub use control_group::{ControlGroup, cgroup_of_process, is_in_cgroup};
 pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_records_bytes};
 pub use event::{Event, EventSet};
 pub use excess::{holds_build_id, meant_bytes};
