@@ -200,8 +200,10 @@ fn resource(samples: &ExportSamples<'_>, pid: i32) -> Message {
         ("host.arch", text(&profile.arch)),
         ("os.version", text(&profile.kernel)),
     ];
+    let told = samples.attributes.get(&pid).into_iter().flatten();
+    let told = told.map(|(key, value)| (*key, text(value)));
     let mut resource = Message::default();
-    for (key, value) in facts.into_iter().filter(|(_, value)| *value != text("")) {
+    for (key, value) in facts.into_iter().chain(told).filter(|(_, value)| *value != text("")) {
         let mut attribute = Message::default();
         attribute.bytes(1, key.as_bytes()).message(2, &value.message());
         resource.message(1, &attribute);

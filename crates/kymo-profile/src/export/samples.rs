@@ -42,6 +42,9 @@ pub struct ExportSamples<'a> {
     pub profile: ExportProfile,
     /// What is known of the frames of each stack.
     pub locations: Locations,
+    /// What the caller knows of processes besides: names and values of attributes, for formats that
+    /// have a place for them (OTLP).
+    pub attributes: FxHashMap<i32, Vec<(&'static str, String)>>,
     columns: Cow<'a, Columns>,
     nodes: RowNodes,
     /// By event of the recording its place in the profile.
@@ -172,6 +175,7 @@ impl<'a> ExportSamples<'a> {
         let mut samples = ExportSamples {
             profile,
             locations,
+            attributes: FxHashMap::default(),
             columns,
             nodes,
             events,
