@@ -281,6 +281,9 @@ pub struct Options {
     /// Rings and buffers take at most so many bytes; `None`: rings as large as they are, and 128
     /// MiB of buffers.
     pub max_memory_bytes: Option<u64>,
+    /// Unwind data of mapped files may take so many bytes; beyond that further files are treated as
+    /// having none.
+    pub unwind_memory_bytes: u64,
     /// Store build IDs of mapped files.
     pub build_ids: bool,
     /// Programs write events of their own: samples say to which event they belong, and tracking
@@ -311,6 +314,9 @@ impl Options {
     pub(crate) fn keeps_newest(&self, event: &Selected) -> bool {
         event.overrides.overwrite.unwrap_or(self.overwrite)
     }
+
+    /// Bytes of unwind data that are kept for all files together, unless something else is said.
+    pub const UNWIND_BYTES: u64 = 384 << 20;
 
     /// The plainest recording: call chains as suits each event, 999 samples per second, everything
     /// else as it is if nobody says anything.
@@ -353,6 +359,7 @@ impl Options {
             compress: None,
             overload: Overload::Slow,
             max_memory_bytes: None,
+            unwind_memory_bytes: Options::UNWIND_BYTES,
             build_ids: true,
             asks_jvms: true,
             user_rings: false,

@@ -365,7 +365,8 @@ fn reducer<'a>(
     let places = base.shared.pool.most() + 4 * base.rings();
     let (senders, reduced) = channel([NOTES, places]).map_err(notifier_error)?;
     let Ok([notes, sender]) = <[Sender<Message>; 2]>::try_from(senders) else { return Ok(None) };
-    let mut reducer = Reducer::new(Arc::clone(events), requests, &base.shared.pool, sender);
+    let unwind_bytes = base.opened.plan.options.unwind_memory_bytes;
+    let mut reducer = Reducer::new(Arc::clone(events), requests, &base.shared.pool, unwind_bytes, sender);
     if let (Some(python), Some(event)) = (&base.opened.observer.python, plan.python_event) {
         let interpreters = Arc::clone(&python.interpreters);
         reducer =

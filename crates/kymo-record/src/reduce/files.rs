@@ -1,5 +1,6 @@
 //! Finds the files that running processes have mapped: by path, in the process's own root, or
 //! through the mapping itself.
+use crate::options::Options;
 use kymo_symbols::unwind::{Image, MappedFile, UnwindModules, own_vdso};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,12 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of unwind data that are kept for all files together.
-const BUDGET_BYTES: u64 = 384 << 20;
-
-/// The modules of the processes that run here.
-pub(super) fn modules() -> UnwindModules {
-    UnwindModules::with_opener(Box::new(open), BUDGET_BYTES)
+/// The modules of the processes that run here. `most_bytes`: what their unwind data may take.
+pub(super) fn modules(most_bytes: u64) -> UnwindModules {
+    UnwindModules::with_opener(Box::new(open), most_bytes)
 }
 
 /// The same, until `closed`: then nothing more is opened.
@@ -22,7 +20,7 @@ pub(crate) fn modules_of_processes(closed: impl Fn() -> bool + Send + Sync + 'st
         true => Err(io::Error::other("files are not opened any more")),
         false => open(file),
     };
-    UnwindModules::with_opener(Box::new(open), BUDGET_BYTES)
+    UnwindModules::with_opener(Box::new(open), Options::UNWIND_BYTES)
 }
 
 fn open(file: &MappedFile<'_>) -> io::Result<Image> {

@@ -119,14 +119,15 @@ pub(crate) struct Reducer<'a> {
 
 impl<'a> Reducer<'a> {
     /// For events as the kernel writes their samples. `requests`: one for each ring, to its drain.
-    /// `pool`: what buffers come from.
+    /// `pool`: what buffers come from. `unwind_bytes`: what unwind data may take.
     pub(crate) fn new(
         events: Arc<EventSet>,
         requests: Vec<&'a DrainRequest>,
         pool: &'a BufferPool,
+        unwind_bytes: u64,
         out: Sender<Message>,
     ) -> Self {
-        let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
+        let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules(unwind_bytes)));
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());
         let (large_held, position, preferred) = (0, 1, true);

@@ -152,7 +152,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let ((mut send, receive), (reduced_send, mut written)) = (one_way(), one_way());
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
-    let reducer = Reducer::new(events, requests.iter().collect(), &pool, reduced_send);
+    let reducer = Reducer::new(events, requests.iter().collect(), &pool, Options::UNWIND_BYTES, reduced_send);
     // In a thread of its own: it runs before all ordinary threads, and this one soon waits for
     // such.
     let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());
@@ -385,8 +385,13 @@ fn buffers_without_samples_are_not_all_held_back() {
     let requests: Vec<DrainRequest> = (0..2).map(|_| DrainRequest::new().unwrap()).collect();
     let (mut senders, receive) = channel([2 * BUFFERS]).unwrap();
     let (mut reduced, mut written) = channel([2 * BUFFERS]).unwrap();
-    let reducer =
-        Reducer::new(Arc::new(event_set(&[spec])), requests.iter().collect(), &pool, reduced.remove(0));
+    let reducer = Reducer::new(
+        Arc::new(event_set(&[spec])),
+        requests.iter().collect(),
+        &pool,
+        Options::UNWIND_BYTES,
+        reduced.remove(0),
+    );
     senders[0].send(Message::Synthesized(Vec::new())).unwrap();
     senders[0].send(full(&sample)).unwrap();
     (1..BUFFERS).for_each(|_| senders[0].send(full(&names)).unwrap());

@@ -3,7 +3,9 @@ use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
 use kymo_data::abi;
 use kymo_perf::sys::{self, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
-use kymo_record::{CallGraph, LiveRecorder, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
+use kymo_record::{
+    CallGraph, LiveRecorder, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec,
+};
 use kymo_testing::skip;
 use std::ffi::OsString;
 use std::os::fd::AsFd;

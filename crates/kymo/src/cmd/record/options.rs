@@ -118,6 +118,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         compress: args.compress,
         overload: args.overload.unwrap_or_default(),
         max_memory_bytes: args.max_memory,
+        unwind_memory_bytes: Options::UNWIND_BYTES,
         build_ids: !args.no_buildid,
         user_rings: false,
         asks_jvms: !args.no_jvm,

@@ -1,0 +1,206 @@
+//! From the recording of an interval to batches in the spool.
+use crate::config::{Config, Stacks};
+use crate::host;
+use crate::sender::REQUEST;
+use crate::spool::{Destination, Spool};
+use crate::status::{Interval, Status};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use kymo_data::Recording;
+use kymo_dataset::{ProcessNames, RecordingOptions, RecordingRows};
+use kymo_profile::export::{ExportSamples, otlp};
+use kymo_profile::load::{Dims, LoadOptions};
+use kymo_profile::profile::Profile;
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::wall::{OFF_CPU, is_of_waits};
+use kymo_record::LiveSnapshot;
+use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Adds up intervals, one after the other.
+pub(crate) struct IntervalReader {
+    load: LoadOptions,
+    resolve: ResolveOptions,
+    symbols: SymbolStore,
+    without_symbols: bool,
+    service: Option<String>,
+    host_identity: Option<String>,
+    is_written: bool,
+    is_pushed: bool,
+    spool: Arc<Spool>,
+    status: Arc<Status>,
+}
+
+impl IntervalReader {
+    /// A reader for the destinations of this configuration.
+    pub(crate) fn new(config: &Config, spool: Arc<Spool>, status: Arc<Status>) -> IntervalReader {
+        let load = LoadOptions {
+            dims: Dims { pid: true, cgroup: true, ..Dims::default() },
+            callchains: config.stacks != Stacks::None,
+            columns: true,
+            workers: 1,
+            ..LoadOptions::default()
+        };
+        let resolve = ResolveOptions { inline: config.symbols, ..ResolveOptions::default() };
+        let options = SymbolOptions { without_files: !config.symbols, ..SymbolOptions::default() };
+        IntervalReader {
+            load,
+            resolve,
+            symbols: SymbolStore::new(options),
+            without_symbols: !config.symbols,
+            service: Some(config.service.clone()).filter(|service| !service.is_empty()),
+            host_identity: host::identity(),
+            is_written: config.dataset.is_some(),
+            is_pushed: config.otlp.is_some(),
+            spool,
+            status,
+        }
+    }
+
+    /// Adds up the recording of an interval that began at `start` since 1970. What fails is noted,
+    /// and its samples are counted as lost.
+    pub(crate) fn add(&mut self, file: LiveSnapshot, start: Duration) {
+        match self.try_add(file.file, start) {
+            Ok(interval) => self.status.change(|counters| {
+                counters.intervals += 1;
+                counters.samples += interval.samples;
+                counters.lost_samples += interval.lost;
+                counters.last_interval = Some(interval);
+            }),
+            Err(reason) => self.status.failed(&format!("an interval could not be read: {reason}")),
+        }
+        // Code of programs changes; the kernel's stays.
+        self.symbols.retain(|key| matches!(key, ModuleKey::Kernel { .. } | ModuleKey::KernelModule { .. }));
+    }
+
+    fn try_add(&self, file: File, start: Duration) -> Result<Interval, String> {
+        let recording = Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string())?;
+        let profile = Profile::open(&recording, &self.load, self.resolve, &self.symbols, &|_, _, _| {});
+        let profile = profile.map_err(|error| error.to_string())?;
+        let counts = &profile.loaded.counts;
+        let mut interval = Interval {
+            start_s: start.as_secs(),
+            samples: sampled(&recording, &profile),
+            rows: 0,
+            lost: counts.lost_samples.max(counts.lost_records),
+        };
+        let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, "kymo-daemon");
+        let names = Names::of(&profile, &samples);
+        if self.is_written {
+            match self.write_files(&samples, &names, start) {
+                Ok(rows) => interval.rows = rows,
+                Err(reason) => self.lose(&reason, &mut interval),
+            }
+        }
+        if self.is_pushed {
+            samples.attributes = names.attributes(&samples);
+            let put = self.spool.put(Destination::Otlp, start.as_nanos() as u64, |folder| {
+                write_request(&samples, &folder.join(REQUEST)).map(|()| interval.samples)
+            });
+            if let Err(error) = put {
+                self.lose(&error.to_string(), &mut interval);
+            }
+        }
+        Ok(interval)
+    }
+
+    /// Puts the files of a dataset into the spool; how many rows they have.
+    fn write_files(
+        &self,
+        samples: &ExportSamples<'_>,
+        names: &Names,
+        start: Duration,
+    ) -> Result<u64, String> {
+        let options = RecordingOptions {
+            service: self.service.as_deref(),
+            without_symbols: self.without_symbols,
+            host_identity: self.host_identity.as_deref(),
+        };
+        let rows = RecordingRows::new(samples, options, self.symbols.options());
+        // A boundary that was missed by a moment is still the boundary.
+        let start_ns = i64::try_from(start.as_secs()).unwrap_or(0).saturating_mul(1_000_000_000);
+        let summed = rows.into_sums(start_ns, &|pid, extra| names.of_process(pid, extra));
+        let summed = summed.map_err(|error| error.to_string())?;
+        let put = self.spool.put(Destination::Dataset, start.as_nanos() as u64, |folder| {
+            for file in &summed.files {
+                let path = folder.join(&file.path);
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                std::fs::write(path, &file.bytes)?;
+            }
+            Ok(summed.samples)
+        });
+        put.map(|()| summed.rows).map_err(|error| error.to_string())
+    }
+
+    fn lose(&self, reason: &str, interval: &mut Interval) {
+        interval.lost += interval.samples;
+        let samples = interval.samples;
+        self.status.failed(&format!("failed to write to the spool: {reason}; {samples} samples are lost"));
+    }
+}
+
+/// The samples of an interval. Of the records of waits only those count that tell a thread's time.
+fn sampled(recording: &Recording, profile: &Profile) -> u64 {
+    let events = recording.events.list.iter().zip(&profile.loaded.totals);
+    let counted = events.filter(|(event, _)| event.name == OFF_CPU || !is_of_waits(&event.name));
+    counted.map(|(_, total)| total.samples).sum()
+}
+
+/// A gzipped request for a collector.
+fn write_request(samples: &ExportSamples<'_>, path: &Path) -> io::Result<()> {
+    let file = BufWriter::new(File::create_new(path)?);
+    let mut packed = GzEncoder::new(file, Compression::fast());
+    otlp(samples, &mut packed)?;
+    packed.finish()?.flush()
+}
+
+/// Containers, pods and units of the processes of an interval.
+struct Names {
+    /// By process and the cgroup of a sample.
+    of_samples: HashMap<(i32, u32), ProcessNames>,
+}
+
+impl Names {
+    fn of(profile: &Profile, samples: &ExportSamples<'_>) -> Names {
+        let loaded = &profile.loaded;
+        let mut of_samples = HashMap::new();
+        for row in samples.by_time() {
+            let pid = samples.thread(row.thread).pid;
+            of_samples.entry((pid, row.extra)).or_insert_with(|| {
+                let cgroup = loaded.extras.get(row.extra).cgroup;
+                let names = ProcessNames::of_cgroup(&loaded.counts.cgroups.get(cgroup).path);
+                // Samples know one hierarchy; the names may be in another one of version 1.
+                if names.is_empty() { host::names_of_process(pid) } else { names }
+            });
+        }
+        Names { of_samples }
+    }
+
+    fn of_process(&self, pid: i32, extra: u32) -> ProcessNames {
+        self.of_samples.get(&(pid, extra)).cloned().unwrap_or_default()
+    }
+
+    /// As OpenTelemetry calls them, by process.
+    fn attributes<Map>(&self, samples: &ExportSamples<'_>) -> Map
+    where
+        Map: FromIterator<(i32, Vec<(&'static str, String)>)>,
+    {
+        let threads = samples.profile.threads.iter().map(|thread| thread.pid);
+        let named = |pid: i32| {
+            let names = self.of_samples.iter().find(|((of, _), names)| *of == pid && !names.is_empty())?.1;
+            let facts = [
+                ("container.id", &names.container),
+                ("k8s.pod.uid", &names.pod),
+                ("systemd.unit", &names.systemd_unit),
+            ];
+            let facts = facts.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));
+            Some((pid, facts.collect()))
+        };
+        threads.filter_map(named).collect()
+    }
+}

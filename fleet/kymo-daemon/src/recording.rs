@@ -1,0 +1,73 @@
+//! The recording that never ends, divided into intervals.
+use crate::config::{Config, Stacks};
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::{self, Selected};
+use kymo_record::{
+    CallGraph, LiveRecorder, LiveSnapshot, Options, Output, Overload, Rate, RecordingClock, RecordingPlan,
+    Session, TargetSpec, Tracking, WaitOptions,
+};
+use std::sync::mpsc::Receiver;
+
+/// What is sampled: time on a CPU, in which sums over hosts are right whatever their processors.
+pub(crate) const EVENT: &str = "cpu-clock";
+
+/// A copy of a user stack, in bytes. What it does not hold is read while unwinding.
+const STACK_BYTES: u32 = 16 << 10;
+
+/// The event, without samples of idle CPUs.
+fn event() -> Result<Selected, String> {
+    let machine = Machine::here();
+    let groups = selector::parse(&format!("{EVENT}:I")).map_err(|error| error.to_string())?;
+    let mut events = selector::resolve(&groups, &machine).map_err(|error| error.to_string())?;
+    let mut event = events.pop().ok_or("there is no event")?;
+    event.name = EVENT.to_owned();
+    Ok(event)
+}
+
+fn options(config: &Config) -> Result<Options, String> {
+    let targets = TargetSpec { all: true, ..TargetSpec::default() };
+    let options = Options {
+        rate: Rate::Frequency(config.frequency),
+        call_graph: match config.stacks {
+            Stacks::Unwound => CallGraph::Dwarf { stack_bytes: STACK_BYTES },
+            Stacks::FramePointers => CallGraph::FramePointers,
+            Stacks::None => CallGraph::None,
+        },
+        waits: config.off_cpu.then(WaitOptions::default),
+        tracking: Tracking { cgroups: true, ..Tracking::default() },
+        python: config.stacks == Stacks::Unwound,
+        clock: Some(RecordingClock::Monotonic),
+        // Not a second of the machine's time for completeness: what is lost is counted.
+        overload: Overload::Drop,
+        sample_cpu: true,
+        version: format!("kymo {}", env!("CARGO_PKG_VERSION")),
+        ..Options::new(vec![event()?], targets, Output::Memory)
+    };
+    Ok(LiveRecorder::prepare_complete(options))
+}
+
+/// What would be recorded.
+///
+/// # Errors
+/// A sentence: something that was asked for is not there.
+pub(crate) fn plan(config: &Config) -> Result<RecordingPlan, String> {
+    RecordingPlan::resolve(options(config)?).map_err(|error| error.to_string())
+}
+
+/// Opens everything; nothing is sampled yet.
+///
+/// # Errors
+/// What the kernel refused, with what helps.
+pub(crate) fn open(plan: RecordingPlan) -> Result<Session, String> {
+    let (requests, descriptors) = (plan.open.events.clone(), plan.descriptors());
+    let rings = plan.open.targets.cpus.len();
+    Session::start(plan).map_err(|error| error.explained(&requests, descriptors, rings))
+}
+
+/// Starts sampling.
+///
+/// # Errors
+/// There is no thread, or no descriptor for it.
+pub(crate) fn start(session: Session) -> Result<(LiveRecorder, Receiver<LiveSnapshot>), String> {
+    LiveRecorder::start(session).map_err(|error| error.to_string())
+}

@@ -1,0 +1,122 @@
+//! What the daemon has done: counters for the health endpoint.
+use crate::spool::{Dropped, Spool};
+use serde::Serialize;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Counters since the start. Its JSON is documented in docs/tasks/daemon.md.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Counters {
+    /// When the daemon started, s since 1970.
+    pub(crate) started_s: u64,
+    /// The last interval that was added up.
+    pub(crate) last_interval: Option<Interval>,
+    /// Intervals so far.
+    pub(crate) intervals: u64,
+    /// Samples in them.
+    pub(crate) samples: u64,
+    /// Samples that the kernel or the daemon lost, or that could not be written to the spool.
+    pub(crate) lost_samples: u64,
+    /// Batches that were taken by the dataset or the collector.
+    pub(crate) sent_batches: u64,
+    /// Batches that the collector calls wrong: they are not sent again.
+    pub(crate) rejected: Dropped,
+    /// What went wrong last.
+    pub(crate) last_error: Option<LastError>,
+}
+
+/// An interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Interval {
+    /// When it began, s since 1970.
+    pub(crate) start_s: u64,
+    /// Its samples.
+    pub(crate) samples: u64,
+    /// Rows of the dataset that they became.
+    pub(crate) rows: u64,
+    /// Samples that are missing in it.
+    pub(crate) lost: u64,
+}
+
+/// A sentence, and when it was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct LastError {
+    /// s since 1970.
+    pub(crate) time_s: u64,
+    /// What failed, on which object, and why.
+    pub(crate) text: String,
+}
+
+/// The counters, for all threads.
+#[derive(Debug)]
+pub(crate) struct Status(Mutex<Counters>);
+
+impl Status {
+    /// Nothing has happened yet.
+    pub(crate) fn new() -> Status {
+        Status(Mutex::new(Counters { started_s: now_s(), ..Counters::default() }))
+    }
+
+    /// Changes counters.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Counters)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The counters as they are.
+    pub(crate) fn counters(&self) -> Counters {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what went wrong, and says it on stderr, unless it was said last.
+    pub(crate) fn failed(&self, text: &str) {
+        let mut is_new = true;
+        self.change(|counters| {
+            is_new = counters.last_error.as_ref().is_none_or(|last| last.text != text);
+            counters.last_error = Some(LastError { time_s: now_s(), text: text.to_owned() });
+        });
+        if is_new {
+            say(text);
+        }
+    }
+
+    /// The answer of the health endpoint.
+    pub(crate) fn json(&self, spool: &Spool) -> String {
+        #[derive(Serialize)]
+        struct Answer {
+            schema: &'static str,
+            schema_version: u32,
+            #[serde(flatten)]
+            counters: Counters,
+            spool_batches: usize,
+            spool_bytes: u64,
+            dropped: Dropped,
+        }
+        let (spool_batches, spool_bytes) = spool.waiting();
+        let answer = Answer {
+            schema: "kymo-daemon",
+            schema_version: 1,
+            counters: self.counters(),
+            spool_batches,
+            spool_bytes,
+            dropped: spool.dropped(),
+        };
+        serde_json::to_string_pretty(&answer).unwrap_or_default() + "\n"
+    }
+}
+
+impl Default for Status {
+    fn default() -> Status {
+        Status::new()
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Says a sentence on stderr; where that is closed, nobody hears it.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "kymo-daemon: {text}");
+}
