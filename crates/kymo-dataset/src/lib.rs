@@ -26,6 +26,7 @@ mod encode;
 mod error;
 mod folder;
 pub mod ids;
+mod process_names;
 mod read;
 mod recording;
 pub mod rows;
@@ -35,8 +36,9 @@ mod writer;
 
 pub use error::DatasetError;
 pub use folder::DatasetFolder;
+pub use process_names::ProcessNames;
 pub use read::TableReader;
-pub use recording::{RecordingOptions, RecordingRows};
+pub use recording::{RecordingOptions, RecordingRows, SummedFiles};
 pub use rows::{BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessRow, SampleValue};
 pub use schema::{FileStem, Table};
 pub use symbolize::{Symbolized, symbolize};

@@ -12,12 +12,18 @@ use kymo_symbols::{SymbolOptions, code_bias};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
+mod sums;
+
+pub use sums::SummedFiles;
+
 /// The host of a recording that does not name one.
 const NO_HOST: &str = "unknown";
 
 /// What becomes of a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordingOptions<'a> {
+    /// What tells the host from all others: its id is made of it. Its name unless given.
+    pub host_identity: Option<&'a str>,
     /// The service of all its samples; unless given each has its own, see
     /// [`ProcessRow::service_name`].
     pub service: Option<&'a str>,
@@ -59,11 +65,14 @@ impl<'a> RecordingRows<'a> {
             kymo_version: env!("CARGO_PKG_VERSION").to_owned(),
             first_seen_ns: start_ns,
         };
+        let identity = options.host_identity.unwrap_or(&host.host).to_owned();
+        let sequence = u32::from(samples.is_of_spans());
+        let writer = DatasetWriter::of_identity(host, &identity, start_ns, sequence);
         let mut rows = RecordingRows {
             samples,
             options,
             start_ns,
-            writer: DatasetWriter::new(host, start_ns, u32::from(samples.is_of_spans())),
+            writer,
             locations: vec![None; samples.locations.list.len()],
             stacks: vec![None; samples.locations.stack_count() as usize],
             processes: FxHashMap::default(),

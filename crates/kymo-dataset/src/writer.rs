@@ -181,7 +181,14 @@ impl DatasetWriter {
     /// A writer without rows. `start_ns`: when they begin, nanoseconds since 1970; with `sequence`
     /// it tells the files from others of the host.
     pub fn new(host: HostRow, start_ns: i64, sequence: u32) -> DatasetWriter {
-        let stem = FileStem { host_id: ids::host(&host.host), start_ns, sequence };
+        let identity = host.host.clone();
+        DatasetWriter::of_identity(host, &identity, start_ns, sequence)
+    }
+
+    /// The same for a host whose name others may have, too: `identity` tells it from all others,
+    /// and only its hash is written.
+    pub fn of_identity(host: HostRow, identity: &str, start_ns: i64, sequence: u32) -> DatasetWriter {
+        let stem = FileStem { host_id: ids::host(identity), start_ns, sequence };
         DatasetWriter {
             host,
             stem,

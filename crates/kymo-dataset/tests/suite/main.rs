@@ -3,6 +3,7 @@
 //! | file | checks |
 //! |---|---|
 //! | `sums.rs` | sums over the tables are those of the report; sizes |
+//! | `intervals.rs` | rows of a daemon, which are sums of an interval |
 //! | `symbols.rs` | names that are found later |
 //! | `generated.rs` | the fleet of `examples/fleet`, which is compiled in here, too |
 //! | `hostile.rs` | files that are damaged, or not ours |
@@ -14,6 +15,7 @@ mod arguments;
 mod fleet;
 mod generated;
 mod hostile;
+mod intervals;
 #[path = "../../examples/fleet/program.rs"]
 mod program;
 mod query;

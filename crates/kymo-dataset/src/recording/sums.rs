@@ -1,0 +1,102 @@
+//! The rows of a recording that were added up: one for each process, stack, event and state.
+//!
+//! ```text
+//!   samples of an interval --> (process and its cgroup, event and state, stack) --> sum, count
+//! ```
+//! Threads and moments are not told apart: a row has the beginning of the interval and no thread.
+use super::RecordingRows;
+use crate::error::DatasetError;
+use crate::process_names::ProcessNames;
+use crate::rows::{EventRow, ProcessRow, SampleValue};
+use crate::writer::{DatasetFile, EventNumber, ProcessNumber, StackNumber};
+use kymo_profile::export::SampleRow;
+use kymo_profile::wall::{OFF_CPU, is_of_waits};
+use rustc_hash::FxHashMap;
+
+/// The state of a thread that waits, or is ready and has no CPU.
+const STATE_OFF_CPU: &str = "off-cpu";
+
+/// The files of an interval, and what is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SummedFiles {
+    /// The files, those with samples last.
+    pub files: Vec<DatasetFile>,
+    /// Rows of samples in them.
+    pub rows: u64,
+    /// Samples that they are sums of.
+    pub samples: u64,
+}
+
+impl RecordingRows<'_> {
+    /// The files, with a row for all samples of a process that have the same stack, event and
+    /// state. `start_ns`: the time of all rows, nanoseconds since 1970. `names`: what a process is
+    /// in, by its number and the cgroup of a sample ([`SampleRow::extra`]).
+    ///
+    /// # Errors
+    /// Those of the Parquet library.
+    pub fn into_sums(
+        mut self,
+        start_ns: i64,
+        names: &dyn Fn(i32, u32) -> ProcessNames,
+    ) -> Result<SummedFiles, DatasetError> {
+        let mut sums: FxHashMap<(ProcessNumber, EventNumber, StackNumber), (i64, i64)> = FxHashMap::default();
+        let mut processes = FxHashMap::default();
+        let samples = self.samples;
+        let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
+        let programs: FxHashMap<i32, &str> = main.map(|thread| (thread.pid, &*thread.comm)).collect();
+        for row in samples.by_time() {
+            let process = *processes
+                .entry((row.named_thread, row.extra))
+                .or_insert_with(|| self.summed_process(&row, &programs, names));
+            let (stack, state) = self.stack(row.stack);
+            let Some(event) = self.summed_event(row.event, state) else { continue };
+            let (value, count) = sums.entry((process, event, stack)).or_default();
+            *value = value.saturating_add_unsigned(row.period);
+            *count += 1;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        // A hash table's order must not reach the files.
+        sums.sort_unstable_by_key(|(key, _)| *key);
+        let mut summed = SummedFiles { rows: sums.len() as u64, ..SummedFiles::default() };
+        for ((process, event, stack), (value, count)) in sums {
+            summed.samples = summed.samples.saturating_add_signed(count);
+            let value = SampleValue { time_ns: start_ns, value, samples: count };
+            self.writer.sample(process, event, stack, value)?;
+        }
+        summed.files = self.writer.finish()?;
+        Ok(summed)
+    }
+
+    /// The event of a row; none for records of waits that are no time of a thread.
+    fn summed_event(&mut self, event: u32, state: Option<u32>) -> Option<EventNumber> {
+        let name = self.samples.event(event).name.as_str();
+        match name {
+            OFF_CPU => {
+                Some(self.writer.event(&EventRow { event: OFF_CPU, value_unit: "ns", state: STATE_OFF_CPU }))
+            }
+            _ if is_of_waits(name) => None,
+            _ => Some(self.event(event, state)),
+        }
+    }
+
+    fn summed_process(
+        &mut self,
+        row: &SampleRow,
+        programs: &FxHashMap<i32, &str>,
+        names: &dyn Fn(i32, u32) -> ProcessNames,
+    ) -> ProcessNumber {
+        let pid = self.samples.thread(row.thread).pid;
+        let names = names(pid, row.extra);
+        // Threads have names of their own; a service is a program.
+        let program = programs.get(&pid).copied().filter(|_| names.is_empty());
+        self.writer.process(&ProcessRow {
+            pid,
+            tid: None,
+            command: self.samples.comm(row),
+            container: names.container.as_deref(),
+            pod: names.pod.as_deref(),
+            systemd_unit: names.systemd_unit.as_deref(),
+            service: self.options.service.or(program),
+        })
+    }
+}
