@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-consumers test-mcp
+.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-consumers test-fleet test-mcp
 build:
 	$(CARGO) build --release
 
@@ -17,6 +17,15 @@ mcp:
 
 test-mcp:
 	$(CARGO) test --locked -p kymo --features mcp --test suite -- mcp::
+
+# `kymo daemon`: continuous profiling, with the clients of object stores and TLS, which other builds leave out. It is a
+# workspace of its own, fleet/, with its own lock file.
+daemon:
+	$(CARGO) build --release --locked --manifest-path fleet/Cargo.toml --target-dir target/fleet -p kymo-daemon --features cloud,tls
+
+# The tests of what fleet/ builds; as root, because the daemon samples all CPUs.
+test-fleet:
+	$(CARGO) test --release --locked --manifest-path fleet/Cargo.toml --target-dir target/fleet --features cloud,tls
 
 # Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it
 # downloads some 400 MB.

@@ -20,6 +20,8 @@ pub(crate) struct Config {
     pub(crate) off_cpu: bool,
     /// How the stacks of programs are recorded.
     pub(crate) stacks: Stacks,
+    /// Whether Python's functions get their names, by programs in the kernel.
+    pub(crate) python: bool,
     /// Samples are added up for so many seconds: 1 to 3600.
     pub(crate) interval_s: u64,
     /// The service of every sample; empty: the unit of systemd, the container, or the command.
@@ -28,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) symbols: bool,
     /// The folder for what is not sent yet. It belongs to the daemon alone.
     pub(crate) state: PathBuf,
+    /// Above so much resident memory the recorder starts anew, without what it knows of files.
+    pub(crate) max_memory: Size,
     /// What may wait there, in bytes, or with K, M or G. Beyond that the oldest is dropped.
     pub(crate) max_spool: Size,
     /// Where `GET /` answers with the state of the daemon; empty: nowhere. An address of loopback.
@@ -110,10 +114,12 @@ impl Default for Config {
             frequency: 19,
             off_cpu: false,
             stacks: Stacks::Unwound,
+            python: false,
             interval_s: 60,
             service: String::new(),
             symbols: false,
             state: PathBuf::from("/var/lib/kymo"),
+            max_memory: Size(80 << 20),
             max_spool: Size(256 << 20),
             health: String::new(),
             dataset: None,

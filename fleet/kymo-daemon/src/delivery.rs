@@ -8,12 +8,3 @@ pub(crate) enum Failure {
     /// The receiver says that it is wrong: sending it again would not help.
     Rejected(String),
 }
-
-impl Failure {
-    /// The sentence.
-    pub(crate) fn reason(&self) -> &str {
-        match self {
-            Failure::Later(reason) | Failure::Rejected(reason) => reason,
-        }
-    }
-}

@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod args;
+#[cfg(feature = "cloud")]
+mod cloud;
 mod collector;
 mod config;
 mod connection;

@@ -14,6 +14,9 @@ pub(crate) const EVENT: &str = "cpu-clock";
 /// A copy of a user stack, in bytes. What it does not hold is read while unwinding.
 const STACK_BYTES: u32 = 16 << 10;
 
+/// What unwind data of all files may take together. Frames of others are found by frame pointers.
+const UNWIND_BYTES: u64 = 32 << 20;
+
 /// The event, without samples of idle CPUs.
 fn event() -> Result<Selected, String> {
     let machine = Machine::here();
@@ -35,7 +38,8 @@ fn options(config: &Config) -> Result<Options, String> {
         },
         waits: config.off_cpu.then(WaitOptions::default),
         tracking: Tracking { cgroups: true, ..Tracking::default() },
-        python: config.stacks == Stacks::Unwound,
+        python: config.python && config.stacks == Stacks::Unwound,
+        unwind_memory_bytes: UNWIND_BYTES,
         clock: Some(RecordingClock::Monotonic),
         // Not a second of the machine's time for completeness: what is lost is counted.
         overload: Overload::Drop,

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// A recorder that was started anew is kept for so many intervals, whatever it takes.
+const LEAST_INTERVALS: u32 = 10;
 /// How long a file of the recorder may take.
 const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What the end may take to send what is there.
@@ -57,7 +59,8 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     let sender = Sender::start(receivers, spool, Arc::clone(&status), listener)
         .context("failed to start the thread that sends")?;
     let (recorder, files) = recording::start(session).map_err(|text| anyhow!("{text}"))?;
-    let mut daemon = Daemon { interval: config.interval(), recorder: Some(recorder), files, reader, status };
+    let recorder = Some(recorder);
+    let mut daemon = Daemon { config, recorder, files, reader, status, intervals: 0 };
     say(&format!("{} samples per second on each CPU", config.frequency));
     let ended = daemon.record(&signals);
     sender.finish(GRACE);
@@ -81,12 +84,14 @@ fn listener(config: &Config) -> anyhow::Result<Option<TcpListener>> {
     listener.map(Some).with_context(|| format!("failed to serve the health endpoint on {address}"))
 }
 
-struct Daemon {
-    interval: Duration,
+struct Daemon<'a> {
+    config: &'a Config,
     recorder: Option<LiveRecorder>,
     files: Receiver<LiveSnapshot>,
     reader: IntervalReader,
     status: Arc<Status>,
+    /// Intervals of this recorder.
+    intervals: u32,
 }
 
 /// Why the recorder has nothing more to wait for.
@@ -97,12 +102,12 @@ enum Woken {
     Ended,
 }
 
-impl Daemon {
+impl Daemon<'_> {
     /// Until a signal comes, or the recording ends; what there is then is written, too.
     fn record(&mut self, signals: &UnixStream) -> anyhow::Result<()> {
         let mut start = unix_time();
         loop {
-            let woken = self.wait(signals, until_boundary(start, self.interval))?;
+            let woken = self.wait(signals, until_boundary(start, self.config.interval()))?;
             if woken != Woken::Due {
                 let recorder = self.recorder.take().context("the recording was stopped twice")?;
                 let summary = recorder.stop();
@@ -126,7 +131,32 @@ impl Daemon {
                 Err(_) => self.status.failed("the recorder did not hand over an interval in time"),
             }
             start = next;
+            self.intervals += 1;
+            if self.intervals >= LEAST_INTERVALS && resident_bytes() > self.config.max_memory.0 {
+                self.start_anew(start)?;
+            }
         }
+    }
+
+    /// Replaces the recorder, which keeps what it knows of every file that was ever mapped. There
+    /// are no samples for some milliseconds.
+    fn start_anew(&mut self, start: Duration) -> anyhow::Result<()> {
+        self.intervals = 0;
+        let session = match recording::plan(self.config).and_then(recording::open) {
+            Ok(session) => session,
+            Err(reason) => {
+                self.status
+                    .failed(&format!("the recorder could not start anew, the old one goes on: {reason}"));
+                return Ok(());
+            }
+        };
+        let recorder = self.recorder.take().context("there is no recorder")?;
+        recorder.stop().map_err(|error| anyhow!("{error}"))?;
+        self.files.try_iter().for_each(|file| self.reader.add(file, start));
+        let (recorder, files) = recording::start(session).map_err(|text| anyhow!("{text}"))?;
+        (self.recorder, self.files) = (Some(recorder), files);
+        self.status.change(|counters| counters.recorder_starts += 1);
+        Ok(())
     }
 
     fn wait(&self, signals: &UnixStream, left: Duration) -> anyhow::Result<Woken> {
@@ -146,6 +176,13 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Memory of this process that is resident.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
 }
 
 /// Time since 1970.

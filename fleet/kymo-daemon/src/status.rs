@@ -17,6 +17,8 @@ pub(crate) struct Counters {
     pub(crate) samples: u64,
     /// Samples that the kernel or the daemon lost, or that could not be written to the spool.
     pub(crate) lost_samples: u64,
+    /// How often the recorder started anew because of the memory that it took.
+    pub(crate) recorder_starts: u64,
     /// Batches that were taken by the dataset or the collector.
     pub(crate) sent_batches: u64,
     /// Batches that the collector calls wrong: they are not sent again.
