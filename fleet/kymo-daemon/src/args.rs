@@ -1,5 +1,5 @@
 //! The command line.
-use crate::config::{Config, ConfigError, DatasetConfig, OtlpConfig, Protocol};
+use crate::config::{Config, ConfigError, DatasetConfig, OtlpConfig, Protocol, Stacks};
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Sample so many times per second on each CPU [default: 19]
     #[arg(short = 'F', long, value_name = "HZ")]
     frequency: Option<u64>,
+    /// Record stacks by unwind data, along frame pointers, or not at all [default: unwound]
+    #[arg(long, value_enum, value_name = "HOW")]
+    stacks: Option<Stacks>,
     /// Record the time that threads are off the CPU, too
     #[arg(long)]
     off_cpu: bool,
@@ -49,6 +52,7 @@ impl Args {
     pub(crate) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = self.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         config.frequency = self.frequency.unwrap_or(config.frequency);
+        config.stacks = self.stacks.unwrap_or(config.stacks);
         config.off_cpu |= self.off_cpu;
         config.interval_s = self.interval.unwrap_or(config.interval_s);
         if let Some(url) = &self.dataset {

@@ -43,7 +43,7 @@ pub(crate) struct Config {
 }
 
 /// How stacks of programs are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Stacks {
     /// By unwind data, as `kymo record` does.

@@ -28,6 +28,7 @@ pub(crate) struct IntervalReader {
     resolve: ResolveOptions,
     symbols: SymbolStore,
     without_symbols: bool,
+    interval_s: u64,
     service: Option<String>,
     host_identity: Option<String>,
     is_written: bool,
@@ -53,6 +54,7 @@ impl IntervalReader {
             resolve,
             symbols: SymbolStore::new(options),
             without_symbols: !config.symbols,
+            interval_s: config.interval_s,
             service: Some(config.service.clone()).filter(|service| !service.is_empty()),
             host_identity: host::identity(),
             is_written: config.dataset.is_some(),
@@ -122,8 +124,9 @@ impl IntervalReader {
             host_identity: self.host_identity.as_deref(),
         };
         let rows = RecordingRows::new(samples, options, self.symbols.options());
-        // A boundary that was missed by a moment is still the boundary.
-        let start_ns = i64::try_from(start.as_secs()).unwrap_or(0).saturating_mul(1_000_000_000);
+        // Those of all machines are the same, though each begins a little later.
+        let begin_s = start.as_secs() - start.as_secs() % self.interval_s.max(1);
+        let start_ns = i64::try_from(begin_s).unwrap_or(0).saturating_mul(1_000_000_000);
         let summed = rows.into_sums(start_ns, &|pid, extra| names.of_process(pid, extra));
         let summed = summed.map_err(|error| error.to_string())?;
         let put = self.spool.put(Destination::Dataset, start.as_nanos() as u64, |folder| {

@@ -52,7 +52,7 @@ impl Sender {
         listener: Option<std::net::TcpListener>,
     ) -> io::Result<Sender> {
         let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
         let (end, ends) = watch::channel(None);
         let run = move || {
             runtime.block_on(run(receivers, spool, status, listener, ends));
