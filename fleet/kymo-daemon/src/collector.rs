@@ -126,11 +126,7 @@ impl Collector {
                 _ => Err(refused(status)),
             }
         };
-        tokio::select! {
-            answer = exchange => answer,
-            // It ends the exchange, too.
-            ended = connection => Err(ended.err().map_or_else(hung_up, later)),
-        }
+        drive(exchange, connection).await
     }
 
     async fn push_grpc(&self, gzipped: Vec<u8>) -> Result<Option<String>, Failure> {
@@ -163,10 +159,7 @@ impl Collector {
             let (body, trailers) = read(response).await?;
             grpc_answer(&headers, trailers.as_ref(), &body)
         };
-        tokio::select! {
-            answer = exchange => answer,
-            ended = connection => Err(ended.err().map_or_else(hung_up, later)),
-        }
+        drive(exchange, connection).await
     }
 }
 
@@ -179,8 +172,16 @@ fn later(error: impl std::error::Error) -> Failure {
     Failure::Later(cause.to_string())
 }
 
-fn hung_up() -> Failure {
-    Failure::Later("it closed the connection without an answer".into())
+/// An exchange over its connection. The connection may end first, with the answer delivered.
+async fn drive(
+    exchange: impl Future<Output = Result<Option<String>, Failure>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) -> Result<Option<String>, Failure> {
+    tokio::pin!(exchange);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        _ = connection => exchange.await,
+    }
 }
 
 fn refused(status: StatusCode) -> Failure {
