@@ -1,0 +1,32 @@
+-- Which functions take most time themselves?
+--
+-- service: one service, or '' for all. state: 'on-cpu', or a waiting state.
+-- event: one event, or '' for all (their values are added, so they should have one unit).
+-- first_day, last_day: the days that count, both included.
+WITH params AS (
+    SELECT '' AS service, 'on-cpu' AS state, '' AS event,
+           '0000-00-00' AS first_day, '9999-99-99' AS last_day
+),
+by_stack AS (
+    SELECT stack_id, SUM(value) AS stack_value, SUM(samples) AS stack_samples
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+      AND day >= (SELECT first_day FROM params)
+      AND day <= (SELECT last_day FROM params)
+    GROUP BY stack_id
+),
+by_function AS (
+    SELECT f.function, f.module,
+           SUM(b.stack_value) AS self_value, SUM(b.stack_samples) AS self_samples
+    FROM by_stack b
+    JOIN stack_frames f ON f.stack_id = b.stack_id
+    WHERE f.depth = 0 AND f.inline_depth = 0
+    GROUP BY f.function, f.module
+)
+SELECT function, module, self_value, self_samples,
+       100 * CAST(self_value AS DOUBLE) / CAST(SUM(self_value) OVER () AS DOUBLE) AS self_percent
+FROM by_function
+ORDER BY self_value DESC, function, module
+LIMIT 50

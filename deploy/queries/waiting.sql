@@ -1,0 +1,37 @@
+-- Who waits, for what, and where? Time of threads in each waiting state, by the innermost
+-- function outside of the kernel.
+--
+-- service: one service, or '' for all.
+-- first_day, last_day: the days that count, both included.
+WITH params AS (
+    SELECT '' AS service, '0000-00-00' AS first_day, '9999-99-99' AS last_day
+),
+by_stack AS (
+    SELECT service, command, state, stack_id,
+           SUM(value) AS stack_value, SUM(samples) AS stack_samples
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND state <> 'on-cpu'
+      AND day >= (SELECT first_day FROM params)
+      AND day <= (SELECT last_day FROM params)
+    GROUP BY service, command, state, stack_id
+),
+user_frames AS (
+    SELECT stack_id, function,
+           ROW_NUMBER() OVER (PARTITION BY stack_id ORDER BY depth, inline_depth) AS place
+    FROM stack_frames
+    WHERE module NOT LIKE '[%'
+),
+by_function AS (
+    SELECT b.service, b.command, b.state, COALESCE(f.function, '') AS waits_in,
+           SUM(b.stack_value) AS waited, SUM(b.stack_samples) AS waits
+    FROM by_stack b
+    LEFT JOIN (SELECT stack_id, function FROM user_frames WHERE place = 1) f
+        ON f.stack_id = b.stack_id
+    GROUP BY b.service, b.command, b.state, COALESCE(f.function, '')
+)
+SELECT service, command, state, waits_in, waited, waits,
+       100 * CAST(waited AS DOUBLE) / CAST(SUM(waited) OVER () AS DOUBLE) AS waited_percent
+FROM by_function
+ORDER BY waited DESC, service, command, state, waits_in
+LIMIT 50

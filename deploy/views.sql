@@ -1,0 +1,28 @@
+-- Two views that the queries use, for every engine. Files of several hosts repeat stacks, frames
+-- and hosts: the views remove the duplicates.
+
+-- The functions of each stack. depth 0 is the innermost frame, inline_depth 0 the innermost of the
+-- functions that the compiler has inlined there. A function without a name yet is its module.
+CREATE VIEW stack_frames AS
+SELECT s.stack_id, s.depth, n.inline_depth, s.location_id AS location_id,
+       COALESCE(n.known_name, '[' || n.known_module || ']') AS function,
+       n.known_module AS module
+FROM (SELECT DISTINCT stack_id, depth, location_id FROM stacks) s
+JOIN (
+    SELECT location_id, inline_depth, MAX(function) AS known_name, MAX(module) AS known_module
+    FROM frames
+    GROUP BY location_id, inline_depth
+) n ON n.location_id = s.location_id;
+
+-- The samples with the names and the CPUs of their hosts.
+CREATE VIEW samples_by_host AS
+SELECT s.time, s.day, s.service, s.host_id AS host_id, h.host, h.kernel, h.arch, h.cpus, h.rate_hz,
+       s.pid, s.tid, s.command, s.container, s.pod, s.systemd_unit,
+       s.event, s.value_unit, s.state, s.stack_id, s.value, s.samples
+FROM samples s
+JOIN (
+    SELECT host_id, MAX(host) AS host, MAX(kernel) AS kernel, MAX(arch) AS arch,
+           MAX(cpus) AS cpus, MAX(rate_hz) AS rate_hz
+    FROM hosts
+    GROUP BY host_id
+) h ON h.host_id = s.host_id;
