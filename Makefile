@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup test test-consumers test-fleet test-mcp
+.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup sql test test-consumers test-fleet test-mcp
 build:
 	$(CARGO) build --release
 
@@ -18,14 +18,21 @@ mcp:
 test-mcp:
 	$(CARGO) test --locked -p kymo --features mcp --test suite -- mcp::
 
-# `kymo daemon`: continuous profiling, with the clients of object stores and TLS, which other builds leave out. It is a
-# workspace of its own, fleet/, with its own lock file.
-daemon:
-	$(CARGO) build --release --locked --manifest-path fleet/Cargo.toml --target-dir target/fleet -p kymo-daemon --features cloud,tls
+# `kymo sql` and `kymo daemon`: programs of their own in a second workspace, so that kymo is built without a query engine
+# and without the clients of object stores. The first build takes many minutes.
+FLEET = CARGO_TARGET_DIR=$(CURDIR)/target/fleet $(CARGO)
 
-# The tests of what fleet/ builds; as root, because the daemon samples all CPUs.
+sql:
+	cd fleet && $(FLEET) build --release --locked -p kymo-sql
+
+daemon:
+	cd fleet && $(FLEET) build --release --locked -p kymo-daemon --features kymo-daemon/cloud,kymo-daemon/tls
+
+# Tests of both, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine and
+# DuckDB: all must give the same answers. The first run installs the engines into target/fleet-engines.
 test-fleet:
-	$(CARGO) test --release --locked --manifest-path fleet/Cargo.toml --target-dir target/fleet --features cloud,tls
+	cd fleet && $(FLEET) test --release --locked --features kymo-daemon/cloud,kymo-daemon/tls
+	python3 -m ci.fleet
 
 # Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it
 # downloads some 400 MB.

@@ -2,10 +2,13 @@
 -- and hosts: the views remove the duplicates.
 
 -- The functions of each stack. depth 0 is the innermost frame, inline_depth 0 the innermost of the
--- functions that the compiler has inlined there. A function without a name yet is its module.
+-- functions that the compiler has inlined there. A function without a name yet is
+-- shown as its module, in brackets.
 CREATE VIEW stack_frames AS
 SELECT s.stack_id, s.depth, n.inline_depth, s.location_id AS location_id,
-       COALESCE(n.known_name, '[' || n.known_module || ']') AS function,
+       CASE WHEN n.known_name IS NOT NULL THEN n.known_name
+            WHEN n.known_module LIKE '[%' THEN n.known_module
+            ELSE '[' || n.known_module || ']' END AS function,
        n.known_module AS module
 FROM (SELECT DISTINCT stack_id, depth, location_id FROM stacks) s
 JOIN (

@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import pathlib
 import random
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,11 +61,11 @@ def write(dataset: pathlib.Path, table: str, folder: str, host_id: int, number: 
     """One file of a table."""
     place = dataset / table / folder
     place.mkdir(parents=True, exist_ok=True)
-    schema = SCHEMAS[table].with_metadata({"kymo.schema": "1", "kymo.table": table, "kymo.host": str(host_id)})
+    schema = SCHEMAS[table].with_metadata({"kymo.schema": "1", "kymo.table": table, "kymo.host": f"host of {host_id:x}"})
     columns = [[row[name] for row in rows] for name in schema.names]
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema)]
     data = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(data, place / f"{host_id}-{number:019}-0.parquet", compression="zstd", store_schema=False)
+    pq.write_table(data, place / f"{host_id:016x}-{number:019}-0.parquet", compression="zstd", store_schema=False)
 
 
 class Program:
@@ -166,3 +167,7 @@ def make(dataset: pathlib.Path, hosts=4, days=4, minutes=20, seed=1):
             write(dataset, "frames", "", host_id, number, frames)
             write(dataset, "builds", "", host_id, number, builds)
     return total
+
+
+if __name__ == "__main__":
+    print(f"{make(pathlib.Path(sys.argv[1]))} samples")

@@ -20,8 +20,9 @@ by_stack AS (
 by_module AS (
     SELECT f.module, COUNT(DISTINCT f.location_id) AS location_count,
            SUM(b.stack_value) AS self_value,
-           SUM(CASE WHEN f.function = '[' || f.module || ']' THEN b.stack_value ELSE 0 END)
-               AS unnamed_value
+           SUM(CASE WHEN f.function = '[' || f.module || ']'
+                      OR (f.function = f.module AND f.module LIKE '[%')
+                    THEN b.stack_value ELSE 0 END) AS unnamed_value
     FROM by_stack b
     JOIN stack_frames f ON f.stack_id = b.stack_id
     WHERE f.depth = 0 AND f.inline_depth = 0

@@ -23,11 +23,13 @@ VIEWS = pathlib.Path(__file__).parent.parent / "views.sql"
 TABLES = ["samples", "stacks", "frames", "builds", "hosts"]
 
 
-def session(master):
+def session(master, settings):
     """A session in which text stays text: days and services are not guessed to be dates or numbers."""
     builder = SparkSession.builder.appName("kymo queries")
     if master:
         builder = builder.master(master)
+    for setting in settings:
+        builder = builder.config(*setting.split("=", 1))
     return (
         builder.config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
@@ -50,8 +52,9 @@ def main():
     parser.add_argument("dataset")
     parser.add_argument("queries", nargs="+", type=pathlib.Path)
     parser.add_argument("--master", help="spark://HOST:PORT, where spark-submit does not say it")
+    parser.add_argument("--conf", action="append", default=[], help="KEY=VALUE, a setting of Spark")
     args = parser.parse_args()
-    spark = session(args.master)
+    spark = session(args.master, args.conf)
     register(spark, args.dataset.rstrip("/"))
     for query in args.queries:
         found = spark.sql(query.read_text())

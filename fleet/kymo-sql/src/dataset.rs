@@ -9,12 +9,13 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt as _;
+use kymo_dataset::Table;
 use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
 use url::Url;
 
-use crate::schema::{TABLES, TableSpec};
-use crate::{builtin, format, store};
+use crate::format::DatasetFormat;
+use crate::{builtin, store, tables};
 
 /// Where a dataset is: the URL of its folder, with a slash at its end.
 #[derive(Clone, Debug)]
@@ -38,6 +39,14 @@ impl Dataset {
     pub(crate) fn remote(text: &str) -> anyhow::Result<Dataset> {
         let with_slash = format!("{}/", text.trim_end_matches('/'));
         Ok(Dataset(Url::parse(&with_slash).with_context(|| format!("{text} is not a URL"))?))
+    }
+
+    /// What comes before the path of an object in messages: `/`, or `s3://BUCKET/`.
+    fn store_root(&self) -> String {
+        match self.is_remote() {
+            true => format!("{}/", &self.0[..url::Position::BeforePath]),
+            false => "/".to_owned(),
+        }
     }
 
     fn is_remote(&self) -> bool {
@@ -77,7 +86,7 @@ pub(crate) async fn register(context: &SessionContext, datasets: &[Dataset]) -> 
         let registered = context.runtime_env().object_store(&dataset.0)?;
         dataset.check(&*registered).await?;
     }
-    for table in &TABLES {
+    for table in Table::ALL {
         register_table(context, table, datasets)?;
     }
     for view in builtin::VIEWS.split_inclusive(';') {
@@ -88,22 +97,24 @@ pub(crate) async fn register(context: &SessionContext, datasets: &[Dataset]) -> 
     Ok(())
 }
 
-fn register_table(context: &SessionContext, table: &TableSpec, datasets: &[Dataset]) -> anyhow::Result<()> {
-    let format = ParquetFormat::default().with_options(context.state().default_table_options().parquet);
-    let partitions = table.partitions.iter().map(|name| ((*name).to_owned(), DataType::Utf8)).collect();
-    let options = ListingOptions::new(Arc::new(format::DatasetFormat(format)))
+fn register_table(context: &SessionContext, table: Table, datasets: &[Dataset]) -> anyhow::Result<()> {
+    let parquet = ParquetFormat::default().with_options(context.state().default_table_options().parquet);
+    let root = datasets.first().map_or_else(|| "/".to_owned(), Dataset::store_root);
+    let format = DatasetFormat { parquet, table, root };
+    let partitions = table.partitions().iter().map(|name| ((*name).to_owned(), DataType::Utf8)).collect();
+    let options = ListingOptions::new(Arc::new(format))
         .with_file_extension(".parquet")
         .with_table_partition_cols(partitions);
     let urls = datasets.iter().map(|dataset| {
-        let folder = dataset.0.join(&format!("{}/", table.name))?;
+        let folder = dataset.0.join(&format!("{}/", table.name()))?;
         ListingTableUrl::parse(folder.as_str()).map_err(anyhow::Error::new)
     });
     let config = ListingTableConfig::new_with_multi_paths(urls.collect::<anyhow::Result<_>>()?)
         .with_listing_options(options)
-        .with_schema(table.file_schema());
+        .with_schema(tables::file_schema(table)?);
     let cache = context.runtime_env().cache_manager.get_file_statistic_cache();
     let table_of_files = ListingTable::try_new(config)?.with_cache(cache);
-    context.register_table(table.name, Arc::new(table_of_files))?;
+    context.register_table(table.name(), Arc::new(table_of_files))?;
     Ok(())
 }
 

@@ -11,9 +11,10 @@ mod engine;
 mod format;
 mod output;
 mod parameters;
-mod schema;
+mod recording;
 mod sentence;
 mod store;
+mod tables;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write as _};
@@ -24,7 +25,7 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use datafusion::prelude::SessionContext;
 
-use crate::dataset::Source;
+use crate::dataset::{Dataset, Source};
 use crate::output::OutputFormat;
 use crate::parameters::Assignment;
 
@@ -145,12 +146,19 @@ fn run(args: &SqlArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks the sources, and writes the answer.
 async fn answer(args: &SqlArgs, query: &str, sources: Vec<Source>, threads: usize) -> anyhow::Result<()> {
-    let mut datasets = Vec::new();
+    let (mut datasets, mut recordings) = (Vec::new(), Vec::new());
     for source in sources {
         match source {
             Source::Dataset(dataset) => datasets.push(dataset),
-            Source::Recording(path) => bail!("{} is a recording", path.display()),
+            Source::Recording(path) => recordings.push(path),
         }
+    }
+    // Lives as long as the query reads it.
+    let mut _converted = None;
+    if !recordings.is_empty() {
+        let folder = recording::convert(recordings).await?;
+        datasets.push(Dataset::folder(folder.path())?);
+        _converted = Some(folder);
     }
     let context = engine::new(threads, args.memory)?;
     dataset::register(&context, &datasets).await?;

@@ -1,16 +1,12 @@
 //! Verbs of perf that kymo does not have, and what to use instead.
 
 /// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 13] = [
+const INSTEAD: [(&str, &str); 12] = [
     (
         "c2c",
         "`kymo watch` shows who reads and writes a variable; use `perf c2c` where the hardware samples memory",
     ),
     ("config", "kymo has no configuration file: every option is on the command line"),
-    (
-        "daemon",
-        "`kymo record -a --overwrite` keeps the newest samples of a running machine; a service manager can keep it running",
-    ),
     (
         "ftrace",
         "`kymo probe` times functions of programs; use `perf ftrace` or `trace-cmd` for functions of the kernel",

@@ -9,6 +9,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod evlist;
 pub(crate) mod export;
+pub(crate) mod external;
 pub(crate) mod filter;
 pub(crate) mod generate;
 pub(crate) mod header;

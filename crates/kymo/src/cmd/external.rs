@@ -1,0 +1,93 @@
+//! `kymo sql` and `kymo daemon`: programs of their own, so that this one is built without a query
+//! engine and without the clients of object stores. kymo executes them, as git and cargo do.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Context as _;
+use clap::Args;
+
+/// Ask the profiles of one machine or of many, in SQL (a program of its own: kymo-sql).
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    after_help = "`kymo sql --help` has the options of kymo-sql. Where there is no kymo-sql beside kymo or on PATH,\n`make sql` builds it.\n\nExamples:\n  kymo sql --list\n  kymo sql --query top-functions perf.data\n  kymo sql 'SELECT service, SUM(value) FROM samples GROUP BY service' s3://profiles/prod"
+)]
+pub(crate) struct SqlArgs {
+    /// Words for kymo-sql
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Profile this machine all the time (a program of its own: kymo-daemon).
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    after_help = "`kymo daemon --help` has the options of kymo-daemon. Where there is no kymo-daemon beside kymo or on\nPATH, `make daemon` builds it."
+)]
+pub(crate) struct DaemonArgs {
+    /// Words for kymo-daemon
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Becomes kymo-sql.
+pub(crate) fn sql(args: SqlArgs) -> anyhow::Result<ExitCode> {
+    become_program("sql", args.words)
+}
+
+/// Becomes kymo-daemon.
+pub(crate) fn daemon(args: DaemonArgs) -> anyhow::Result<ExitCode> {
+    become_program("daemon", args.words)
+}
+
+/// Executes the program of a verb in the place of this process, so that its status and the signals
+/// to it are its own.
+fn become_program(verb: &str, words: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let name = format!("kymo-{verb}");
+    let own = std::env::current_exe().ok();
+    let program = beside(own.as_deref(), &name).unwrap_or_else(|| PathBuf::from(&name));
+    let error = Command::new(&program).args(words).exec();
+    if error.kind() == io::ErrorKind::NotFound {
+        anyhow::bail!(
+            "there is no {name} beside kymo or on PATH: `make {verb}` in kymo's sources builds it into target/fleet/release"
+        );
+    }
+    Err(error).with_context(|| format!("failed to execute {}", program.display()))
+}
+
+/// The program in the folder of kymo, or where `make sql` and `make daemon` put it for a kymo that
+/// was built beside it.
+fn beside(own: Option<&Path>, name: &str) -> Option<PathBuf> {
+    let folder = own?.parent()?;
+    let built = folder.parent().map(|target| target.join("fleet/release").join(name));
+    [Some(folder.join(name)), built].into_iter().flatten().find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a program beside kymo comes before one that was built in the same target folder,
+    /// and that PATH is left where there is neither.
+    #[test]
+    fn a_program_beside_kymo_comes_first() {
+        let target = tempfile::tempdir().expect("a folder");
+        let folder = |name: &str| {
+            let path = target.path().join(name);
+            std::fs::create_dir_all(&path).expect("a folder");
+            path
+        };
+        let kymo = folder("release").join("kymo");
+        assert_eq!(beside(Some(&kymo), "kymo-sql"), None);
+        let built = folder("fleet/release").join("kymo-sql");
+        std::fs::write(&built, "").expect("a file");
+        assert_eq!(beside(Some(&kymo), "kymo-sql"), Some(built));
+        let near = folder("release").join("kymo-sql");
+        std::fs::write(&near, "").expect("a file");
+        assert_eq!(beside(Some(&kymo), "kymo-sql"), Some(near));
+    }
+}
