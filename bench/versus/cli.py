@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import annotate, attach, breakpoint, cpython, diff, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, stacks, start, stat, storm, view, wall, watch
+from versus import annotate, attach, breakpoint, cpython, diff, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, sql, stacks, start, stat, storm, view, wall, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -35,6 +35,7 @@ SUBJECTS = {
     "probe": probe,
     "view": view,
     "export": export,
+    "sql": sql,
     "wall": wall,
     "locks": locks,
     "releases": releases,
