@@ -3,6 +3,7 @@
 
     bench/versus.py report            the same big recording read by perf and by kymo
     bench/versus.py view              how soon a big recording is seen in the browser, and a selection counted
+    bench/versus.py sql               queries over a dataset of many hosts
     bench/versus.py export            a big recording written in each format of other tools
     bench/versus.py annotate          a function of a large program, annotated by perf and by kymo
     bench/versus.py diff              how often kymo diff is right: equal builds, seeded slow-downs, intervals

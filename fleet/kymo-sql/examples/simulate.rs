@@ -1,10 +1,10 @@
 //! Writes a dataset of simulated hosts, whose samples are drawn from the stacks of a recording.
 //!
 //!     kymo export --to folded --no-inline -o stacks.txt perf.data
-//!     cd fleet && cargo run --release --example simulate -- ../stacks.txt DIR [HOSTS [MINUTES [RATE]]]
+//!     cd fleet && cargo run --release --example simulate -- ../stacks.txt DIR [HOSTS [MINUTES [RATE [FILE]]]]
 //!
 //! Each host takes RATE samples a minute, as often from each stack as the recording has it, and
-//! adds up those that are alike, as `kymo daemon` does. It prints how many samples and nanoseconds
+//! adds up those that are alike, as `kymo daemon` does, and begins new files after FILE minutes. It prints how many samples and nanoseconds
 //! it has written: the sums that a query must find.
 
 use std::collections::BTreeMap;
@@ -22,8 +22,6 @@ const START_NS: i64 = 1_795_651_200_000_000_000;
 const MINUTE_NS: i64 = 60_000_000_000;
 /// A sample of 19 a second.
 const PERIOD_NS: i64 = 52_631_579;
-/// A daemon begins new files after so many minutes.
-const MINUTES_A_FILE: i64 = 60;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -105,15 +103,24 @@ fn writer<'a>(
     (writer, numbers)
 }
 
+#[derive(Clone, Copy)]
+struct Options {
+    minutes: i64,
+    /// Samples a minute.
+    rate: u64,
+    minutes_a_file: i64,
+}
+
 /// Writes the files of a host; how many samples they have.
-fn simulate(folder: &DatasetFolder, host: u64, stacks: &[Folded<'_>], minutes: i64, rate: u64) -> Result<i64> {
+fn simulate(folder: &DatasetFolder, host: u64, stacks: &[Folded<'_>], options: Options) -> Result<i64> {
+    let Options { minutes, rate, minutes_a_file } = options;
     let name = format!("host-{host:04}");
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ (host + 1));
     let all = stacks.last().map_or(1, |stack| stack.samples_up_to);
     let mut written = 0;
-    for first in (0..minutes).step_by(usize::try_from(MINUTES_A_FILE)?) {
+    for first in (0..minutes).step_by(usize::try_from(minutes_a_file)?) {
         let start_ns = START_NS + first * MINUTE_NS;
-        let minutes_here = MINUTES_A_FILE.min(minutes - first);
+        let minutes_here = minutes_a_file.min(minutes - first);
         let mut drawn: Vec<BTreeMap<usize, i64>> = Vec::new();
         for _ in 0..minutes_here {
             let mut of_minute = BTreeMap::new();
@@ -145,10 +152,15 @@ fn simulate(folder: &DatasetFolder, host: u64, stacks: &[Folded<'_>], minutes: i
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [stacks, folder, rest @ ..] = &*words else {
-        return Err("simulate STACKS DIR [HOSTS [MINUTES [RATE]]]".into());
+        return Err("simulate STACKS DIR [HOSTS [MINUTES [RATE [FILE]]]]".into());
     };
     let number = |at: usize, usual: u64| rest.get(at).map_or(Ok(usual), |word| word.parse());
-    let (hosts, minutes, rate) = (number(0, 100)?, i64::try_from(number(1, 440)?)?, number(2, 2280)?);
+    let hosts = number(0, 100)?;
+    let options = Options {
+        minutes: i64::try_from(number(1, 440)?)?,
+        rate: number(2, 2280)?,
+        minutes_a_file: i64::try_from(number(3, 1440)?.max(1))?,
+    };
     let text = std::fs::read_to_string(stacks)?;
     let stacks = parse(&text)?;
     let folder = DatasetFolder::open_or_create(Path::new(folder))?;
@@ -157,7 +169,7 @@ fn main() -> Result<()> {
         let half = |odd: u64| {
             scope.spawn(move || {
                 let of_half = (0..hosts).filter(|host| host % 2 == odd);
-                of_half.map(|host| simulate(folder, host, stacks, minutes, rate)).sum::<Result<i64>>()
+                of_half.map(|host| simulate(folder, host, stacks, options)).sum::<Result<i64>>()
             })
         };
         [half(0), half(1)].map(|thread| thread.join().map_err(|_| "a thread failed"))
