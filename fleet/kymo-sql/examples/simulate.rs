@@ -13,8 +13,8 @@ use std::path::Path;
 
 use kymo_dataset::rows::ON_CPU;
 use kymo_dataset::{
-    BuildRow, DatasetFolder, DatasetWriter, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessNumber,
-    ProcessRow, SampleValue, StackNumber,
+    BuildRow, DatasetFolder, DatasetWriter, EventRow, FrameKind, FrameRow, HostRow, LocationRow,
+    ProcessNumber, ProcessRow, SampleValue, StackNumber,
 };
 
 /// 2026-11-26 00:00 UTC.
@@ -86,16 +86,21 @@ fn writer<'a>(
             arch: "x86_64".to_owned(),
             first_seen_ns: START_NS,
         });
-        let locations: Vec<_> = stack.functions.iter().rev().map(|name| {
-            let frames = [FrameRow { function: Some(*name), file: None, line: None }];
-            writer.location(&LocationRow {
-                module: stack.command,
-                build_id: Some(&build_id),
-                address: number_of(name),
-                kind: FrameKind::User,
-                frames: &frames,
+        let locations: Vec<_> = stack
+            .functions
+            .iter()
+            .rev()
+            .map(|name| {
+                let frames = [FrameRow { function: Some(*name), file: None, line: None }];
+                writer.location(&LocationRow {
+                    module: stack.command,
+                    build_id: Some(&build_id),
+                    address: number_of(name),
+                    kind: FrameKind::User,
+                    frames: &frames,
+                })
             })
-        }).collect();
+            .collect();
         let pid = i32::try_from(number_of(stack.command) & 0x7fff).unwrap_or(1);
         let process = ProcessRow { pid, command: stack.command, ..ProcessRow::default() };
         numbers.push((writer.process(&process), writer.stack(&locations)));

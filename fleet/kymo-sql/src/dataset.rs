@@ -55,7 +55,8 @@ impl Dataset {
 
     /// Fails if there is no dataset, or the store does not let us see it.
     async fn check(&self, store: &dyn ObjectStore) -> anyhow::Result<()> {
-        let prefix = ObjectPath::from_url_path(self.0.path()).with_context(|| format!("{} is not a path", self.0))?;
+        let prefix =
+            ObjectPath::from_url_path(self.0.path()).with_context(|| format!("{} is not a path", self.0))?;
         let first = store.list(Some(&prefix.join("samples"))).next().await;
         match first {
             Some(Ok(_)) => Ok(()),
@@ -83,7 +84,7 @@ pub(crate) async fn register(context: &SessionContext, datasets: &[Dataset]) -> 
         if dataset.is_remote() {
             context.register_object_store(&dataset.0, store::open(&dataset.0)?);
         }
-        let registered = context.runtime_env().object_store(&dataset.0)?;
+        let registered = context.runtime_env().object_store_registry.get_store(&dataset.0)?;
         dataset.check(&*registered).await?;
     }
     for table in Table::ALL {

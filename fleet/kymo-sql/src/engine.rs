@@ -30,9 +30,10 @@ pub(crate) fn new(threads: usize, memory_bytes: Option<usize>) -> anyhow::Result
         .build_arc()
         .context("failed to make the query engine")?;
     let mut options = ConfigOptions::new();
+    // Files are checked where their statistics are collected (`format.rs`).
     options.execution.collect_statistics = true;
-    // Spans would be copied into every error; the parser has line and column anyway.
-    options.sql_parser.collect_spans = false;
+    // Of stacks, most queries want the innermost frames: the ids of others are not decoded.
+    options.execution.parquet.pushdown_filters = true;
     let config = SessionConfig::from(options).with_target_partitions(threads).with_information_schema(true);
     Ok(SessionContext::new_with_config_rt(config, runtime))
 }
@@ -56,8 +57,8 @@ pub(crate) async fn plan(
     assignments: &[Assignment],
 ) -> anyhow::Result<DataFrame> {
     let state = context.state();
-    let dialect = state.config_options().sql_parser.dialect;
-    let mut statement = state.sql_to_statement(sql, &dialect).map_err(sentence::of_query)?;
+    let dialect = &state.config_options().sql_parser.dialect;
+    let mut statement = state.sql_to_statement(sql, dialect).map_err(sentence::of_query)?;
     bind(&mut statement, assignments)?;
     let plan = state.statement_to_plan(statement).await.map_err(sentence::of_query)?;
     SQLOptions::new()

@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
@@ -31,6 +32,8 @@ use crate::parameters::Assignment;
 
 /// The command line was not understood, as in kymo.
 const USAGE: u8 = 129;
+/// How long threads that still work may take to end.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Ended by Ctrl-C, as a shell shows it.
 const INTERRUPTED: u8 = 130;
 
@@ -114,7 +117,10 @@ fn run(args: &SqlArgs) -> anyhow::Result<ExitCode> {
         (None, None) => match words.next() {
             Some(word) => word.to_str().context("the query is not UTF-8")?.to_owned(),
             None => {
-                let _ = writeln!(io::stderr(), "kymo sql: there is no query: give one, or --query NAME, or --list");
+                let _ = writeln!(
+                    io::stderr(),
+                    "kymo sql: there is no query: give one, or --query NAME, or --list"
+                );
                 return Ok(ExitCode::from(USAGE));
             }
         },
@@ -124,10 +130,9 @@ fn run(args: &SqlArgs) -> anyhow::Result<ExitCode> {
         let _ = writeln!(io::stderr(), "kymo sql: there is nothing to ask: name a dataset or a recording");
         return Ok(ExitCode::from(USAGE));
     }
-    let threads = args.jobs.map_or_else(
-        || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        usize::from,
-    );
+    let threads = args
+        .jobs
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .enable_all()
@@ -139,8 +144,8 @@ fn run(args: &SqlArgs) -> anyhow::Result<ExitCode> {
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(INTERRUPTED)),
         }
     });
-    // What still reads or spills is not waited for: its files are removed when they are dropped.
-    runtime.shutdown_background();
+    // What still reads, spills or converts gets a moment to remove its files.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     done
 }
 
@@ -187,6 +192,7 @@ fn list() -> anyhow::Result<ExitCode> {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<io::Error>();
-        io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) || cause.to_string().contains("Broken pipe")
+        io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
+            || cause.to_string().contains("Broken pipe")
     })
 }

@@ -94,9 +94,10 @@ fn assign(parameters: &mut [SelectItem], assignment: &Assignment) -> anyhow::Res
                 Value::SingleQuotedString(value.clone())
             }
             _ => {
-                let number: f64 = value.parse().ok().filter(|number: &f64| number.is_finite()).with_context(
-                    || format!("--param {name}={value}: the query has a number there, as `{expr}`"),
-                )?;
+                let number: f64 =
+                    value.parse().ok().filter(|number: &f64| number.is_finite()).with_context(|| {
+                        format!("--param {name}={value}: the query has a number there, as `{expr}`")
+                    })?;
                 Value::Number(number.to_string(), false)
             }
         };
@@ -167,7 +168,8 @@ mod tests {
     /// Checks that a subquery with a condition of its own stays.
     #[test]
     fn other_subqueries_stay() {
-        let sql = "WITH params AS (SELECT 1 AS a) SELECT (SELECT a FROM params WHERE a > 1), (SELECT a FROM t)";
+        let sql =
+            "WITH params AS (SELECT 1 AS a) SELECT (SELECT a FROM params WHERE a > 1), (SELECT a FROM t)";
         let text = bound(sql, &[]).expect("bound");
         assert!(text.ends_with("SELECT (SELECT a FROM params WHERE a > 1), (SELECT a FROM t)"), "{text}");
     }

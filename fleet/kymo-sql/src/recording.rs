@@ -13,8 +13,9 @@ use tempfile::TempDir;
 /// # Errors
 /// There is no `kymo`, it refuses a recording, or there is no space.
 pub(crate) async fn convert(recordings: Vec<PathBuf>) -> anyhow::Result<TempDir> {
-    let convert_all = move || {
-        let folder = tempfile::Builder::new().prefix("kymo-sql.").tempdir().context("failed to make a folder")?;
+    let convert_all = move || -> anyhow::Result<TempDir> {
+        let folder =
+            tempfile::Builder::new().prefix("kymo-sql.").tempdir().context("failed to make a folder")?;
         let program = kymo();
         recordings.iter().try_for_each(|recording| export(&program, recording, folder.path()))?;
         Ok(folder)
@@ -24,7 +25,15 @@ pub(crate) async fn convert(recordings: Vec<PathBuf>) -> anyhow::Result<TempDir>
 
 fn export(program: &Path, recording: &Path, folder: &Path) -> anyhow::Result<()> {
     let mut command = Command::new(program);
-    command.arg("export").arg("--to").arg("parquet").arg("--quiet").arg("-o").arg(folder).arg("-i").arg(recording);
+    command
+        .arg("export")
+        .arg("--to")
+        .arg("parquet")
+        .arg("--quiet")
+        .arg("-o")
+        .arg(folder)
+        .arg("-i")
+        .arg(recording);
     // The reason of a refusal is on stderr, in kymo's words.
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().with_context(|| {
         format!("failed to start {}, which reads recordings for `kymo sql`", program.display())

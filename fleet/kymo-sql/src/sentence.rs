@@ -11,10 +11,16 @@ pub(crate) fn of_query(error: DataFusionError) -> anyhow::Error {
         DataFusionError::SQL(_, _) => anyhow!("the query does not parse: {}", place(&after_prefix(&text))),
         DataFusionError::External(_) | DataFusionError::ObjectStore(_) => anyhow!("{}", after_prefix(&text)),
         DataFusionError::ResourcesExhausted(_) => {
-            anyhow!("the query needs more memory than it may have: give it more with --memory, or ask for less ({})", after_prefix(&text))
+            anyhow!(
+                "the query needs more memory than it may have: give it more with --memory, or ask for less ({})",
+                after_prefix(&text)
+            )
         }
         DataFusionError::Plan(_) if text.contains("not supported: ") => {
-            anyhow!("kymo sql only reads, and the query would write or change something: {}", after_prefix(&text))
+            anyhow!(
+                "kymo sql only reads, and the query would write or change something: {}",
+                after_prefix(&text)
+            )
         }
         _ => anyhow!("{}", after_prefix(&text)),
     }
@@ -33,7 +39,8 @@ fn after_prefix(text: &str) -> String {
         "This feature is not implemented: ",
     ];
     let rest = KINDS.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text);
-    let rest = rest.strip_prefix("ParserError(\"").and_then(|inner| inner.strip_suffix("\")")).unwrap_or(rest);
+    let rest =
+        rest.strip_prefix("ParserError(\"").and_then(|inner| inner.strip_suffix("\")")).unwrap_or(rest);
     rest.replace("\\\"", "\"").replace("sql parser error: ", "").trim_end_matches('.').to_owned()
 }
 

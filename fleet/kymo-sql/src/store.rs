@@ -34,17 +34,37 @@ pub(crate) fn open(url: &Url) -> anyhow::Result<Arc<dyn ObjectStore>> {
     let store: Arc<dyn ObjectStore> = match url.scheme() {
         "s3" | "s3a" => {
             let builder = AmazonS3Builder::from_env().with_url(url.as_str());
-            Arc::new(builder.with_retry(retry).with_client_options(client("AWS_ALLOW_HTTP")).build().context(context(url))?)
+            Arc::new(
+                builder
+                    .with_retry(retry)
+                    .with_client_options(client("AWS_ALLOW_HTTP"))
+                    .build()
+                    .context(context(url))?,
+            )
         }
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
-            Arc::new(builder.with_retry(retry).with_client_options(client("GOOGLE_ALLOW_HTTP")).build().context(context(url))?)
+            Arc::new(
+                builder
+                    .with_retry(retry)
+                    .with_client_options(client("GOOGLE_ALLOW_HTTP"))
+                    .build()
+                    .context(context(url))?,
+            )
         }
         "az" | "abfs" | "abfss" => {
             let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
-            Arc::new(builder.with_retry(retry).with_client_options(client("AZURE_ALLOW_HTTP")).build().context(context(url))?)
+            Arc::new(
+                builder
+                    .with_retry(retry)
+                    .with_client_options(client("AZURE_ALLOW_HTTP"))
+                    .build()
+                    .context(context(url))?,
+            )
         }
-        scheme => bail!("{url}: {scheme} is not a store that kymo knows; these are s3, gs, az, abfs and abfss"),
+        scheme => {
+            bail!("{url}: {scheme} is not a store that kymo knows; these are s3, gs, az, abfs and abfss")
+        }
     };
     Ok(store)
 }
@@ -86,8 +106,16 @@ pub(crate) fn missing_credentials(url: &Url) -> Option<&'static str> {
             (!has_any(&names)).then_some(advice)
         }
         _ => {
-            let names = ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY", "AZURE_CLIENT_ID", "AZURE_SKIP_SIGNATURE"];
-            let advice = "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_TOKEN";
+            let names = [
+                "AZURE_STORAGE_ACCOUNT_KEY",
+                "AZURE_STORAGE_ACCESS_KEY",
+                "AZURE_STORAGE_SAS_TOKEN",
+                "AZURE_STORAGE_SAS_KEY",
+                "AZURE_CLIENT_ID",
+                "AZURE_SKIP_SIGNATURE",
+            ];
+            let advice =
+                "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_TOKEN";
             (!has_any(&names)).then_some(advice)
         }
     }

@@ -36,7 +36,8 @@ impl<'a> JsonWriter<'a> {
             .iter()
             .map(|field| Column { name: field.name(), data_type: type_name(&field.data_type().to_string()) })
             .collect();
-        let (query, columns) = (failed(serde_json::to_string(query))?, failed(serde_json::to_string(&columns))?);
+        let (query, columns) =
+            (failed(serde_json::to_string(query))?, failed(serde_json::to_string(&columns))?);
         failed(write!(
             out,
             "{{\"schema\":\"kymo-sql\",\"schema_version\":{SCHEMA_VERSION},\"query\":{query},\"columns\":{columns},\"rows\":"

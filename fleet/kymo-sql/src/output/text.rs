@@ -73,7 +73,10 @@ impl<'a> TableWriter<'a> {
 fn cells(column: &ArrayRef) -> anyhow::Result<Vec<String>> {
     if column.data_type() == &DataType::Float64 {
         let numbers = column.as_primitive::<Float64Type>();
-        return Ok(numbers.iter().map(|number| number.map_or("-".to_owned(), |n| format!("{n:.2}"))).collect());
+        return Ok(numbers
+            .iter()
+            .map(|number| number.map_or("-".to_owned(), |n| format!("{n:.2}")))
+            .collect());
     }
     let options = FormatOptions::default().with_null("-");
     let formatter = failed(ArrayFormatter::try_new(column, &options))?;

@@ -57,8 +57,14 @@ fn text_and_csv_are_tables() {
     let query = "SELECT command, SUM(value) AS ns, MAX(tid) AS tid, 0.5 AS half FROM samples \
                  GROUP BY command ORDER BY command";
     let text = ask(&[query], &profiles);
-    assert_eq!(text, "# command        ns  tid  half\n  db       32000000    -  0.50\n  web      12000000    -  0.50\n");
-    assert_eq!(ask(&[query, "--csv"], &profiles), "command,ns,tid,half\ndb,32000000,,0.5\nweb,12000000,,0.5\n");
+    assert_eq!(
+        text,
+        "# command        ns  tid  half\n  db       32000000    -  0.50\n  web      12000000    -  0.50\n"
+    );
+    assert_eq!(
+        ask(&[query, "--csv"], &profiles),
+        "command,ns,tid,half\ndb,32000000,,0.5\nweb,12000000,,0.5\n"
+    );
 }
 
 /// Checks that a query of a file is read, and that several datasets count together.

@@ -28,7 +28,10 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 fn the_place_of_a_mistake_is_named() {
     let target = dataset();
     let said = refusal(&["SELECT pid FRM samples,"], &target.path().join("profiles"));
-    assert!(said.starts_with("kymo sql: the query does not parse: ") && said.contains("line 1, column "), "{said}");
+    assert!(
+        said.starts_with("kymo sql: the query does not parse: ") && said.contains("line 1, column "),
+        "{said}"
+    );
 }
 
 /// Checks that a name that is not there is named.
@@ -72,7 +75,10 @@ fn a_truncated_file_is_named() {
     let bytes = std::fs::read(&stacks[0]).expect("a file");
     std::fs::write(&stacks[0], &bytes[..bytes.len() / 2]).expect("a file");
     let said = refusal(&["SELECT COUNT(DISTINCT depth) FROM stacks"], &profiles);
-    assert!(said.starts_with("kymo sql: DIR/stacks/day=") && said.contains(" is no whole Parquet file: "), "{said}");
+    assert!(
+        said.starts_with("kymo sql: DIR/stacks/day=") && said.contains(" is no whole Parquet file: "),
+        "{said}"
+    );
     super::ask(&["SELECT COUNT(*) FROM samples"], &profiles);
 }
 
@@ -96,7 +102,10 @@ fn another_version_is_named() {
 fn other_places_are_no_datasets() {
     let target = dataset();
     let folder = target.path().to_owned();
-    assert!(refusal(&["SELECT 1"], &folder).contains("is neither a dataset (it has no folder samples) nor a recording"));
+    assert!(
+        refusal(&["SELECT 1"], &folder)
+            .contains("is neither a dataset (it has no folder samples) nor a recording")
+    );
     let said = refusal(&["SELECT 1"], &folder.join("nowhere"));
     assert!(said.contains("nowhere: No such file or directory"), "{said}");
 }
