@@ -36,6 +36,7 @@ def install(folder: pathlib.Path) -> pathlib.Path:
         run([python, "-m", "pip", "install", "--quiet", *PYTHON])
         mark.touch()
     if shutil.which("java") is None:
+        run(["apt-get", "update"])
         run(["apt-get", "install", "--yes", "--no-install-recommends", "openjdk-17-jre-headless"])
     return python
 
