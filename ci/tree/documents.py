@@ -122,5 +122,6 @@ def dead_names(tree):
     names = re.findall(r"`([\w/.-]+\.rs)`", path.read_text()) if path.exists() else []
     for name in sorted(set(names)):
         if not any(f"/{file.path}".endswith(f"/{name}") or file.path == name for file in tree.rust):
-            if not (tree.root / name).exists() and not list(tree.root.glob(f"crates/*/{name}")):
+            folders = ("crates/*", "fleet/*", "fleet/*/src")
+            if not (tree.root / name).exists() and not any(list(tree.root.glob(f"{folder}/{name}")) for folder in folders):
                 yield name, f"ARCHITECTURE.md: no crate has a file {name}"

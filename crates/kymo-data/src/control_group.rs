@@ -265,14 +265,19 @@ mod tests {
     /// with version 2; and that lines of another form, and hostile names, do no harm.
     #[test]
     fn lines_of_processes() {
-        let docker = format!("12:pids:/docker/{ID}\n9:cpuset:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n");
+        let docker = format!(
+            "12:pids:/docker/{ID}\n9:cpuset:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n"
+        );
         assert_eq!(cgroup_of_process(&docker), Some(&*format!("/docker/{ID}")));
         let hybrid = "12:freezer:/\n4:memory:/system.slice/ssh.service\n1:name=systemd:/system.slice/ssh.service\n0::/system.slice/ssh.service\n";
         assert_eq!(cgroup_of_process(hybrid), Some("/system.slice/ssh.service"));
         let pod = format!("/kubepods/burstable/pod8dbc5577-d0e2-4706-8787-57d52c03ddf2/{ID}");
         let kubernetes = format!("3:cpu,cpuacct:{pod}\n1:name=systemd:/system.slice/kubelet.service\n");
         assert_eq!(cgroup_of_process(&kubernetes), Some(&*pod));
-        assert_eq!(cgroup_of_process("0::/user.slice/user-0.slice/session-1.scope\n"), Some("/user.slice/user-0.slice/session-1.scope"));
+        assert_eq!(
+            cgroup_of_process("0::/user.slice/user-0.slice/session-1.scope\n"),
+            Some("/user.slice/user-0.slice/session-1.scope")
+        );
         assert_eq!(cgroup_of_process("0::/a:b::c\n"), Some("/a:b::c"));
         assert_eq!(cgroup_of_process("0::/\n"), Some("/"));
         for text in ["", "\n\n", "0", "0:", "::"] {

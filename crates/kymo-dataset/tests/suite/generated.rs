@@ -39,3 +39,27 @@ fn a_fleet_sums_to_its_recordings() {
     let days: BTreeSet<i64> = rows.iter().map(|row| minute(&row[2]) / 86_400_000_000).collect();
     assert_eq!(days.len(), 2);
 }
+
+/// Checks that a sample of a fleet takes at most twelve bytes, all tables together. What is the
+/// same in each sample is paid for once: a short recording of many stacks takes several times as
+/// much.
+#[test]
+fn samples_of_a_fleet_take_twelve_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("fleet");
+    let recordings = ["callgraph.data", "forkexec.data", "group.data", "plain.data"];
+    let recordings = recordings.map(|name| fixture(name).to_str().expect("a plain name").to_owned());
+    let out_path = out.to_str().expect("a plain name");
+    let options = ["--hosts", "4", "--days", "1", "--out", out_path, "--samples", "400000"];
+    let words = recordings.into_iter().chain(options.map(str::to_owned));
+    crate::fleet::make(&Arguments::parse(words).expect("words")).expect("made");
+    let dataset = DatasetFolder::open(&out).expect("a dataset");
+    let samples: u64 = (rows(&dataset, Table::Samples, &["samples"]).iter())
+        .map(|row| row[0].as_deref().expect("a count").parse::<u64>().expect("a number"))
+        .sum();
+    let files = Table::ALL.iter().flat_map(|table| dataset.files(*table).expect("a list"));
+    let size = |path| std::fs::metadata(dataset.path().join(path)).expect("a file").len();
+    let bytes: u64 = files.map(size).sum();
+    assert!(samples >= 390_000, "{samples} samples");
+    assert!(bytes <= 12 * samples, "{bytes} bytes of {samples} samples");
+}

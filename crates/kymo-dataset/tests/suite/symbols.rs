@@ -3,7 +3,8 @@ use crate::query::{dataset_of, fixture, queried, rows};
 use kymo_dataset::{RecordingOptions, Table, symbolize};
 use kymo_symbols::SymbolOptions;
 
-const LATER: RecordingOptions<'_> = RecordingOptions { service: None, without_symbols: true };
+const LATER: RecordingOptions<'_> =
+    RecordingOptions { host_identity: None, service: None, without_symbols: true };
 
 /// Checks that files that are not here leave functions without names, and that the dataset stays
 /// as it is.

@@ -271,7 +271,8 @@ fn add_to_dataset(
     store: &SymbolStore,
     dataset: &DatasetFolder,
 ) -> anyhow::Result<()> {
-    let options = RecordingOptions { service: args.service.as_deref(), without_symbols: args.no_symbols };
+    let (service, without_symbols) = (args.service.as_deref(), args.no_symbols);
+    let options = RecordingOptions { service, without_symbols, ..RecordingOptions::default() };
     let rows = RecordingRows::new(samples, options, store.options());
     let stem = rows.stem();
     // Samples that are there twice would be counted twice.

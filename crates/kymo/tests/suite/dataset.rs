@@ -142,43 +142,6 @@ fn names_that_are_found_later() {
     assert!(said.stderr.contains("0 files replaced"), "{}", said.stderr);
 }
 
-/// Checks that a sample takes at most twelve bytes, all tables together, in a recording of
-/// compilers.
-#[test]
-fn samples_take_twelve_bytes() {
-    const TEST: &str = "dataset::samples_take_twelve_bytes";
-    if !ready(TEST, &[Need::Program("cc")]) {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let (file, out) = (folder.path().join("perf.data"), folder.path().join("profiles"));
-    let source = crate::programs::sources().join("shop.c");
-    let compile = format!("for n in 1 2 3 4 5 6; do cc -O2 -c -o /dev/null {}; done", text(&source));
-    kymo().succeed([
-        "record",
-        "-g",
-        "-F",
-        "20000",
-        "-e",
-        "cpu-clock",
-        "-o",
-        text(&file),
-        "--",
-        "sh",
-        "-c",
-        &compile,
-    ]);
-    kymo().succeed(["export", "-q", "--to", "parquet", "-o", text(&out), text(&file)]);
-    let dataset = dataset(&out);
-    let samples = query::rows(&dataset, Table::Samples, &["pid"]).len() as u64;
-    let mut bytes = 0;
-    for path in Table::ALL.iter().flat_map(|table| dataset.files(*table).expect("a list")) {
-        bytes += std::fs::metadata(dataset.path().join(path)).expect("a file").len();
-    }
-    assert!(samples > 10_000, "{samples} samples");
-    assert!(bytes <= 12 * samples, "{bytes} bytes of {samples} samples");
-}
-
 /// Checks that the time of threads by state is that of `kymo report --wall`, to the nanosecond.
 #[test]
 fn wall_time_by_state() {
