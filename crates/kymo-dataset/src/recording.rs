@@ -27,7 +27,7 @@ pub struct RecordingOptions<'a> {
     /// The service of all its samples; unless given each has its own, see
     /// [`ProcessRow::service_name`].
     pub service: Option<&'a str>,
-    /// Functions of files with a build id are left out, for [`symbolize`](crate::symbolize).
+    /// Functions of files with a build id are left out, for [`symbolize`](fn@crate::symbolize).
     pub without_symbols: bool,
 }
 

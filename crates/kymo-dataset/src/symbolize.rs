@@ -180,11 +180,12 @@ fn remember(frames: &Frames, unnamed: &BTreeSet<i64>, known: &mut FxHashMap<i64,
     }
 }
 
+/// Paths by build id.
+type Paths = FxHashMap<Vec<u8>, PathBuf>;
+
 /// Paths and biases by build id, of all hosts.
-fn builds(
-    dataset: &DatasetFolder,
-) -> Result<(FxHashMap<Vec<u8>, PathBuf>, BTreeMap<Vec<u8>, i64>), DatasetError> {
-    let (mut paths, mut biases) = (FxHashMap::default(), BTreeMap::new());
+fn builds(dataset: &DatasetFolder) -> Result<(Paths, BTreeMap<Vec<u8>, i64>), DatasetError> {
+    let (mut paths, mut biases) = (Paths::default(), BTreeMap::new());
     for path in dataset.files(Table::Builds)? {
         let reader = TableReader::open(&dataset.path().join(&path), Table::Builds)?;
         let ids = reader.required("build_id", reader.text("build_id")?)?;
@@ -201,11 +202,7 @@ fn builds(
     Ok((paths, biases))
 }
 
-fn symbols_of(
-    store: &SymbolStore,
-    code: &UnnamedCode,
-    paths: &FxHashMap<Vec<u8>, PathBuf>,
-) -> Arc<ModuleSymbols> {
+fn symbols_of(store: &SymbolStore, code: &UnnamedCode, paths: &Paths) -> Arc<ModuleSymbols> {
     let build_id = Some(code.build_id.clone());
     let path = paths.get(&code.build_id).map_or(Path::new(""), |path| path);
     store.get(&match (code.is_kernel, path) {
@@ -261,8 +258,9 @@ fn text(bytes: &ByteArray) -> &str {
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     /// Longer than any hash that linkers make.
     const MOST_DIGITS: usize = 128;
-    let is_one =
-        digits.len() <= MOST_DIGITS && digits.len() % 2 == 0 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+    let is_one = digits.len() <= MOST_DIGITS
+        && digits.len().is_multiple_of(2)
+        && digits.bytes().all(|c| c.is_ascii_hexdigit());
     let pairs = || (0..digits.len()).step_by(2);
     is_one.then(|| pairs().filter_map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect())
 }

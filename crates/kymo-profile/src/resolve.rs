@@ -556,7 +556,7 @@ pub fn functions_at(symbols: &ModuleSymbols, address: u64) -> Vec<AddressFunctio
     };
     let inlined = inlined.into_iter().filter_map(|frame| Some(of_frame(frame, frame.function.clone()?)));
     let mut functions: Vec<AddressFunction> = inlined.collect();
-    let name: Arc<str> = Arc::from(&*symbol.name);
+    let name: Arc<str> = Arc::from(symbol.name);
     functions.push(match outermost {
         Some(frame) => of_frame(frame, name),
         None => AddressFunction { name, file: None, line: None },

@@ -54,7 +54,8 @@ fn samples_have_their_process_and_service() {
         let number =
             |text: &Option<String>| text.as_deref().expect("a value").parse::<i32>().expect("a number");
         let mut found: Vec<(i32, i32)> = rows.iter().map(|row| (number(&row[0]), number(&row[1]))).collect();
-        (expected.sort_unstable(), found.sort_unstable());
+        expected.sort_unstable();
+        found.sort_unstable();
         found.dedup();
         assert_eq!(found, expected);
     });
