@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import subprocess
 import tarfile
 import tempfile
 import unittest
@@ -114,6 +115,49 @@ class Machines(unittest.TestCase):
         self.assertEqual(variants.PLAIN.rows([ROW]), [ROW])
         self.assertEqual(nocg.rows([ROW]), [])
         self.assertEqual(variants.online(range(2, 5)), "matrix.online=2,3,4")
+
+
+# What perf prints of a function of the kernel.
+ANNOTATED = """\
+ Samples |\tSource code & Disassembly of kcore for cpu-clock (7 samples, percent: local period)
+-----------------------------------------------------------------------------------------
+         : 3                Disassembly of section load0:
+         : 5                ffffffff81cbc560 <load0>:
+       0 :   ffffffff81cbc560:       nopl   0x0(%rax,%rax,1)
+       7 :   ffffffff81cbc565:       ret
+"""
+
+
+class KernelCode(unittest.TestCase):
+    def compared(self, kymo):
+        """What the guest says of what perf and kymo print."""
+        with tempfile.TemporaryDirectory() as folder:
+            for tool, text in (("perf", ANNOTATED), ("kymo", kymo)):
+                pathlib.Path(folder, f"{tool}.text").write_text(text)
+            script = 'perf() { cat perf.text; }; kymo() { cat kymo.text; }; same_kernel_code "recording"'
+            command = ["bash", "-c", f". {HERE.resolve() / 'guest/lib.sh'}; {script}"]
+            return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    def test_same(self):
+        """Checks that words for operands and names, and padding, are no differences, and that programs are left out."""
+        kymo = ANNOTATED.replace("0x0(%rax,%rax,1)", "(%rax,%rax)").replace("load0", "default_idle")
+        kymo += "       0 :   ffffffff81cbc566:       nopw   (%rax,%rax)\n"
+        kymo += " Samples |\tSource code & Disassembly of work for cpu-clock (1 samples)\n       1 :   1330:   ret\n"
+        said = self.compared(kymo)
+        self.assertIn("functions: 1 instructions: 2 with samples: 1 samples: 7\n", said)
+        self.assertIn("differences: 0\n", said)
+
+    def test_different(self):
+        """Checks that counts, addresses, ends and starts of functions are compared."""
+        padding = "       2 :   ffffffff81cbc566:       nop\n"
+        for kymo in (
+            ANNOTATED.replace(" 7 :", " 8 :"),
+            ANNOTATED.replace("ffffffff81cbc565:", "ffffffff81cbc564:"),
+            ANNOTATED + padding,
+            ANNOTATED.replace("       7 :", " Samples | Disassembly of kcore for cpu-clock\n       7 :"),
+            "",
+        ):
+            self.assertRegex(self.compared(kymo), "(?m)^differences: [1-9]", kymo)
 
 
 class Page(unittest.TestCase):

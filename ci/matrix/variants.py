@@ -75,7 +75,10 @@ NIGHTLY = [
         all_rows=True,
         # `probe-user` and `probe-arguments` are for programs that are probed from inside, and for arguments with names. The
         # others have not been tried there.
-        without=("doctor", "probe-user", "probe-arguments", "record-wall", "record-wall-request", "locks", "locks-holds", "sched"),
+        without=(
+            *("doctor", "probe-user", "probe-arguments", "record-wall", "record-wall-request", "locks", "locks-holds", "sched"),
+            *("annotate-kernel", "annotate-kernel-all"),
+        ),
         architecture=ARM64,
     ),
     # All instructions take the same time there, and are counted.

@@ -66,3 +66,55 @@ program() {
     printf '#!/bin/bash\n%s\n' "$2" >"$1"
     chmod 755 "$1"
 }
+
+# Is busy in the kernel and in its modules: system calls, copies, disks, files, pipes, processes.
+work_in_the_kernel() {
+    local number
+    dd if=/dev/zero of=/dev/null bs=1 count=10000
+    dd if=/dev/zero of=/dev/null bs=1M count=200
+    dd if=/dev/vda of=/dev/null bs=512 count=500 iflag=direct
+    mkdir /files
+    for number in {1..200}; do
+        echo line >"/files/$number"
+    done
+    tar cf - /files | cat >/files/all
+    rm -r /files
+    children 10
+} >/dev/null 2>&1
+
+# The kernel's instructions in a recording, as a tool annotates them, of functions with more than
+# 0.1 % of all samples: `FUNCTION ADDRESS SAMPLES`. perf 5.10 knows no limit: there it is all
+# functions. Tools call one address by different names, so that FUNCTION is its first address.
+# The symbol list of the kernel has no sizes: a function ends where the next one begins. perf leaves
+# out the `nop` instructions that pad it. Here, those without samples are left out of both.
+kernel_code() {
+    local limit=(--percent-limit 0.1)
+    [[ $(uname -r) != 5.10.* ]] || limit=()
+    "$1" annotate --stdio -n "${limit[@]}" --no-source -i "$2" 2>/dev/null | awk '
+        /Disassembly of .* for / { first = padding = "" }
+        /^ *[0-9]+ +: +ffff[0-9a-f]+:/ {
+            address = $3
+            sub(":.*", "", address)
+            if (first == "")
+                first = address
+            line = first " " address " " $1 "\n"
+            if ($1 == 0 && / nop[lw]?( |$)/) {
+                padding = padding line
+            } else {
+                printf "%s%s", padding, line
+                padding = ""
+            }
+        }' | sort
+}
+
+# Compares the kernel's code in a recording as perf and kymo annotate it.
+same_kernel_code() {
+    kernel_code perf "$1" >perf.code
+    kernel_code kymo "$1" >kymo.code
+    awk '{ functions += !($1 in seen); seen[$1] = 1; sampled += $3 > 0; samples += $3 }
+        END { print "functions:", functions, "instructions:", NR, "with samples:", sampled, "samples:", samples }' perf.code
+    echo "instructions of modules: $(grep -c ' ffffffffc' perf.code)"
+    comm -3 --output-delimiter=' only kymo: ' perf.code kymo.code >differences
+    echo "differences: $(wc -l <differences)"
+    head -n 20 differences
+}
