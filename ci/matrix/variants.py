@@ -77,7 +77,7 @@ NIGHTLY = [
         # others have not been tried there.
         without=(
             *("doctor", "probe-user", "probe-arguments", "record-wall", "record-wall-request", "locks", "locks-holds", "sched"),
-            *("annotate-kernel", "annotate-kernel-all"),
+            "annotate-kernel",
         ),
         architecture=ARM64,
     ),
