@@ -42,6 +42,8 @@ pub struct RecordingRows<'a> {
     stacks: Vec<Option<(StackNumber, Option<u32>)>>,
     /// By thread under the name that it had, and cgroup.
     processes: FxHashMap<(u32, ExtraId), ProcessNumber>,
+    /// By process the name of its main thread.
+    programs: FxHashMap<i32, &'a str>,
     events: FxHashMap<(u32, Option<u32>), EventNumber>,
 }
 
@@ -68,6 +70,7 @@ impl<'a> RecordingRows<'a> {
         let identity = options.host_identity.unwrap_or(&host.host).to_owned();
         let sequence = u32::from(samples.is_of_spans());
         let writer = DatasetWriter::of_identity(host, &identity, start_ns, sequence);
+        let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
         let mut rows = RecordingRows {
             samples,
             options,
@@ -76,6 +79,7 @@ impl<'a> RecordingRows<'a> {
             locations: vec![None; samples.locations.list.len()],
             stacks: vec![None; samples.locations.stack_count() as usize],
             processes: FxHashMap::default(),
+            programs: main.map(|thread| (thread.pid, &*thread.comm)).collect(),
             events: FxHashMap::default(),
         };
         rows.add_builds(symbols);
@@ -142,6 +146,9 @@ impl<'a> RecordingRows<'a> {
             let thread = samples.thread(row.thread);
             let parts = samples.cgroup(row).map(|names| names.parts());
             let [systemd_unit, container, pod] = parts.unwrap_or_default();
+            // Threads have names of their own; a service is a program.
+            let is_named = systemd_unit.or(container).or(pod).is_some();
+            let program = self.programs.get(&thread.pid).copied().filter(|_| !is_named);
             writer.process(&ProcessRow {
                 pid: thread.pid,
                 tid: Some(thread.tid),
@@ -149,7 +156,7 @@ impl<'a> RecordingRows<'a> {
                 container,
                 pod,
                 systemd_unit,
-                service: options.service,
+                service: options.service.or(program),
             })
         })
     }

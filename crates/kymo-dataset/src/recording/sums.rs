@@ -42,12 +42,10 @@ impl RecordingRows<'_> {
         let mut sums: FxHashMap<(ProcessNumber, EventNumber, StackNumber), (i64, i64)> = FxHashMap::default();
         let mut processes = FxHashMap::default();
         let samples = self.samples;
-        let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
-        let programs: FxHashMap<i32, &str> = main.map(|thread| (thread.pid, &*thread.comm)).collect();
         for row in samples.by_time() {
             let process = *processes
                 .entry((row.named_thread, row.extra))
-                .or_insert_with(|| self.summed_process(&row, &programs, names));
+                .or_insert_with(|| self.summed_process(&row, names));
             let (stack, state) = self.stack(row.stack);
             let Some(event) = self.summed_event(row.event, state) else { continue };
             let (value, count) = sums.entry((process, event, stack)).or_default();
@@ -79,16 +77,11 @@ impl RecordingRows<'_> {
         }
     }
 
-    fn summed_process(
-        &mut self,
-        row: &SampleRow,
-        programs: &FxHashMap<i32, &str>,
-        names: &dyn Fn(i32, u32) -> ProcessNames,
-    ) -> ProcessNumber {
+    fn summed_process(&mut self, row: &SampleRow, names: &dyn Fn(i32, u32) -> ProcessNames) -> ProcessNumber {
         let pid = self.samples.thread(row.thread).pid;
         let names = names(pid, row.extra);
         // Threads have names of their own; a service is a program.
-        let program = programs.get(&pid).copied().filter(|_| names.is_empty());
+        let program = self.programs.get(&pid).copied().filter(|_| names.is_empty());
         self.writer.process(&ProcessRow {
             pid,
             tid: None,
