@@ -17,11 +17,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Bytes of a file that are read: those with frames and builds are far smaller.
-const MOST_BYTES: u64 = 4 << 30;
+const MOST_BYTES: u64 = 1 << 30;
 /// Rows of a file: repeated values take next to nothing in it, and memory here.
-const MOST_ROWS: i64 = 64 << 20;
+const MOST_ROWS: i64 = 16 << 20;
 /// What a column of a row group may become, unpacked.
-const MOST_UNPACKED: i64 = 4 << 30;
+const MOST_UNPACKED: i64 = 1 << 30;
 /// Values that are read at once.
 const BATCH: usize = 64 << 10;
 

@@ -248,8 +248,6 @@ struct GroupPart {
     tid: i32,
     cpu: u32,
     extra: ExtraId,
-    /// Where it matters.
-    chain: Option<ChainId>,
 }
 
 struct Maker<'a> {
@@ -347,17 +345,21 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn part(&mut self, group: &GroupKey) -> u32 {
+    /// The number of what a group brings to the keys of its rows; none where these depend on its
+    /// stack, which few groups share.
+    fn part(&mut self, group: &GroupKey) -> Option<u32> {
         let options = self.options;
-        let is_of_stack = options.needs_stacks() || options.keys.contains(&SortKey::SourceLine);
-        let GroupKey { comm, pid, tid, cpu, extra, chain, .. } = *group;
-        let part = GroupPart { comm, pid, tid, cpu, extra, chain: is_of_stack.then_some(chain) };
+        if options.needs_stacks() || options.keys.contains(&SortKey::SourceLine) {
+            return None;
+        }
+        let GroupKey { comm, pid, tid, cpu, extra, .. } = *group;
         let next = self.parts.len() as u32;
-        *self.parts.entry(part).or_insert(next)
+        Some(*self.parts.entry(GroupPart { comm, pid, tid, cpu, extra }).or_insert(next))
     }
 
-    /// The row of a function in a group, whose part has a number.
-    fn row(&mut self, part: u32, group: &GroupKey, function: FunctionId) -> u32 {
+    /// The row of a function in a group, whose part may have a number.
+    fn row(&mut self, part: Option<u32>, group: &GroupKey, function: FunctionId) -> u32 {
+        let Some(part) = part else { return self.row_by_keys(group, function) };
         if let Some(row) = self.of_function.get(&(part, function)) {
             return *row;
         }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -59,35 +60,36 @@ fn become_program(verb: &str, words: Vec<OsString>) -> anyhow::Result<ExitCode> 
     Err(error).with_context(|| format!("failed to execute {}", program.display()))
 }
 
-/// The program in the folder of kymo, or where `make sql` and `make daemon` put it for a kymo that
-/// was built beside it.
+/// The program in the folder of kymo. In a folder that all may write to, what others put there is
+/// not executed.
 fn beside(own: Option<&Path>, name: &str) -> Option<PathBuf> {
-    let folder = own?.parent()?;
-    let built = folder.parent().map(|target| target.join("fleet/release").join(name));
-    [Some(folder.join(name)), built].into_iter().flatten().find(|path| path.is_file())
+    let path = own?.parent()?.join(name);
+    let owner = std::fs::symlink_metadata(&path).ok()?.uid();
+    let is_trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    (is_trusted && path.is_file()).then_some(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Checks that a program beside kymo comes before one that was built in the same target folder,
-    /// and that PATH is left where there is neither.
+    /// Checks that a program beside kymo is found, that PATH is left where there is none, and that
+    /// one which another user put there is not taken.
     #[test]
-    fn a_program_beside_kymo_comes_first() {
-        let target = tempfile::tempdir().expect("a folder");
-        let folder = |name: &str| {
-            let path = target.path().join(name);
-            std::fs::create_dir_all(&path).expect("a folder");
-            path
-        };
-        let kymo = folder("release").join("kymo");
+    fn a_program_beside_kymo_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kymo = folder.path().join("kymo");
         assert_eq!(beside(Some(&kymo), "kymo-sql"), None);
-        let built = folder("fleet/release").join("kymo-sql");
-        std::fs::write(&built, "").expect("a file");
-        assert_eq!(beside(Some(&kymo), "kymo-sql"), Some(built));
-        let near = folder("release").join("kymo-sql");
-        std::fs::write(&near, "").expect("a file");
-        assert_eq!(beside(Some(&kymo), "kymo-sql"), Some(near));
+        let program = folder.path().join("kymo-sql");
+        std::fs::write(&program, "").expect("a file");
+        assert_eq!(beside(Some(&kymo), "kymo-sql"), Some(program.clone()));
+        if !rustix::process::geteuid().is_root() {
+            return kymo_testing::skip(
+                "external::a_program_beside_kymo_is_found",
+                "needs root to give files away",
+            );
+        }
+        std::os::unix::fs::chown(&program, Some(65534), None).expect("root gives it away");
+        assert_eq!(beside(Some(&kymo), "kymo-sql"), None);
     }
 }
