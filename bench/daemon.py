@@ -37,17 +37,32 @@ def arguments():
     return parser.parse_args()
 
 
+def processes_of(pid):
+    """The daemon and its helper processes."""
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").parent.parent.glob("*/children")
+    return [pid, *(int(child) for file in children for child in file.read_text().split())]
+
+
 def cpu_seconds(pid):
-    """CPU time of a process, all threads."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """CPU time of the daemon, all threads, and of its helpers, those that ended too."""
+    ticks = 0
+    for process in processes_of(pid):
+        fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(int(field) for field in fields[11:15])
+    return ticks / TICKS
 
 
 def status_kib(pid, key):
+    """A figure of the daemon's memory, and of what its helpers have for themselves."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(key + ":"):
-            return int(line.split()[1])
+            return int(line.split()[1]) + sum(map(private_kib, processes_of(pid)[1:]))
     return 0
+
+
+def private_kib(pid):
+    text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
 def machine_busy():
@@ -67,10 +82,8 @@ def measure(options, rate, scratch):
     config.write_text(f'stacks = "{options.stacks}"\nstate = "{scratch}/state"\n[dataset]\nurl = "{scratch}/dataset"\n')
     command = [options.daemon, "--config", str(config), "-F", str(rate), "--health", HEALTH]
     command += ["--off-cpu"] if options.off_cpu else []
-    # As the unit has it.
-    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     began, busy = time.monotonic(), machine_busy()
-    daemon = subprocess.Popen(command, env=environment)
+    daemon = subprocess.Popen(command)
     points = []
     while time.monotonic() - began < options.minutes * 60:
         time.sleep(min(10, options.minutes * 6))

@@ -38,7 +38,7 @@ SCHEMAS = {
     "builds": pa.schema([
         pa.field("build_id", pa.string(), **NOT_NULL), pa.field("path", pa.string(), **NOT_NULL),
         pa.field("module", pa.string(), **NOT_NULL), pa.field("arch", pa.string(), **NOT_NULL),
-        pa.field("first_seen", UTC, **NOT_NULL),
+        pa.field("first_seen", UTC, **NOT_NULL), pa.field("code_bias", pa.int64()),
     ]),
     "hosts": pa.schema([
         pa.field("host_id", pa.int64(), **NOT_NULL), pa.field("host", pa.string(), **NOT_NULL),
@@ -61,11 +61,13 @@ def write(dataset: pathlib.Path, table: str, folder: str, host_id: int, number: 
     """One file of a table."""
     place = dataset / table / folder
     place.mkdir(parents=True, exist_ok=True)
-    schema = SCHEMAS[table].with_metadata({"kymo.schema": "1", "kymo.table": table, "kymo.host": f"host of {host_id:x}"})
+    schema = SCHEMAS[table]
     columns = [[row[name] for row in rows] for name in schema.names]
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema)]
-    data = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(data, place / f"{host_id:016x}-{number:019}-0.parquet", compression="zstd", store_schema=False)
+    path = place / f"{host_id:016x}-{number:019}-0.parquet"
+    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False) as file:
+        file.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        file.add_key_value_metadata({"kymo.schema": "1", "kymo.table": table, "kymo.host": f"host of {host_id:x}"})
 
 
 class Program:
@@ -153,7 +155,7 @@ def make(dataset: pathlib.Path, hosts=4, days=4, minutes=20, seed=1):
                     ]
                 builds.append({
                     "build_id": program.build_id, "path": f"/usr/bin/{service}", "module": program.module,
-                    "arch": "x86_64", "first_seen": start,
+                    "arch": "x86_64", "first_seen": start, "code_bias": None,
                 })
                 ids = sorted(program.stacks)[host % 2:]
                 rows = [

@@ -30,7 +30,8 @@ SELECT * FROM file('/srv/profiles/frames/*.parquet', Parquet,
      line Nullable(Int32), module String, build_id Nullable(String), address Int64, kind String');
 CREATE VIEW builds AS
 SELECT * FROM file('/srv/profiles/builds/*.parquet', Parquet,
-    'build_id String, path String, module String, arch String, first_seen DateTime64(6, ''UTC'')');
+    'build_id String, path String, module String, arch String, first_seen DateTime64(6, ''UTC''),
+     code_bias Nullable(Int64)');
 CREATE VIEW hosts AS
 SELECT * FROM file('/srv/profiles/hosts/*.parquet', Parquet,
     'host_id Int64, host String, kernel String, arch String, cpus Int32, rate_hz Float64,

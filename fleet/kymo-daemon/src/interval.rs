@@ -78,6 +78,7 @@ impl IntervalReader {
         }
         // Code of programs changes; the kernel's stays.
         self.symbols.retain(|key| matches!(key, ModuleKey::Kernel { .. } | ModuleKey::KernelModule { .. }));
+        kymo_perf::sys::memory::return_free_memory();
     }
 
     fn try_add(&self, file: File, start: Duration) -> Result<Interval, String> {

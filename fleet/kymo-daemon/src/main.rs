@@ -11,7 +11,8 @@
 //! - **D1** The rows of an interval sum to its samples, and what is missing is counted.
 //! - **D2** Recording and adding up never wait for a network or for the place of the dataset.
 //! - **D3** SIGKILL at any moment leaves whole files only, in the spool and in the dataset.
-//! - **D4** Memory does not grow with time: each interval has its own tables.
+//! - **D4** Memory does not grow with time: each interval has its own tables, and what they took goes
+//!   back to the system.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -39,6 +40,7 @@ use std::process::ExitCode;
 const USAGE: u8 = 129;
 
 fn main() -> ExitCode {
+    kymo_perf::sys::memory::keep_heap_small();
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

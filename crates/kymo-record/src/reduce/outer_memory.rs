@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_millis(200);
 /// So many bytes of a thread are kept.
 const MOST_KEPT_BYTES: usize = 1 << 20;
-/// So many threads' bytes are kept.
-const MOST_THREADS: usize = 64;
+/// So many bytes of all threads are kept, and those of the thread that was read last.
+const MOST_BYTES: usize = 8 << 20;
 
 /// What to read for which thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +98,11 @@ impl OuterMemory {
             kept.bytes.extend_from_slice(&bytes);
             return;
         }
-        if self.kept.len() >= MOST_THREADS {
-            self.kept.retain(|_, kept| kept.read.elapsed() < FRESH);
+        self.kept.retain(|_, kept| kept.read.elapsed() < FRESH);
+        if self.kept.values().map(|kept| kept.bytes.len()).sum::<usize>() > MOST_BYTES {
+            self.kept.clear();
         }
-        if self.kept.len() < MOST_THREADS || self.kept.contains_key(&tid) {
-            self.kept.insert(tid, KeptBytes { address, bytes, read: Instant::now() });
-        }
+        self.kept.insert(tid, KeptBytes { address, bytes, read: Instant::now() });
     }
 }
 
@@ -121,6 +120,22 @@ fn bytes_of(question: Question) -> Vec<u8> {
 mod tests {
     use super::super::side_reader::{MOST_SAVED, MOST_WAITING};
     use super::*;
+
+    /// Checks that bytes of threads that ended do not stay, and that many threads' bytes are bounded.
+    #[test]
+    fn bytes_of_ended_threads_are_dropped() {
+        let mut memory = OuterMemory::default();
+        let answer = |tid, bytes| Answer {
+            question: Question { pid: 1, tid, address: 4096, bytes },
+            bytes: vec![1; bytes],
+        };
+        (0..1000).for_each(|tid| memory.keep(answer(tid, 128 << 10)));
+        let kept = |memory: &OuterMemory| memory.kept.values().map(|kept| kept.bytes.len()).sum::<usize>();
+        assert!(kept(&memory) <= MOST_BYTES + (128 << 10), "{}", kept(&memory));
+        std::thread::sleep(FRESH);
+        memory.keep(answer(7, 100));
+        assert_eq!(kept(&memory), 100);
+    }
 
     /// Checks that memory of this process is read, once while it is fresh, and no more when the
     /// time for it is used up; and that what is not mapped gives no address.

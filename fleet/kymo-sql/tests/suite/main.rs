@@ -49,6 +49,7 @@ fn files(host: &str, day: i64, start_ns: i64) -> Vec<kymo_dataset::DatasetFile> 
             module: "web".to_owned(),
             arch: "x86_64".to_owned(),
             first_seen_ns: start_ns,
+            code_bias: None,
         });
     }
     let build = if day == 0 { "01" } else { "02" };
