@@ -11,8 +11,8 @@
 //! - **D1** The rows of an interval sum to its samples, and what is missing is counted.
 //! - **D2** Recording and adding up never wait for a network or for the place of the dataset.
 //! - **D3** SIGKILL at any moment leaves whole files only, in the spool and in the dataset.
-//! - **D4** Memory does not grow with time: each interval has its own tables, and what they took goes
-//!   back to the system.
+//! - **D4** Memory does not grow with time: each interval has its own tables, and what they took
+//!   goes back to the system.
 #![forbid(unsafe_code)]
 
 mod args;

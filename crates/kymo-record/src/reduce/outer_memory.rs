@@ -121,7 +121,7 @@ mod tests {
     use super::super::side_reader::{MOST_SAVED, MOST_WAITING};
     use super::*;
 
-    /// Checks that bytes of threads that ended do not stay, and that many threads' bytes are bounded.
+    /// Checks that bytes of threads that ended do not stay, and that those of many are bounded.
     #[test]
     fn bytes_of_ended_threads_are_dropped() {
         let mut memory = OuterMemory::default();
