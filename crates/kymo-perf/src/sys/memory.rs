@@ -78,11 +78,11 @@ pub fn require_headroom(bytes: usize) {
 /// with C libraries other than glibc.
 pub fn keep_heap_small() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets numbers of the allocator.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 4 << 20);
+    for (parameter, value) in
+        [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 1 << 20), (libc::M_TRIM_THRESHOLD, 4 << 20)]
+    {
+        // SAFETY: sets a number of the allocator.
+        unsafe { libc::mallopt(parameter, value) };
     }
 }
 
