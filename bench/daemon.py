@@ -39,7 +39,7 @@ def arguments():
 
 def processes_of(pid):
     """The daemon and its helper processes."""
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").parent.parent.glob("*/children")
+    children = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
     return [pid, *(int(child) for file in children for child in file.read_text().split())]
 
 

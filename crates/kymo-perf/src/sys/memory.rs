@@ -86,8 +86,8 @@ pub fn keep_heap_small() {
     }
 }
 
-/// Gives memory that the allocator holds and nobody uses back to the system. Takes the allocator's
-/// lock for as long as it looks: well below a millisecond for some 50 MiB.
+/// Gives memory that the allocator holds and nobody uses back to the system. Other threads that
+/// allocate wait meanwhile. Does nothing with C libraries other than glibc.
 pub fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: has no preconditions (`man 3 malloc_trim`).

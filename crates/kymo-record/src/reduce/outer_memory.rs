@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_millis(200);
 /// So many bytes of a thread are kept.
 const MOST_KEPT_BYTES: usize = 1 << 20;
-/// So many bytes of all threads are kept, and those of the thread that was read last.
+/// So many bytes of all threads are kept.
 const MOST_BYTES: usize = 8 << 20;
 
 /// What to read for which thread.
@@ -90,19 +90,22 @@ impl OuterMemory {
 
     fn keep(&mut self, answer: Answer) {
         let Answer { question: Question { tid, address, .. }, bytes } = answer;
-        if let Some(kept) = self.kept.get_mut(&tid)
-            && kept.read.elapsed() < FRESH
-            && kept.address.wrapping_add(kept.bytes.len() as u64) == address
-            && kept.bytes.len() < MOST_KEPT_BYTES
-        {
-            kept.bytes.extend_from_slice(&bytes);
-            return;
-        }
         self.kept.retain(|_, kept| kept.read.elapsed() < FRESH);
-        if self.kept.values().map(|kept| kept.bytes.len()).sum::<usize>() > MOST_BYTES {
+        let kept_bytes: usize = self.kept.values().map(|kept| kept.bytes.len()).sum();
+        if kept_bytes + bytes.len() > MOST_BYTES {
             self.kept.clear();
         }
-        self.kept.insert(tid, KeptBytes { address, bytes, read: Instant::now() });
+        match self.kept.get_mut(&tid) {
+            Some(kept)
+                if kept.address.wrapping_add(kept.bytes.len() as u64) == address
+                    && kept.bytes.len() < MOST_KEPT_BYTES =>
+            {
+                kept.bytes.extend_from_slice(&bytes);
+            }
+            _ => {
+                self.kept.insert(tid, KeptBytes { address, bytes, read: Instant::now() });
+            }
+        }
     }
 }
 
@@ -121,19 +124,25 @@ mod tests {
     use super::super::side_reader::{MOST_SAVED, MOST_WAITING};
     use super::*;
 
-    /// Checks that bytes of threads that ended do not stay, and that those of many are bounded.
+    /// Checks that bytes of threads that ended do not stay, and that those of many are bounded,
+    /// also where a thread's grow.
     #[test]
     fn bytes_of_ended_threads_are_dropped() {
+        const BYTES: usize = 128 << 10;
         let mut memory = OuterMemory::default();
-        let answer = |tid, bytes| Answer {
-            question: Question { pid: 1, tid, address: 4096, bytes },
-            bytes: vec![1; bytes],
-        };
-        (0..1000).for_each(|tid| memory.keep(answer(tid, 128 << 10)));
         let kept = |memory: &OuterMemory| memory.kept.values().map(|kept| kept.bytes.len()).sum::<usize>();
-        assert!(kept(&memory) <= MOST_BYTES + (128 << 10), "{}", kept(&memory));
+        for part in 0..8 {
+            for tid in 0..20 {
+                let question = Question { pid: 1, tid, address: 4096 + part * BYTES as u64, bytes: BYTES };
+                memory.keep(Answer { question, bytes: vec![1; BYTES] });
+                assert!(kept(&memory) <= MOST_BYTES, "{}", kept(&memory));
+            }
+        }
         std::thread::sleep(FRESH);
-        memory.keep(answer(7, 100));
+        memory.keep(Answer {
+            question: Question { pid: 1, tid: 7, address: 8, bytes: 100 },
+            bytes: vec![1; 100],
+        });
         assert_eq!(kept(&memory), 100);
     }
 
