@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup sql test test-consumers test-fleet test-mcp
+.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup sql test test-capstone test-consumers test-fleet test-mcp
 build:
 	$(CARGO) build --release
 
@@ -17,6 +17,11 @@ mcp:
 
 test-mcp:
 	$(CARGO) test --locked -p kymo --features mcp --test suite -- mcp::
+
+# The code of RISC-V, 32-bit ARM and 64-bit PowerPC, which needs a library in C: beside objdump, where Debian's packages
+# binutils-riscv64-linux-gnu, libc6-riscv64-cross and their like are installed.
+test-capstone:
+	$(CARGO) test --locked -p kymo-symbols --features capstone --lib -- disassembly:: --nocapture
 
 # `kymo sql` and `kymo daemon`: programs of their own in a second workspace, so that kymo is built without a query engine
 # and without the clients of object stores. The first build takes many minutes.

@@ -1,6 +1,8 @@
 """One function of a large program with debug information, annotated by both tools.
 
 The program is kymo itself, which reads a small recording; the function is the hottest one of its own. perf runs objdump.
+With `--megabytes` it is a C++ program of that size, most of it debug information: one unit with many templates, linked again
+and again under other names; the function is `work` of the unit in the middle.
 Before the race, the counts of all instructions are compared: a fast wrong answer would win nothing.
 
 kymo runs without its symbol cache, with an empty one (cold), and with one that an earlier run has filled (warm).
@@ -8,20 +10,28 @@ kymo runs without its symbol cache, with an empty one (cold), and with one that 
 
 import re
 import shutil
+from pathlib import Path
 
 from versus.runner import Refusal, alternate, measure, megabytes, output, seconds, spread, table
+
+UNIT = Path(__file__).parent.parent / "workloads/templates.cc"
+MAIN = """.globl main
+main: sub $8, %rsp; mov $20000, %edi; call {work}; xor %eax, %eax; add $8, %rsp; ret
+.section .note.GNU-stack, "", @progbits
+"""
 
 HELP = "a function of a large program, annotated by perf and by kymo"
 
 
 def add_arguments(parser):
     parser.add_argument("--program", metavar="PATH", help="a kymo to record, instead of the one that is measured")
+    parser.add_argument("--megabytes", type=int, metavar="N", help="record a C++ program of at least this size instead")
 
 
 def run(bench, args):
     rounds = args.rounds or 5
-    program = args.program or bench.kymo
-    recording, function = make_recording(bench, program)
+    program = large_program(bench, args.megabytes) if args.megabytes else Path(args.program or bench.kymo)
+    recording, function = make_recording(bench, program, args.megabytes is None)
     counts = {tool: counts_of(tool, recording, function) for tool in (bench.perf, bench.kymo)}
     perf, kymo = (counts[tool] for tool in (bench.perf, bench.kymo))
     if perf != kymo:
@@ -42,16 +52,45 @@ def run(bench, args):
     return {"function": function, "rounds": rounds, "same_counts": perf == kymo, "who": result}
 
 
-def make_recording(bench, program):
+def large_program(bench, megabytes):
+    """A C++ program of at least so many MB."""
+    unit, program = bench.scratch / "templates.o", bench.scratch / "templates"
+    output(["g++", "-std=c++17", "-O1", "-g", "-c", UNIT, "-o", unit])
+    names = [line.split()[-1] for line in output(["nm", "--defined-only", unit]).splitlines()]
+    # What linking makes of a unit: its strings are shared, and relocations go.
+    copies = 2
+    while True:
+        objects = [renamed(bench, unit, names, copy) for copy in range(copies)]
+        main = bench.scratch / "main.s"
+        main.write_text(MAIN.format(work=f"work.v{copies // 2}"))
+        output(["g++", "-no-pie", "-o", program, main, *objects])
+        size = program.stat().st_size
+        if size >= megabytes * 1_000_000:
+            return program
+        copies = max(copies + 1, int(copies * megabytes * 1_020_000 / size))
+
+
+def renamed(bench, unit, names, copy):
+    """The unit with a suffix to all of its symbols, as compilers give it to clones."""
+    path, renames = bench.scratch / f"templates-{copy}.o", bench.scratch / "renames"
+    if not path.exists():
+        renames.write_text("".join(f"{name} {name}.v{copy}\n" for name in names))
+        output(["objcopy", f"--redefine-syms={renames}", unit, path])
+    return path
+
+
+def make_recording(bench, program, is_kymo):
     """A recording of the program, and its hottest function."""
     small, path = bench.scratch / "small.data", bench.scratch / "annotate.data"
-    measure([bench.perf, "record", "-q", "-o", small, "-e", "cpu-clock", "--", "true"], cwd=bench.scratch)
-    measure([bench.perf, "record", "-q", "-o", path, "-e", "cpu-clock:u", "-F", "4000", "--",
-             program, "--no-symbol-cache", "report", "--stdio", "-i", small], cwd=bench.scratch)
+    words = []
+    if is_kymo:
+        measure([bench.perf, "record", "-q", "-o", small, "-e", "cpu-clock", "--", "true"], cwd=bench.scratch)
+        words = ["--no-symbol-cache", "report", "--stdio", "-i", small]
+    measure([bench.perf, "record", "-q", "-o", path, "-e", "cpu-clock:u", "-F", "4000", "--", program, *words], cwd=bench.scratch)
     rows = output([bench.kymo, "query", "--json", path, "top 50"])
-    found = re.findall(r'"name": "([^"\\]+)",\s*"module": "kymo"', rows)
+    found = re.findall(rf'"name": "([^"\\]+)",\s*"module": "{re.escape(program.name)}"', rows)
     if not found:
-        raise Refusal(f"{path} has no function of kymo")
+        raise Refusal(f"{path} has no function of {program.name}")
     return path, found[0]
 
 

@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import annotate, attach, breakpoint, cpython, diff, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, sql, stacks, start, stat, storm, view, wall, watch
+from versus import annotate, attach, breakpoint, cpython, diff, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, sql, stacks, start, stat, storm, upstream, view, wall, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -33,6 +33,7 @@ SUBJECTS = {
     "idle": idle,
     "watch": watch,
     "probe": probe,
+    "upstream": upstream,
     "view": view,
     "export": export,
     "sql": sql,

@@ -5,7 +5,7 @@ is a false one. Seeded slow-downs: builds of `fixtures/programs/rows.c` differ i
 it is found, and how often its interval holds the amount. Then 20 recordings are compared, and the time is taken.
 
 All runs of a pool are recorded first, those that belong together in turns. Each comparison draws its runs from the pools, so comparisons
-share runs: their number says less than as many independent ones would.
+share runs: their number says less than as many independent ones would. The same draws are compared by absolute costs and by shares.
 """
 
 import json
@@ -13,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from versus.runner import Refusal, environment, measure, seconds, spread, table
 
@@ -30,6 +31,8 @@ SEEDED = [
     ("+5 % of a tenth", ["-DHASH=105"], "hash_rows", 0.05),
     ("+20 % of a fiftieth", ["-DEMIT=120"], "emit_rows", 0.20),
 ]
+# The options of each way to compare costs.
+WEIGHTS = {"absolute": [], "share": ["--share"]}
 # How often a recording is repeated that lost samples.
 ATTEMPTS = 10
 BUILD = ["-O1", "-g", "-fno-omit-frame-pointer"]
@@ -40,6 +43,7 @@ def add_arguments(parser):
     parser.add_argument("--trials", type=int, default=50, help="comparisons of each kind (default: 50)")
     parser.add_argument("--side", type=int, default=10, help="runs a side (default: 10)")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a run of rows.c takes (default: 1)")
+    parser.add_argument("--recordings", metavar="DIR", help="record into this folder, and take what an earlier run has left there")
     parser.add_argument("--samples", type=int, default=1_000_000, help="samples of each of the 20 recordings (default: 1000000)")
 
 
@@ -47,6 +51,8 @@ def run(bench, args):
     if args.pool < args.side:
         raise Refusal("--pool must be at least --side")
     draws = random.Random(1)
+    bench.pools = Path(args.recordings).resolve() if args.recordings else bench.scratch
+    bench.pools.mkdir(exist_ok=True)
     result = {"runs_a_side": args.side, "pool": args.pool, "trials": args.trials, "run_seconds": args.seconds}
     result["equal"] = equal_builds(bench, args, draws)
     result["seeded"] = seeded(bench, args, draws)
@@ -54,8 +60,11 @@ def run(bench, args):
     return result
 
 
-def record(bench, path, command):
+def record(bench, name, command):
     """A recording without loss: on a busy machine the recorder may get no CPU for too long, and the run is repeated."""
+    path = bench.pools / f"{name}.data"
+    if path.exists():
+        return path
     argv = [bench.kymo, "record", "-q", "--fail-on-loss", "-o", path, "-F", "3999", "-e", "cpu-clock", "--", *command]
     for _ in range(ATTEMPTS):
         done = subprocess.run([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
@@ -65,8 +74,8 @@ def record(bench, path, command):
     raise Refusal(f"{path} could not be recorded without loss: {done.stderr.strip()}")
 
 
-def compare(bench, old, new):
-    argv = [bench.kymo, "diff", "-q", "--json", *old, "--", *new]
+def compare(bench, old, new, weight):
+    argv = [bench.kymo, "diff", "-q", "--json", *WEIGHTS[weight], *old, "--", *new]
     done = subprocess.run([str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True)
     if done.returncode not in (0, 1, 3):
         raise Refusal(f"kymo diff ended with {done.returncode}: {done.stderr.strip()}")
@@ -87,17 +96,15 @@ def equal_builds(bench, args, draws):
         if not shutil.which(words.split()[0]):
             print(f"{words.split()[0]} is not installed: left out", file=sys.stderr)
             continue
-        pool = [record(bench, bench.scratch / f"{name}-{at}.data", ["sh", "-c", words + " >/dev/null"]) for at in range(2 * args.pool)]
-        said, undecided = [], 0
-        for _ in range(args.trials):
-            chosen = draws.sample(pool, 2 * args.side)
-            answer = compare(bench, chosen[: args.side], chosen[args.side :])
-            names = differing(answer)
-            said += [names] if names else []
-            undecided += answer["verdict"] == "undecided"
-        found[name] = {"trials": args.trials, "differ": len(said), "undecided": undecided, "what": said}
-        rows.append([name, args.trials, len(said), undecided])
-    table(["equal builds", "comparisons", "report a difference", "undecided"], rows)
+        pool = [record(bench, f"{name}-{at}", ["sh", "-c", words + " >/dev/null"]) for at in range(2 * args.pool)]
+        pairs = [draws.sample(pool, 2 * args.side) for _ in range(args.trials)]
+        for weight in WEIGHTS:
+            answers = [compare(bench, pair[: args.side], pair[args.side :], weight) for pair in pairs]
+            said = [names for names in map(differing, answers) if names]
+            undecided = sum(answer["verdict"] == "undecided" for answer in answers)
+            found.setdefault(name, {})[weight] = {"trials": args.trials, "differ": len(said), "undecided": undecided, "what": said}
+            rows.append([name, weight, args.trials, len(said), undecided])
+    table(["equal builds", "costs", "comparisons", "report a difference", "undecided"], rows)
     return found
 
 
@@ -114,23 +121,26 @@ def seeded(bench, args, draws):
         turns = list(builds.items())
         draws.shuffle(turns)
         for build, program in turns:
-            pools[build].append(record(bench, bench.scratch / f"{build}-{at}.data", [program, rounds]))
+            pools[build].append(record(bench, f"{build}-{at}", [program, rounds]))
     found, rows = {}, []
     for name, _, function, truth in SEEDED:
-        hits = holds = 0
-        shares, changes = [], []
-        for _ in range(args.trials):
-            sides = [draws.sample(pools[build], args.side) for build in ("old", function)]
-            answer = compare(bench, *sides)
-            effect = next(effect for effect in answer["effects"] if effect["name"] == function)
-            hits += effect["verdict"] == "regression"
-            holds += effect["of_itself"]["low"] <= truth <= effect["of_itself"]["high"]
-            shares.append(effect["old"] / answer["total"]["old"])
-            changes.append(effect["of_itself"]["estimate"])
-        found[name] = {"function": function, "truth": truth, "trials": args.trials, "found": hits, "held": holds,
-                       "share": spread(shares), "change": spread(changes)}
-        rows.append([name, args.trials, hits, holds, f"{spread(shares)['median']:.1%}", f"{spread(changes)['median']:.1%}"])
-    table(["slower by", "comparisons", "found", "interval holds it", "share", "estimate"], rows)
+        pairs = [[draws.sample(pools[build], args.side) for build in ("old", function)] for _ in range(args.trials)]
+        for weight in WEIGHTS:
+            effects, shares = [], []
+            for pair in pairs:
+                answer = compare(bench, *pair, weight)
+                effects.append(next(effect for effect in answer["effects"] if effect["name"] == function))
+                shares.append(effects[-1]["old"] / answer["total"]["old"])
+            share = spread(shares)["median"]
+            # A function that grows is a part of a whole that grows, too.
+            true = truth if weight == "absolute" else (1 + truth) / (1 + truth * share) - 1
+            hits = sum(effect["verdict"] == "regression" for effect in effects)
+            holds = sum(effect["of_itself"]["low"] <= true <= effect["of_itself"]["high"] for effect in effects)
+            changes = spread([effect["of_itself"]["estimate"] for effect in effects])
+            found.setdefault(name, {})[weight] = {"function": function, "truth": true, "trials": args.trials, "found": hits, "held": holds,
+                                                  "share": spread(shares), "change": changes}
+            rows.append([name, weight, args.trials, hits, holds, f"{share:.1%}", f"{changes['median']:.1%}"])
+    table(["slower by", "costs", "comparisons", "found", "interval holds it", "share", "estimate"], rows)
     return found
 
 

@@ -58,6 +58,7 @@ class Profile {
     this.line = unpack(f.line, new Int32Array(count));
     this.threadCount = packed.threads.tid.length;
     this.events = packed.events.map((event) => new Event_(event, this));
+    if (packed.compared) this.comparison = new Comparison(packed.compared, this);
   }
 
   /** A short word for a function that depends only on what it is called. */
@@ -90,6 +91,42 @@ class Profile {
   threadLabel(thread) {
     const t = this.threads;
     return `${t.comm[thread] || "?"} ${t.tid[thread]}`;
+  }
+}
+
+/** Two sides of a comparison: the first event is the new one, the second the old one, over one call tree. */
+class Comparison {
+  constructor(compared, profile) {
+    this.profile = profile;
+    this.found = new Map(compared.map((one) => [one.function, one]));
+  }
+
+  /** Self and total by function on each side. */
+  sums() {
+    this.both ??= this.profile.events.slice(0, 2).map((event) => sumByFunction(this.profile, event, event.selfPeriod));
+    return { new: this.both[0], old: this.both[1] };
+  }
+
+  /** How much more the new side's function costs itself, as a part of the old one; Infinity where that has nothing. */
+  change(fn) {
+    const { old, new: now } = this.sums();
+    return now.own[fn] === old.own[fn] ? 0 : now.own[fn] / old.own[fn] - 1;
+  }
+
+  /** Of each node of a tree that is shown, what it has on both sides. `shown`, `other`: trees of the shown event and of the other one. */
+  sides(shown, other, isNew) {
+    const below = new Map();
+    for (let node = 0; node < other.count; node++) below.set(other.parent[node] * this.profile.functionCount + other.func[node], node);
+    const match = new Int32Array(shown.count);
+    const others = new Float64Array(shown.count);
+    // Parents come before children.
+    for (let node = 0; node < shown.count; node++) {
+      const above = shown.parent[node] === NO_NODE ? NO_NODE : match[shown.parent[node]];
+      const is = shown.parent[node] !== NO_NODE && above === NO_NODE ? undefined : below.get(above * this.profile.functionCount + shown.func[node]);
+      match[node] = is ?? NO_NODE;
+      others[node] = is === undefined ? 0 : other.total[is];
+    }
+    return isNew ? { old: others, new: shown.total } : { old: shown.total, new: others };
   }
 }
 
@@ -257,6 +294,11 @@ function formatWeight(weight, unit) {
     if (weight >= size) return `${trim(weight / size)} ${letter} ${unit}`;
   }
   return `${formatCount(weight)} ${weight === 1 ? unit.replace(/s$/, "") : unit}`;
+}
+
+/** A change as a part of what was before. */
+function formatChange(change) {
+  return change === Infinity ? "new" : change === -1 ? "gone" : `${change < 0 ? "−" : "+"}${Math.abs(100 * change).toFixed(1)} %`;
 }
 
 function formatShare(part, whole) {

@@ -80,6 +80,26 @@ class Palette {
   }
 }
 
+/** Colour of a frame that costs so much on both sides: red costs more, blue less, half as much again is as strong as it gets. */
+function colourOfChange(old, now, dark) {
+  const part = Math.max(-1, Math.min(1, (2 * (now - old)) / Math.max(Math.min(old, now), 0.25 * Math.max(old, now), 1)));
+  const chroma = 0.16 * Math.abs(part);
+  const light = dark ? 0.36 + 0.14 * Math.abs(part) : 0.92 - 0.2 * Math.abs(part);
+  return `oklch(${light.toFixed(3)} ${chroma.toFixed(3)} ${part > 0 ? 25 : 255})`;
+}
+
+/** Fills the legend of a comparison. */
+function showLegendOfChange(dark) {
+  const items = [[0.5, "costs less"], [1, "the same"], [1.5, "costs more"]].map(([now, words]) => {
+    const item = element("span", undefined, "change");
+    const swatch = element("i");
+    swatch.style.background = colourOfChange(100, 100 * now, dark);
+    item.append(swatch, words);
+    return item;
+  });
+  $("legend").replaceChildren(...items);
+}
+
 const STATE_HUES = {
   running: 145,
   runnable: 25,
@@ -127,7 +147,9 @@ class FlameGraph {
     this.canvas.addEventListener("blur", () => this.paintSoon());
   }
 
-  show(tree, zoomNode, byName) {
+  /** sides: what each node has on both sides of a comparison; null of a recording. */
+  show(tree, zoomNode, byName, sides = null) {
+    this.sides = sides;
     if (tree !== this.tree || byName !== this.byName) tree.sorted.clear();
     this.tree = tree;
     this.zoomNode = zoomNode;
@@ -248,7 +270,7 @@ class FlameGraph {
         const fn = frame.node === NO_NODE ? -1 : this.tree.func[frame.node];
         const matches = this.hits && fn >= 0 && this.hits[fn];
         g.globalAlpha = frame.outer ? 0.55 : this.hits && !matches ? 0.38 : 1;
-        g.fillStyle = fn < 0 ? all : matches ? hit : this.palette.of(fn);
+        g.fillStyle = fn < 0 ? all : matches ? hit : this.colourOf(frame.node, fn);
         const w = frame.w > 2 ? frame.w - 1 : Math.max(frame.w - 0.2, 0.5);
         g.fillRect(frame.x, top, w, ROW - 1);
         if (fn >= 0 && fn === this.chosen) {
@@ -272,6 +294,10 @@ class FlameGraph {
       g.lineWidth = wide;
       g.strokeRect(frame.x + wide / 2, this.rowTop(frame.row) + wide / 2, Math.max(frame.w - 1 - wide, 1), ROW - 1 - wide);
     }
+  }
+
+  colourOf(node, fn) {
+    return this.sides ? colourOfChange(this.sides.old[node], this.sides.new[node], this.palette.dark) : this.palette.of(fn);
   }
 
   /** Writes what fits. Letters of the font have one width; text beyond ASCII is squeezed into its frame instead. */

@@ -40,15 +40,16 @@ function showHeader(p) {
   fact("Duration", p.durationNs ? formatNs(p.durationNs) : "");
   for (const e of p.events.slice(0, 6)) {
     const what = e.unit === "ns" && e.period ? `, ${formatNs(e.period)}` : "";
-    // Wall time is counted, not sampled.
-    fact(e.name, e.isWallTime ? formatNs(e.period) : `${formatCount(e.samples)} sample${e.samples === 1 ? "" : "s"}${what}`);
+    // Wall time and means of runs are counted, not sampled.
+    fact(e.name, p.comparison ? formatWeight(e.period, e.unit) : e.isWallTime ? formatNs(e.period) : `${formatCount(e.samples)} sample${e.samples === 1 ? "" : "s"}${what}`);
   }
   fact("Host", [p.host, p.kernel, p.arch].filter(Boolean).join(", "));
   fact("CPUs", [p.cpusOnline || "", p.cpu].filter(Boolean).join(" × "));
-  fact("Threads", formatCount(p.threadCount));
+  fact("Threads", p.comparison ? "" : formatCount(p.threadCount));
   const badge = $("loss");
   badge.textContent = p.lost ? `${formatCount(p.lost)} lost` : "0 lost";
   badge.classList.add(p.lost ? "bad" : "good");
+  badge.hidden = Boolean(p.comparison);
   badge.title = p.lost ? "Records that did not reach this profile" : "Nothing was lost: every sample that was taken is here";
   if (p.lost) {
     const taken = p.events.reduce((sum, e) => sum + e.samples, 0);
@@ -79,10 +80,11 @@ function lostTime(p) {
 function showChoices(p) {
   const event = $("event");
   event.replaceChildren();
-  p.events.forEach((e, i) => event.add(new Option(e.isWallTime ? e.name : `${e.name} (${formatCount(e.samples)})`, i)));
+  p.events.forEach((e, i) => event.add(new Option(p.comparison || e.isWallTime ? e.name : `${e.name} (${formatCount(e.samples)})`, i)));
   $("event-field").hidden = p.events.length < 2;
 
   const thread = $("thread");
+  thread.closest("label").hidden = Boolean(p.comparison);
   thread.replaceChildren();
   thread.add(new Option(`All (${formatCount(p.threadCount)})`, ""));
   const t = p.threads;

@@ -275,6 +275,7 @@ class Page {
     const pointed = state.view === "callers" || state.view === "callees" ? state.focus : -1;
     const treeKey = [dataKey, state.view, pointed, state.commands, state.merge].join("|");
     this.tree = this.keep("tree", treeKey, () => buildTree(profile, event, weighed.self, { ...state, focus: pointed }));
+    this.sides = profile.comparison ? this.keep("sides", treeKey, () => this.sidesOf(pointed)) : null;
     let zoomNode = this.tree.find(state.zoom);
     if (zoomNode === NO_NODE) state.zoom = [];
 
@@ -293,6 +294,14 @@ class Page {
     this.renderDetail();
     this.report(event, weighed, zoomNode, matched);
     this.showAddress();
+  }
+
+  /** What each node of the tree has on both sides of a comparison. `pointed`: the function that the view is of. */
+  sidesOf(pointed) {
+    const { profile, state } = this;
+    const other = profile.events[1 - state.event];
+    const tree = buildTree(profile, other, other.selfPeriod, { ...state, focus: pointed });
+    return profile.comparison.sides(this.tree, tree, state.event === 0);
   }
 
   /** The address of what is shown, for the reload and for others. */
@@ -371,6 +380,7 @@ class Page {
     if (document.activeElement !== $("query") || !state.q) $("query").value = state.q;
     for (const key of ["commands", "merge", "byname", "flip"]) $(key).checked = state[key];
     $("tab-code").hidden = !this.hasCode();
+    for (const tab of ["chart", "heat"]) $(`tab-${tab}`).hidden = Boolean(this.profile.comparison);
     $("zoom-out").hidden = !state.zoom.length;
   }
 
@@ -517,7 +527,7 @@ class Page {
     let fresh = false;
     this.keep("flame", key, () => {
       fresh = true;
-      flame.show(this.tree, zoomNode, state.byname);
+      flame.show(this.tree, zoomNode, state.byname, this.sides);
     });
     if (!fresh) flame.paint();
     $("flame-text").textContent = zoomNode === NO_NODE ? "" : `zoomed: ${formatShare(this.tree.total[zoomNode], this.weighed.whole)}`;
@@ -526,6 +536,7 @@ class Page {
   renderLegend(weighed) {
     this.keep("legend", [this.kept.weighed.key, this.themed, this.state.q].join("|"), () => {
       const { profile } = this;
+      if (profile.comparison) return showLegendOfChange(this.palette.dark);
       const sums = new Map();
       const states = [];
       let kernel = { weight: 0, fn: 0, best: 0 };
@@ -580,6 +591,11 @@ class Page {
       element("span", [profile.moduleName(fn), profile.place(fn)].filter(Boolean).join(", "), "dim"),
       element("span", `self ${formatShare(own, weighed.whole)}, total ${formatShare(total, weighed.whole)} (${formatWeight(total, this.unit)})`),
     ];
+    const found = profile.comparison?.found.get(fn);
+    if (found) {
+      const rate = found.discoveryRate ? `, q ${found.discoveryRate}` : "";
+      parts.push(element("span", `${found.verdict}: ${found.change ?? "one side has nothing"}${rate}`, "verdict"));
+    }
     const tabs = [["butterfly", "Butterfly"], ...(this.hasCode() ? [["code", "Code"]] : [])];
     const buttons = [["view", "callers", "Callers"], ["view", "callees", "Callees"], ...tabs.map(([tab, text]) => ["tab", tab, text])];
     for (const [of, value, text] of buttons) {
@@ -616,6 +632,10 @@ class Page {
       const where = [profile.moduleName(fn), kind, profile.place(fn)].filter(Boolean).join(", ");
       if (where) parts.push(element("div", where));
       parts.push(element("div", `${formatShare(total, weighed.whole)} of all, ${formatShare(total, above)} of its parent: ${formatWeight(total, this.unit)}`, "sums"));
+      if (this.sides) {
+        const [old, now] = [this.sides.old[node], this.sides.new[node]];
+        parts.push(element("div", `old ${formatWeight(old, this.unit)}, new ${formatWeight(now, this.unit)}: ${formatChange(now === old ? 0 : now / old - 1)}`, "sums"));
+      }
       if (this.state.view !== "callers" && this.state.view !== "up") {
         parts.push(element("div", `self ${formatShare(tree.self[node], weighed.whole)}: ${formatWeight(tree.self[node], this.unit)}`, "sums"));
       }
@@ -663,6 +683,7 @@ class Page {
       arrows: this.timeline.arrows,
       frames: this.flame.frames?.length ?? 0,
       lost: this.profile.lost,
+      changed: this.sides && this.table.rows.slice(0, 5).map((fn) => [this.profile.names[fn], this.profile.comparison.change(fn), this.profile.comparison.found.get(fn)?.verdict ?? ""]),
       top,
     });
   }

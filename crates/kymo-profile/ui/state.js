@@ -26,7 +26,7 @@ function stateFromHash(hash, profile) {
   state.tab = oneOf("tab", TABS);
   state.view = oneOf("view", ["down", "up", "callers", "callees"]);
   state.lanes = oneOf("lanes", ["threads", "cpus", "states"]);
-  state.sort = oneOf("sort", ["own", "total", "name", "module"]);
+  state.sort = oneOf("sort", ["own", "total", "name", "module", ...(profile.comparison ? ["change", "verdict"] : [])]);
   state.theme = oneOf("theme", ["light", "dark"]);
   for (const key of ["commands", "merge", "byname", "flip", "up", "more"]) {
     if (given.has(key)) state[key] = given.get(key) === "1";

@@ -2,6 +2,8 @@
 // The table of functions. Only the rows in sight are in the document, so a hundred thousand functions scroll smoothly.
 
 const ROW_HEIGHT = 26;
+/** What a comparison says of a function, in the order of the table. */
+const VERDICTS = ["regression", "improvement", "moved", "undecided", "no difference", "not tested"];
 
 class FunctionTable {
   /** on: {choose(function), sort(key)} */
@@ -12,7 +14,7 @@ class FunctionTable {
     this.on = on;
     this.rows = [];
     this.chosen = -1;
-    this.columns = [
+    this.columns = profile.comparison ? this.columnsOfComparison() : [
       { key: "own", title: "Self", css: "wide", col: "number wide", number: true },
       { key: "own", title: "Self %", css: "", col: "share", share: true },
       { key: "total", title: "Total", css: "wide", col: "number wide", number: true },
@@ -27,6 +29,27 @@ class FunctionTable {
       if (row) this.on.choose(Number(row.dataset.fn));
     });
     box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Self is that of the side that is shown; the change and the verdict are those of the function itself. */
+  columnsOfComparison() {
+    return [
+      { key: "own", title: "Self", css: "wide", col: "number wide", number: true },
+      { key: "own", title: "Self %", css: "", col: "share", share: true },
+      { key: "total", title: "Total", css: "wide", col: "number wide", number: true },
+      { key: "change", title: "Change of self", css: "wide", col: "change", words: (fn) => this.changeOf(fn) },
+      { key: "verdict", title: "Verdict", css: "text", col: "verdict", words: (fn) => this.verdictOf(fn) },
+      { key: "name", title: "Function", css: "text", col: "" },
+      { key: "module", title: "Module", css: "text", col: "module" },
+    ];
+  }
+
+  verdictOf(fn) {
+    return this.profile.comparison.found.get(fn)?.verdict ?? "not tested";
+  }
+
+  changeOf(fn) {
+    return this.profile.comparison.found.get(fn)?.change ?? formatChange(this.profile.comparison.change(fn));
   }
 
   build() {
@@ -70,6 +93,8 @@ class FunctionTable {
       own: (a, b) => own[a] - own[b] || total[a] - total[b],
       total: (a, b) => total[a] - total[b] || own[a] - own[b],
       name: (a, b) => text(names[a], names[b]),
+      change: (a, b) => this.profile.comparison.change(a) - this.profile.comparison.change(b) || own[a] - own[b],
+      verdict: (a, b) => VERDICTS.indexOf(this.verdictOf(b)) - VERDICTS.indexOf(this.verdictOf(a)) || own[a] - own[b],
       module: (a, b) => text(this.profile.moduleName(a), this.profile.moduleName(b)) || own[b] - own[a],
     }[sort.key];
     rows.sort((a, b) => (sort.up ? order(a, b) : order(b, a)) || text(names[a], names[b]) || a - b);
@@ -137,6 +162,9 @@ class FunctionTable {
         const part = this.whole ? (100 * values[column.key]) / this.whole : 0;
         td.style.setProperty("--part", part.toFixed(2) + "%");
         td.textContent = values[column.key] ? formatShare(values[column.key], this.whole) : "";
+      } else if (column.words) {
+        td.textContent = column.words(fn);
+        td.title = td.textContent;
       } else if (column.key === "name") {
         td.classList.add("fn");
         const swatch = document.createElement("i");

@@ -42,6 +42,7 @@ pub(crate) const SHF_EXECINSTR: u64 = 4;
 const PF_X: u32 = 1;
 const PT_LOAD: u32 = 1;
 pub(crate) const EM_386: u16 = 3;
+pub(crate) const EM_PPC64: u16 = 21;
 pub(crate) const EM_ARM: u16 = 40;
 pub(crate) const EM_X86_64: u16 = 62;
 pub(crate) const EM_AARCH64: u16 = 183;

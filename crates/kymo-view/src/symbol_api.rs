@@ -7,7 +7,7 @@
 //! nothing of it is told here.
 use kymo_profile::firefox::{FirefoxModule, FirefoxProfile};
 use kymo_symbols::disassembly::{SourceFiles, SourceOptions, Syntax, disassemble};
-use kymo_symbols::{Arch, ModuleSymbols, SymbolStore};
+use kymo_symbols::{ModuleSymbols, SymbolStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -320,10 +320,11 @@ impl SymbolApi {
             .iter()
             .map(|instruction| json!([instruction.address - code.address, instruction.text]))
             .collect();
-        let (arch, syntax) = match (code.arch, code.bits) {
-            (Arch::Aarch64, _) => ("aarch64", "ARM"),
-            (Arch::X86_64, 32) => ("i686", "Intel"),
-            (Arch::X86_64, _) => ("x86_64", "Intel"),
+        let arch = code.machine_name();
+        let syntax = match arch {
+            "i686" | "x86_64" => "Intel",
+            "aarch64" => "ARM",
+            other => other,
         };
         Ok(json!({
             "startAddress": hex(request.start_address.0),

@@ -23,14 +23,14 @@ const WHOLE: f64 = 1e7;
 /// # Errors
 /// Those of `out`, and "no stacks" where the side has no cost.
 pub fn write_flamegraph(out: &mut dyn Write, comparison: &Comparison, side: FlameSide) -> io::Result<()> {
-    let sum = |cost: fn(&(Vec<String>, f64, f64)) -> f64| comparison.paths.iter().map(cost).sum::<f64>();
-    let whole = sum(|path| path.1).max(sum(|path| path.2));
-    let scale = if whole > 0.0 { WHOLE / whole } else { 0.0 };
+    let paths = &comparison.paths;
+    let scale = paths.scale(WHOLE);
     let mut lines = Vec::new();
-    for (path, old, new) in &comparison.paths {
-        let (old, new) = ((old * scale).round() as u64, (new * scale).round() as u64);
-        if old.max(new) > 0 && !path.is_empty() {
-            let frames: Vec<String> = path.iter().map(|name| stack_frame(name)).collect();
+    for path in &paths.list {
+        let (old, new) = ((path.old * scale).round() as u64, (path.new * scale).round() as u64);
+        if old.max(new) > 0 && !path.functions.is_empty() {
+            let name = |number: &u32| stack_frame(&paths.functions[*number as usize].name);
+            let frames: Vec<String> = path.functions.iter().map(name).collect();
             let (first, second) = if side == FlameSide::New { (old, new) } else { (new, old) };
             lines.push(format!("{} {first} {second}", frames.join(";")));
         }

@@ -14,7 +14,7 @@
 //!                        |
 //!                        v
 //!      differences, p-values, false-discovery rate --> verdict; moved --> Comparison
-//!                                                        '--> text, markdown, json, junit, flame
+//!                                                        '--> text, markdown, json, junit, flame, page
 //! ```
 //!
 //! # Guarantees
@@ -39,6 +39,7 @@ mod junit;
 mod model;
 mod moved;
 mod name_key;
+mod page;
 mod random;
 mod run;
 mod stacks;
@@ -53,6 +54,7 @@ pub use costs::Subject;
 pub use flame::{FlameSide, write_flamegraph};
 pub use json::{SCHEMA_VERSION, write_json};
 pub use junit::write_junit;
+pub use page::write_page;
 pub use random::SplitMix64;
 pub use run::{RunError, RunFacts, RunOptions, RunSums, SamplingRate};
 pub use stacks::SharedStacks;
@@ -64,7 +66,7 @@ use costs::{Grouping, SideCosts};
 use moved::ChangedFunction;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use stacks::Renumbering;
+use stacks::{FunctionLabel, Renumbering};
 use statistics::{Difference, Estimate, difference, false_discovery_rates};
 use verdict::{judge, more_runs};
 
@@ -207,9 +209,34 @@ pub struct Comparison {
     pub more_runs: Option<usize>,
     /// What was corrected, matched or left open: sentences.
     pub notes: Vec<String>,
-    /// Mean cost by path on each side, for the flame graph.
+    /// Mean cost by path on each side, for pictures.
     #[serde(skip)]
-    paths: Vec<(Vec<String>, f64, f64)>,
+    paths: MeanPaths,
+}
+
+/// Mean cost by path on each side.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct MeanPaths {
+    functions: Vec<FunctionLabel>,
+    list: Vec<MeanPath>,
+}
+
+/// A path as places in [`MeanPaths::functions`], outermost first, and what it costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct MeanPath {
+    functions: Vec<u32>,
+    old: f64,
+    new: f64,
+}
+
+impl MeanPaths {
+    /// What costs are multiplied by so that those of both sides are whole numbers, `parts` for the
+    /// whole of the larger one.
+    fn scale(&self, parts: f64) -> f64 {
+        let sum = |cost: fn(&MeanPath) -> f64| self.list.iter().map(cost).sum::<f64>();
+        let whole = sum(|path| path.old).max(sum(|path| path.new));
+        if whole > 0.0 { parts / whole } else { 0.0 }
+    }
 }
 
 /// Compares two sets of runs whose stacks are in `stacks`.
@@ -415,28 +442,22 @@ impl Comparer<'_> {
         moved
     }
 
-    /// Mean cost by path on each side.
-    fn mean_paths(&self) -> Vec<(Vec<String>, f64, f64)> {
+    fn mean_paths(&self) -> MeanPaths {
         let sides = self.side_costs(Subject::Paths);
-        let mean =
-            |side: &SideCosts, node: u32| side.rows.get(&node).map_or(0.0, |costs| costs.iter().sum::<f64>());
-        let runs = (self.sides.0.len() as f64, self.sides.1.len() as f64);
+        let mean = |side: &SideCosts, node: u32, runs: usize| {
+            side.rows.get(&node).map_or(0.0, |costs| costs.iter().sum::<f64>() / runs as f64)
+        };
         let mut nodes: Vec<u32> = sides.0.rows.keys().chain(sides.1.rows.keys()).copied().collect();
         nodes.sort_unstable();
         nodes.dedup();
         let path = |node: u32| {
-            let mut names: Vec<String> = self
-                .stacks
-                .path(node)
-                .map(|function| self.stacks.functions[function as usize].name.clone())
-                .collect();
-            names.reverse();
-            names
+            let mut functions: Vec<u32> = self.stacks.path(node).collect();
+            functions.reverse();
+            let (old, new) =
+                (mean(&sides.0, node, self.sides.0.len()), mean(&sides.1, node, self.sides.1.len()));
+            MeanPath { functions, old, new }
         };
-        nodes
-            .into_iter()
-            .map(|node| (path(node), mean(&sides.0, node) / runs.0, mean(&sides.1, node) / runs.1))
-            .collect()
+        MeanPaths { functions: self.stacks.functions.clone(), list: nodes.into_iter().map(path).collect() }
     }
 }
 

@@ -357,4 +357,40 @@ fn hostile_names_stay_names() {
         assert_eq!(svg.contains("a|b"), side == FlameSide::New);
         assert!(svg.contains("parse") && !svg.contains("<script>a"));
     }
+    let page = written(&|out| write_page(out, &found).expect("written"));
+    assert!(page.contains("a|b\\u003cscript\\u003e") && !page.contains("a|b<script"));
+}
+
+/// Checks the data of the page: both sides have the same nodes, their sums are the mean costs, and
+/// the change of a function is that of the table.
+#[test]
+fn the_page_has_both_sides() {
+    for weight in [CostWeight::Absolute, CostWeight::Share] {
+        let (mut stacks, mut random) = (SharedStacks::new(), SplitMix64::new(1));
+        let old = runs(&mut stacks, &PROGRAM, 5, 0.003, &mut random);
+        let new = runs(&mut stacks, &changed("hash", 1.5), 5, 0.003, &mut random);
+        let options = DiffOptions { weight, ..DiffOptions::default() };
+        let found = compare(stacks, &old, &new, &options).expect("comparable");
+        let mut page = Vec::new();
+        write_page(&mut page, &found).expect("written");
+        let page = String::from_utf8(page).expect("text");
+        let data = page.split("id=\"profile\">").nth(1).and_then(|rest| rest.split("</script>").next());
+        let data: serde_json::Value = serde_json::from_str(data.expect("data")).expect("JSON");
+        let [now, before] = [&data["events"][0], &data["events"][1]];
+        assert_eq!(now["name"].as_str().map(|name| name.ends_with("new side")), Some(true));
+        for column in ["count", "parent", "function"] {
+            assert_eq!(now["nodes"][column], before["nodes"][column], "{column}");
+        }
+        if weight == CostWeight::Absolute {
+            for (event, mean) in [(now, found.total.new), (before, found.total.old)] {
+                let sum = event["period"].as_f64().expect("a sum");
+                assert!((sum - mean).abs() <= found.paths.list.len() as f64, "{sum} {mean}");
+            }
+        }
+        let hash = found.paths.functions.iter().position(|label| label.name == "hash").expect("a function");
+        let functions = data["compared"].as_array().expect("a list");
+        let hash = functions.iter().find(|one| one["function"] == hash).expect("tested");
+        assert_eq!(hash["verdict"], "regression", "{hash}");
+        assert!(hash["change"].as_str().is_some_and(|change| change.starts_with('+')), "{hash}");
+    }
 }

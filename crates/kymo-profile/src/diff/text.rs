@@ -142,7 +142,7 @@ fn one_sided(effect: &Effect) -> String {
 }
 
 /// `+4.8% (+4.1 to +5.5)`.
-fn percent_interval(interval: Interval) -> String {
+pub(super) fn percent_interval(interval: Interval) -> String {
     let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(|part| {
         let percent = 100.0 * part;
         // A wide interval does not have decimals.
@@ -151,7 +151,7 @@ fn percent_interval(interval: Interval) -> String {
     format!("{estimate}% ({low} to {high})")
 }
 
-fn rate_text(rate: f64) -> String {
+pub(super) fn rate_text(rate: f64) -> String {
     if rate < 0.001 { "<0.001".to_owned() } else { format!("{rate:.3}") }
 }
 
@@ -165,7 +165,7 @@ pub(super) fn cost_text(comparison: &Comparison, cost: f64) -> String {
     }
 }
 
-fn title(comparison: &Comparison) -> String {
+pub(super) fn title(comparison: &Comparison) -> String {
     let runs = |names: &[String]| match names {
         [only] => only.clone(),
         many => format!("{} runs", many.len()),

@@ -50,7 +50,7 @@ const SERVED: &str = include_str!("../../ui/served.js");
 /// # Errors
 /// Those of `out`.
 pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
-    write(profile.heading(), None, |out| embedded(profile, out), None::<&()>, out)
+    write(profile.heading(), None, |out| embedded(&Page::new(profile, MAX_ENTRIES), out), None::<&()>, out)
 }
 
 /// The same with the code of functions, by event and by the function's number.
@@ -59,12 +59,22 @@ pub(crate) fn html_with_codes(
     codes: &impl Serialize,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    write(profile.heading(), None, |out| embedded(profile, out), Some(codes), out)
+    write(profile.heading(), None, |out| embedded(&Page::new(profile, MAX_ENTRIES), out), Some(codes), out)
 }
 
-/// The profile of a page that is a file.
-fn embedded(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(script_safe(&crate::text::json(&Page::new(profile, MAX_ENTRIES))?).as_bytes())
+/// The page of a comparison. The first two events are the new and the old side, with the same nodes.
+pub(crate) fn compared_html(
+    profile: &ExportProfile,
+    functions: &[ComparedFunction],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let page = || Page { compared: Some(functions), ..Page::new(profile, MAX_ENTRIES) };
+    write(profile.heading(), None, |out| embedded(&page(), out), None::<&()>, out)
+}
+
+/// The data of a page that is a file.
+fn embedded(page: &Page<'_>, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(script_safe(&crate::text::json(page)?).as_bytes())
 }
 
 /// Samples over time in the packed form that the page reads.
@@ -168,6 +178,19 @@ pub(crate) struct ServedPage {
     pub(crate) is_last: bool,
 }
 
+/// What a comparison found of a function, in words.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ComparedFunction {
+    /// Index into [`ExportProfile::functions`].
+    pub(crate) function: u32,
+    pub(crate) verdict: &'static str,
+    /// How much more it costs, with the interval; none where one side has nothing.
+    pub(crate) change: Option<String>,
+    /// The false-discovery rate at which it counts as a difference.
+    pub(crate) discovery_rate: Option<String>,
+}
+
 /// The root of the page's data.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -175,6 +198,8 @@ struct Page<'a> {
     schema_version: u32,
     /// Of a page that can ask a server.
     served: Option<ServedPage>,
+    /// Of a comparison.
+    compared: Option<&'a [ComparedFunction]>,
     heading: &'a str,
     command_line: &'a [String],
     host: &'a str,
@@ -299,6 +324,7 @@ impl<'a> Page<'a> {
         Page {
             schema_version: SCHEMA_VERSION,
             served: None,
+            compared: None,
             heading: profile.heading(),
             command_line: &profile.command_line,
             host: &profile.host,

@@ -2,13 +2,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Arch;
 use crate::debuginfod::BuildFile;
-use crate::elf::{EM_386, EM_AARCH64, EM_X86_64, ElfFile, Segment, same_build_id};
+use crate::elf::{ElfFile, Segment, same_build_id};
+use crate::elf_symbols::is_thumb;
 use crate::locate::{self, Candidate};
 use crate::store::{ModuleKey, SymbolStore};
 use crate::user::open_if_it_fits;
 
+use super::machine::Machine;
 use super::{MOST_CODE_BYTES, kcore};
 
 const KCORE: &str = "/proc/kcore";
@@ -28,9 +29,7 @@ pub struct FunctionCode {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Whose instructions they are.
-    pub arch: Arch,
-    /// 32 or 64.
-    pub bits: u32,
+    pub(super) machine: Machine,
     /// The recording has no build id of the file: nothing says whether it is the one that was
     /// recorded.
     pub is_unchecked: bool,
@@ -58,9 +57,15 @@ impl FunctionCode {
         elf_machine: u16,
     ) -> Result<FunctionCode, CodeError> {
         bounded(&path, bytes.len() as u64)?;
-        let (arch, bits) = machine_of(&path, elf_machine)?;
+        let machine = Machine::of_elf(&path, elf_machine, true, false)?;
         let space = CodeSpace::Moved(0);
-        Ok(FunctionCode { path, address, bytes: bytes.to_vec(), arch, bits, is_unchecked: false, space })
+        Ok(FunctionCode { path, address, bytes: bytes.to_vec(), machine, is_unchecked: false, space })
+    }
+
+    /// Whose instructions they are, as `uname -m` names machines.
+    #[must_use]
+    pub fn machine_name(&self) -> &'static str {
+        self.machine.name()
     }
 
     /// The address of the code for an address of its module, the other way than
@@ -92,7 +97,7 @@ impl FunctionCode {
     }
 }
 
-fn refused<T>(path: &Path, why: &str) -> Result<T, CodeError> {
+pub(super) fn refused<T>(path: &Path, why: &str) -> Result<T, CodeError> {
     Err(CodeError(format!("{}: {why}; its code is not shown", path.display())))
 }
 
@@ -104,19 +109,6 @@ fn bounded(path: &Path, size: u64) -> Result<(), CodeError> {
             &format!("the function has {size} bytes, more than the {MOST_CODE_BYTES} that are disassembled"),
         ),
         _ => Ok(()),
-    }
-}
-
-/// What instructions a machine has by its ELF number, and how wide its addresses are, if they are
-/// disassembled.
-fn machine_of(path: &Path, elf_machine: u16) -> Result<(Arch, u32), CodeError> {
-    match elf_machine {
-        EM_386 => Ok((Arch::X86_64, 32)),
-        EM_X86_64 => Ok((Arch::X86_64, 64)),
-        EM_AARCH64 => Ok((Arch::Aarch64, 64)),
-        machine => {
-            refused(path, &format!("it is for ELF machine {machine}; x86 and aarch64 are disassembled"))
-        }
     }
 }
 
@@ -213,9 +205,10 @@ impl SymbolStore {
 /// Code at a file offset.
 fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<FunctionCode, CodeError> {
     bounded(&elf.path, size)?;
-    let (arch, bits) = machine_of(&elf.path, elf.machine)?;
     let space = CodeSpace::File(elf.segments.clone());
     let address = elf.linked_address(start);
+    let is_thumb = address.is_some_and(|address| is_thumb(elf, address));
+    let machine = Machine::of_elf(&elf.path, elf.machine, elf.is_64, is_thumb)?;
     // The last symbol of a section may reach into the gap after it.
     let section = address.and_then(|address| Some(elf.code_end(address)? - address));
     let size = section.map_or(size, |section| section.min(size));
@@ -226,26 +219,26 @@ fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<
     if elf.code_offset(address).is_none() {
         return refused(&elf.path, &format!("it has no code at offset {start:#x}, only names"));
     }
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, arch, bits, is_unchecked: !is_checked, space })
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked: !is_checked, space })
 }
 
 /// Code of a kernel image, which was loaded `delta` after where it was linked.
 fn of_image(elf: &Arc<ElfFile>, delta: u64, start: u64, size: u64) -> Result<FunctionCode, CodeError> {
     bounded(&elf.path, size)?;
-    let (arch, bits) = machine_of(&elf.path, elf.machine)?;
+    let machine = Machine::of_elf(&elf.path, elf.machine, elf.is_64, false)?;
     let address = start.wrapping_sub(delta);
     let Some(bytes) = elf.code_offset(address).and_then(|offset| elf.read(offset, size)) else {
         return refused(&elf.path, &format!("it has no code at {address:#x}"));
     };
     let space = CodeSpace::Moved(delta);
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, arch, bits, is_unchecked: false, space })
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked: false, space })
 }
 
 /// Code of the running kernel, which lay `moved` further up when it was recorded.
 fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError> {
     let path = Path::new(KCORE);
     bounded(path, size)?;
-    let Some(arch) = Arch::NATIVE else {
+    let Some(machine) = Machine::NATIVE else {
         return refused(path, "only x86 and aarch64 are disassembled");
     };
     let address = start.wrapping_sub(moved);
@@ -256,8 +249,7 @@ fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError
                 path: path.to_owned(),
                 address,
                 bytes,
-                arch,
-                bits: 64,
+                machine,
                 is_unchecked: false,
                 space,
             })

@@ -4,7 +4,7 @@
 //! ```text
 //!  module key, range --SymbolStore::code--> FunctionCode: bytes, linked address      (code, kcore)
 //!                                              |
-//!                                              '--disassemble--> instructions        (x86, aarch64)
+//!                                              '--disassemble--> instructions   (x86, aarch64, capstone)
 //!  file, line of an inline frame --SourceFiles--> text of the line                   (sources)
 //! ```
 //!
@@ -18,11 +18,16 @@
 //!   [`MOST_SOURCE_BYTES`]; more is refused with a sentence.
 //!
 //! # Non-goals
-//! Other machines than x86 and aarch64: their code is refused with a sentence. Scalable vectors of
-//! aarch64 are `.inst` and a number.
+//! Other machines than x86, ARM, RISC-V and 64-bit PowerPC: their code is refused with a sentence,
+//! as is that of the last three in a build without the feature `capstone`, whose library in C takes
+//! a minute to compile. Scalable vectors of aarch64 are `.inst` and a number. The words of what
+//! capstone decodes are its own, not objdump's.
 mod aarch64;
+#[cfg(feature = "capstone")]
+mod capstone;
 mod code;
 mod kcore;
+mod machine;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -31,7 +36,7 @@ mod x86;
 pub use code::{CodeError, FunctionCode};
 pub use sources::{MOST_SOURCE_BYTES, SourceFile, SourceFiles, SourceOptions};
 
-use crate::Arch;
+use machine::Machine;
 
 /// Longer functions are not disassembled.
 pub const MOST_CODE_BYTES: u64 = 2 << 20;
@@ -52,9 +57,11 @@ pub fn disassemble(
     syntax: Syntax,
     name: &dyn Fn(u64) -> Option<String>,
 ) -> Vec<Instruction> {
-    match code.arch {
-        Arch::X86_64 => x86::disassemble(code, syntax, name),
-        Arch::Aarch64 => aarch64::disassemble(code, name),
+    match code.machine {
+        Machine::X86 { bits } => x86::disassemble(code, bits, syntax, name),
+        Machine::Aarch64 => aarch64::disassemble(code, name),
+        #[cfg(feature = "capstone")]
+        Machine::Other(machine) => capstone::disassemble(code, machine, name),
     }
 }
 

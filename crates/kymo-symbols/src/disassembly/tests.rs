@@ -101,7 +101,12 @@ fn words_of_aarch64() {
     assert_eq!(flows[..2], [(Flow::Call, Some(0x1010)), (Flow::Branch, Some(0x1010))]);
     assert_eq!(flows[6], (Flow::Return, None));
     assert_eq!(found.iter().map(|found| u64::from(found.length)).sum::<u64>(), bytes.len() as u64);
-    assert!(FunctionCode::of_bytes("test".into(), 0, &bytes, 243).is_err());
+    let other = FunctionCode::of_bytes("test".into(), 0, &bytes, 22).expect_err("s390");
+    assert!(other.0.contains("ELF machine 22"), "{other}");
+    if cfg!(not(feature = "capstone")) {
+        let riscv = FunctionCode::of_bytes("test".into(), 0, &bytes, 243).expect_err("RISC-V");
+        assert!(riscv.0.contains("RISC-V") && riscv.0.contains("--features capstone"), "{riscv}");
+    }
 }
 
 proptest! {
@@ -191,6 +196,93 @@ fn aarch64_as_objdump() {
     assert!(functions > 500, "{functions} functions");
     assert!(scalable * 1000 < instructions, "{scalable} of {instructions}");
     assert!(others == 0, "{others} of {instructions}: {other:#?}");
+}
+
+/// Checks the words of RISC-V and PowerPC, where they go, and bytes that are no instruction.
+#[cfg(feature = "capstone")]
+#[test]
+fn words_of_capstone() {
+    let name = |address: u64| (address == 0x1010).then(|| "main+0x10".to_owned());
+    let of = |machine: u16, bytes: &[u8]| {
+        let code = FunctionCode::of_bytes("test".into(), 0x1000, bytes, machine).expect("a few bytes");
+        let found = disassemble(&code, Syntax::Att, &name);
+        assert_eq!(found.iter().map(|found| u64::from(found.length)).sum::<u64>(), bytes.len() as u64);
+        found.into_iter().map(|found| (found.text, found.flow, found.target)).collect::<Vec<_>>()
+    };
+    // jal 1010; bnez a5,1010; ld a5,-1994(a5); ret; ecall; no instruction; one byte
+    let riscv =
+        b"\xef\x00\x00\x01\x63\x96\x07\x00\x83\xb7\x67\x83\x82\x80\x73\x00\x00\x00\xff\xff\x01";
+    let found = of(243, riscv);
+    let texts: Vec<&str> = found.iter().map(|found| &*found.0).collect();
+    assert_eq!(
+        texts,
+        [
+            "jal    1010 <main+0x10>",
+            "bnez   a5, 1010 <main+0x10>",
+            "ld     a5, -0x7ca(a5)",
+            "ret",
+            "ecall",
+            ".inst  0xffff",
+            ".inst  0x01"
+        ]
+    );
+    let flows: Vec<Flow> = found.iter().map(|found| found.1).collect();
+    use Flow::*;
+    assert_eq!(flows, [Call, Branch, Next, Return, Call, Next, Next]);
+    assert_eq!(found[1].2, Some(0x1010));
+    // bl 1010; li r9,0; blr
+    let power = b"\x11\x00\x00\x48\x00\x00\x20\x39\x20\x00\x80\x4e";
+    let found = of(21, power);
+    assert_eq!(found[0], ("bl     1010 <main+0x10>".to_owned(), Call, Some(0x1010)));
+    assert_eq!(found[2], ("blr".to_owned(), Return, None));
+}
+
+/// Checks D2 beside objdump for every function of the C libraries of RISC-V, 32-bit ARM and 64-bit
+/// PowerPC, of Debian's packages for cross-compiling: all boundaries, but those of constants.
+#[cfg(feature = "capstone")]
+#[test]
+fn boundaries_of_other_machines() {
+    let machines = [
+        ("riscv64-linux-gnu", "libc6-riscv64-cross"),
+        ("arm-linux-gnueabihf", "libc6-armhf-cross"),
+        ("powerpc64le-linux-gnu", "libc6-ppc64el-cross"),
+    ];
+    for (target, package) in machines {
+        let path = PathBuf::from(format!("/usr/{target}/lib/libc.so.6"));
+        let output = Command::new(format!("{target}-objdump")).args(["-d", "-z"]).arg(&path).output();
+        let Some(output) = output.ok().filter(|output| output.status.success()) else {
+            let why = format!("there is no {target}-objdump, or no {package}");
+            kymo_testing::skip("disassembly::boundaries_of_other_machines", &why);
+            continue;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = |line: &str| {
+            let (address, rest) = line.split_once(":\t")?;
+            let (_bytes, text) = rest.split_once('\t')?;
+            Some((u64::from_str_radix(address.trim(), 16).ok()?, text.to_owned()))
+        };
+        let expected: BTreeMap<u64, String> = text.lines().filter_map(line).collect();
+        let store = SymbolStore::new(SymbolOptions { cache: None, ..SymbolOptions::default() });
+        let key = ModuleKey::Elf { path, build_id: None };
+        let (mut functions, mut wrong) = (0, Vec::new());
+        for symbol in store.get(&key).table().iter() {
+            let Ok(code) = store.code(&key, symbol.start, symbol.end) else { continue };
+            let end = code.address + code.bytes.len() as u64;
+            let theirs: BTreeMap<u64, &String> =
+                expected.range(code.address..end).map(|(at, text)| (*at, text)).collect();
+            // Tables between instructions: objdump knows them by marks that a stripped library lacks.
+            if theirs.is_empty() || theirs.values().any(|text| text.starts_with('.')) {
+                continue;
+            }
+            functions += 1;
+            let found = disassemble(&code, Syntax::Att, &no_name);
+            if !found.iter().map(|found| found.address).eq(theirs.keys().copied()) {
+                wrong.push(symbol.name.to_string());
+            }
+        }
+        println!("{target}: {functions} functions, {} differ: {wrong:?}", wrong.len());
+        assert!(functions > 500 && wrong.len() * 100 < functions, "{target}: {functions}, {wrong:?}");
+    }
 }
 
 /// Checks that code of every length up to the limit is taken, and none beyond it.

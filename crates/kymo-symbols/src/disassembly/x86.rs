@@ -18,20 +18,21 @@ const BAD: &str = "(bad)";
 /// The instructions of a function. `name`: what an address is called, for example `main+0x10`.
 pub(super) fn disassemble(
     code: &FunctionCode,
+    bits: u32,
     syntax: Syntax,
     name: &dyn Fn(u64) -> Option<String>,
 ) -> Vec<Instruction> {
     let mut formatter = formatter(syntax);
     // An instruction of x86 has three to five bytes on average.
     let mut found: Vec<Instruction> = Vec::with_capacity(code.bytes.len() / 4);
-    let mut decoder = Decoder::with_ip(code.bits, &code.bytes, code.address, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(bits, &code.bytes, code.address, DecoderOptions::NONE);
     let mut instruction = X86Instruction::default();
     while decoder.can_decode() {
         let at = decoder.position();
         decoder.decode_out(&mut instruction);
         let address = instruction.ip();
         if instruction.is_invalid() {
-            let length = bad_length(&code.bytes[at..], code.bits);
+            let length = bad_length(&code.bytes[at..], bits);
             found.push(bad(address, length));
             // SANITY: the position lies within the bytes.
             if decoder.set_position(at + usize::from(length)).is_err() {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
+use kymo_testing::Browser;
 use serde_json::Value;
 
 use crate::programs::build;
@@ -75,6 +77,48 @@ fn a_slower_function_is_found_in_every_form() {
     }
     let text_answer = kymo().run(["diff", "-q", &file("old", 1), &file("new", 1)]);
     assert!(text_answer.stdout.contains("share of the run's cost"), "{}", text_answer.stdout);
+}
+
+/// Checks the page of a comparison in chromium: the slower function is first by change and has its
+/// verdict, its bars tell both sides, the old side has less of it, and the browser complains of
+/// nothing. With `KYMO_BLESS=1` it makes the picture of the book anew.
+#[test]
+fn a_page_shows_what_changed() {
+    const TEST: &str = "diff::a_page_shows_what_changed";
+    let Some(browser) = Browser::find(TEST) else { return };
+    if require(TEST, &[Need::Program("cc"), Need::Program("sh")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("diff-page");
+    let flags = ["-O1", "-fno-omit-frame-pointer"];
+    let builds = ["-DHASH=100", "-DHASH=400"].map(|work| build("rows.c", &[&flags[..], &[work]].concat()));
+    let [old, new] = builds.map(|program| format!("{} 150", text(&program)));
+    let page = folder.join("diff.html");
+    let words = ["diff", "-q", "-n", "4", "--seed", "1", "--html", text(&page), "--run", &old, "--run", &new];
+    kymo().run(words).ends(1);
+
+    let mut tab = browser.open(&format!("file://{}", page.display()), (1100, 900));
+    tab.check("check.rows > 2");
+    tab.evaluate("[...document.querySelectorAll('#table th button')].find(head => head.textContent === 'Change of self').click()");
+    let shown = tab.check("check.changed[0][0] === 'hash_rows'");
+    assert_eq!(shown["changed"][0][2], "regression", "{shown:#}");
+    let change = shown["changed"][0][1].as_f64().expect("both sides have it");
+    assert!((1.5..6.0).contains(&change), "{shown:#}");
+    tab.evaluate("[...document.querySelectorAll('#table tr.row')].find(row => row.textContent.includes('hash_rows')).click()");
+    tab.wait_for("document.getElementById('detail').textContent.includes('regression: +')");
+    if std::env::var_os("KYMO_BLESS").is_some() {
+        let picture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img/diff.png");
+        tab.screenshot(&picture);
+    }
+    let of_new = shown["top"][0][1].as_f64().expect("a sum");
+    tab.evaluate("{ const event = document.getElementById('event'); event.value = 1; event.dispatchEvent(new Event('change')); }");
+    let of_old = tab.check("check.event.endsWith('old side')")["top"][0][1].as_f64().expect("a sum");
+    assert!(((of_new / of_old - 1.0) - change).abs() < 0.01, "{of_new} of {of_old}");
+    for key in ["3", "4", "1"] {
+        tab.press(key, false);
+        tab.check("check.frames > 0");
+    }
+    assert_eq!(tab.complaints(), &[] as &[String]);
 }
 
 /// Checks that a recording is no regression of itself, for whatever has rows.

@@ -92,6 +92,9 @@ pub(crate) struct DiffArgs {
     /// with .old before its suffix the old side's
     #[arg(long, value_name = "FILE")]
     pub(super) flamegraph: Option<PathBuf>,
+    /// Also write a page with both flame graphs, both call trees and the functions with their changes
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
     /// Show so many rows at most
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(super) top: usize,

@@ -131,6 +131,9 @@ fn show(args: &DiffArgs, compared: &Comparison) -> anyhow::Result<()> {
         write_file(path, |out| diff::write_flamegraph(out, compared, FlameSide::New))?;
         write_file(&old_picture(path), |out| diff::write_flamegraph(out, compared, FlameSide::Old))?;
     }
+    if let Some(path) = &args.html {
+        write_file(path, |out| diff::write_page(out, compared))?;
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     match () {
         () if args.json => diff::write_json(&mut out, compared),
