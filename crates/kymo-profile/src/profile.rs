@@ -73,7 +73,15 @@ impl Profile {
                 Resolver::new(timeline, store).symbols(text);
             }
         };
-        let first = FirstPass::read(recording, load_options, store.options(), progress)?;
+        let first = std::thread::scope(|scope| {
+            // It is read by the kernel on one CPU: the sooner it begins, the less waits for it.
+            let kernel = of_kernel.then(|| recorded_kernel(recording)).flatten();
+            if let Some(build_id) = kernel {
+                let read_list = move || store.prepare_symbol_list(build_id);
+                _ = std::thread::Builder::new().spawn_scoped(scope, read_list);
+            }
+            FirstPass::read(recording, load_options, store.options(), progress)
+        })?;
         if let Some(EarlyProfile { one_in, take }) = early
             && let Some(loaded) = first.some_samples(one_in, &symbols_of_kernel)?
         {
@@ -132,6 +140,18 @@ impl Profile {
             None => format!("{:#x}", f.start),
         }
     }
+}
+
+/// The build id of the kernel that was recorded, as far as it is known before the records are read;
+/// `None` where nothing says that it is the running one or another one that is known.
+fn recorded_kernel(recording: &Recording) -> Option<Option<Vec<u8>>> {
+    let features = &recording.features;
+    let listed = features.build_ids.iter().find(|entry| entry.filename == b"[kernel.kallsyms]");
+    if let Some(entry) = listed {
+        return Some(Some(entry.id.clone()));
+    }
+    let running = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    (features.os_release.as_deref() == Some(running.trim())).then_some(None)
 }
 
 fn traces(recording: &Recording, loaded: &Loaded, resolver: &Resolver<'_>) -> Vec<Box<str>> {

@@ -7,6 +7,7 @@ const NO_NODE = -1;
 
 /** Bytes of a base64 column. */
 function bytesOf(column) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(column);
   const text = atob(column);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
@@ -18,14 +19,13 @@ function unpack(column, into) {
   const bytes = bytesOf(column);
   let at = 0;
   for (let i = 0; i < into.length; i++) {
-    let number = 0;
-    let unit = 1;
-    let byte;
-    do {
+    let byte = bytes[at++];
+    // Most numbers have one byte.
+    let number = byte & 127;
+    for (let unit = 128; byte & 128; unit *= 128) {
       byte = bytes[at++];
       number += (byte & 127) * unit;
-      unit *= 128;
-    } while (byte & 128);
+    }
     into[i] = number;
   }
   return into;

@@ -30,12 +30,19 @@ class Lanes {
   /** CPUs by number; threads and states with most samples first, and idle ones last. */
   order(entries) {
     const sums = new Map();
-    const names = this.profile.names;
+    const { hasStates, stateOf } = this.event;
+    const idle = hasStates && this.profile.names.map((name) => name.startsWith("idle"));
+    // Entries of one key often follow each other.
+    let [key, sum] = [this.keyOf(entries, 0), 0];
     for (let i = 0; i < entries.count; i++) {
-      const idle = this.event.hasStates && names[this.event.stateOf[entries.node[i]]]?.startsWith("idle");
-      const key = this.keyOf(entries, i);
-      sums.set(key, (sums.get(key) || 0) + (idle ? 0 : entries.samples[i]));
+      const own = this.keyOf(entries, i);
+      if (own !== key) {
+        sums.set(key, (sums.get(key) || 0) + sum);
+        [key, sum] = [own, 0];
+      }
+      if (!idle || !idle[stateOf[entries.node[i]]]) sum += entries.samples[i];
     }
+    if (entries.count) sums.set(key, (sums.get(key) || 0) + sum);
     // Threads of which the timeline of a large recording has no sample are there nevertheless.
     if (this.by === "threads" && this.event.estimated) {
       this.profile.threads.samples.forEach((samples, thread) => samples && !sums.has(thread) && sums.set(thread, 0));

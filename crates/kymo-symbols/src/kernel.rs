@@ -109,7 +109,18 @@ pub(super) fn load_vmlinux(
             Err(error) => Note(error.to_string()).into(),
         });
     }
-    let wanted = build_id?;
+    let elf = find_image(options, build_id?)?;
+    Some(load_image(options, elf, reference))
+}
+
+/// Whether a kernel's names come from an image.
+pub(super) fn has_image(options: &SymbolOptions, build_id: Option<&[u8]>) -> bool {
+    let is_found = || build_id.is_some_and(|wanted| find_image(options, wanted).is_some());
+    options.kallsyms.is_none() && (options.vmlinux.is_some() || is_found())
+}
+
+/// The image of the kernel with this build id, at one of the usual places.
+fn find_image(options: &SymbolOptions, wanted: &[u8]) -> Option<ElfFile> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     let mut paths: Vec<PathBuf> = locate::in_debug_dirs(options, wanted);
@@ -131,8 +142,7 @@ pub(super) fn load_vmlinux(
     let fits = |elf: &ElfFile| {
         elf_symbols::symtab(elf).is_some() && elf.build_id().is_some_and(|own| same_build_id(wanted, &own))
     };
-    let elf = paths.iter().find_map(|path| ElfFile::open(path, &options.budget).ok().filter(fits))?;
-    Some(load_image(options, elf, reference))
+    paths.iter().find_map(|path| ElfFile::open(path, &options.budget).ok().filter(fits))
 }
 
 fn load_image(options: &SymbolOptions, elf: ElfFile, reference: Option<&(String, u64)>) -> Loaded {

@@ -99,6 +99,15 @@ impl SymbolStore {
         crate::pool::map(keys, |key| _ = self.get(key));
     }
 
+    /// Reads the symbol list that a kernel's names will come from, where no image has them: sooner
+    /// than the first question, and beside other work. `build_id`: of the kernel, if it is known.
+    pub fn prepare_symbol_list(&self, build_id: Option<Vec<u8>>) {
+        if !kernel::has_image(&self.options, build_id.as_deref()) {
+            // Why there is none is said to the first question.
+            _ = self.with_symbol_list(&build_id, |_, _| Ok(()));
+        }
+    }
+
     /// How many modules were read from their files, though a cache can have their answers.
     pub fn modules_resolved(&self) -> usize {
         self.modules().iter().filter(|module| module.was_resolved()).count()

@@ -130,7 +130,8 @@ impl<E: From<OpenError>> RecordingReader<E> {
         let store = store.map_or_else(|| Arc::new((self.store)(&recording)), Arc::clone);
         let source = self.path.display().to_string();
         let ReadOptions { samples_only, workers, follows } = self.options;
-        let options = ViewOptions { source: &source, samples_only, workers, ..ViewOptions::default() };
+        let options =
+            ViewOptions { source: &source, samples_only, is_served: true, workers, ..ViewOptions::default() };
         let shown = |mut view: RecordingView| {
             view.set_written(file.written_unix_ns());
             let (recording, store) = (Arc::clone(&recording), Arc::clone(&store));

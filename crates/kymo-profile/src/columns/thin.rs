@@ -1,7 +1,6 @@
 //! A fair part of the rows, for pictures that cannot show all.
 use super::{Columns, RowField, per_cpu};
 use kymo_symbols::pool;
-use std::ops::Range;
 
 /// Some of the rows of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,28 +25,39 @@ impl Columns {
     /// two threads that take turns would be one thread only.
     pub fn thin(&self, most: usize) -> ThinRows {
         let pieces = per_cpu(0..self.len());
+        if self.len() <= most {
+            return ThinRows { rows: (0..self.len()).collect(), stride: 1 };
+        }
+        // About so many zeros at its end has the ticket of a row that stays: one fewer is surely
+        // enough, unless the tickets do not look random at all.
+        let few = (self.len() / most.max(1)).ilog2().saturating_sub(1);
         // Rows by the number of zeros that their tickets end with: 2^n divides the tickets of those
         // with n zeros and more.
-        let mut by_zeros = [0usize; 65];
-        if self.len() > most {
-            let zeros_in = |piece: &Range<usize>| {
-                let mut by_zeros = [0usize; 65];
-                piece.clone().for_each(|row| by_zeros[self.ticket(row).trailing_zeros() as usize] += 1);
-                by_zeros
-            };
-            for counted in pool::map(&pieces, zeros_in) {
-                by_zeros.iter_mut().zip(counted).for_each(|(sum, count)| *sum += count);
+        let looked = pool::map(&pieces, |piece| {
+            let (mut by_zeros, mut likely) = ([0usize; 65], Vec::new());
+            for row in piece.clone() {
+                let zeros = self.ticket(row).trailing_zeros();
+                by_zeros[zeros as usize] += 1;
+                if zeros >= few {
+                    likely.push(row);
+                }
             }
-        }
+            (by_zeros, likely)
+        });
         let (mut kept, mut zeros) = (self.len(), 0);
         while kept > most && zeros < 62 {
-            kept -= by_zeros[zeros];
+            kept -= looked.iter().map(|(by_zeros, _)| by_zeros[zeros]).sum::<usize>();
             zeros += 1;
         }
         let stride = 1u64 << zeros;
-        let kept_in =
-            |piece: &Range<usize>| piece.clone().filter(|row| self.is_kept(*row, stride)).collect::<Vec<_>>();
-        ThinRows { rows: pool::map(&pieces, kept_in).concat(), stride }
+        let rows = match zeros as u32 >= few {
+            true => {
+                let likely = looked.into_iter().flat_map(|(_, likely)| likely);
+                likely.filter(|row| self.is_kept(*row, stride)).collect()
+            }
+            false => (0..self.len()).filter(|row| self.is_kept(*row, stride)).collect(),
+        };
+        ThinRows { rows, stride }
     }
 
     /// Whether a row is one of those that stay when one in `stride` does, a power of two.

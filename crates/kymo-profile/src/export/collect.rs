@@ -3,7 +3,7 @@ use super::model::*;
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
-use crate::load::{GroupKey, Loaded};
+use crate::load::{GroupKey, Loaded, LostAt};
 use crate::profile::Profile;
 use crate::timeline::{CommId, Modules};
 use kymo_data::{Recording, abi};
@@ -284,22 +284,36 @@ fn loss(loaded: &Loaded) -> Vec<Loss> {
 /// kernel could tell. Of a profile without columns, from its first sample.
 fn stretches(loaded: &Loaded) -> Vec<Interval> {
     let first = loaded.time_range.map_or(0, |(first, _)| first);
-    // Losses and rows are ordered by time, so one walk over both is enough.
-    let mut rows = loaded.columns.iter().flat_map(|columns| {
-        columns.time().iter().enumerate().map(|(row, time)| (*time, columns.get(RowField::Cpu, row) as u32))
-    });
-    let mut next = rows.next();
-    let mut latest: FxHashMap<u32, u64> = FxHashMap::default();
-    let mut stretches = Vec::with_capacity(loaded.counts.lost_at.len());
-    for loss in &loaded.counts.lost_at {
-        while let Some((time, cpu)) = next.filter(|(time, _)| *time < loss.time_ns) {
-            latest.insert(cpu, time);
-            next = rows.next();
-        }
-        let start_ns = latest.get(&loss.cpu).copied().unwrap_or(first.min(loss.time_ns));
+    let losses = &loaded.counts.lost_at;
+    let stretch = |loss: &LostAt, start_ns| {
         let kind = IntervalKind::Loss;
-        stretches.push(Interval { kind, start_ns, end_ns: loss.time_ns, count: loss.lost });
+        Interval { kind, start_ns, end_ns: loss.time_ns, count: loss.lost }
+    };
+    let mut stretches = Vec::with_capacity(losses.len());
+    // Losses of each CPU that wait for its sample before them. Losses and rows are ordered by time:
+    // one walk back over both is enough, and rows that nothing waits for are jumped over.
+    let mut waiting: FxHashMap<u32, Vec<&LostAt>> = FxHashMap::default();
+    let mut earlier = losses.iter().rev().peekable();
+    for columns in &loaded.columns {
+        let time = columns.time();
+        let mut row = time.len();
+        loop {
+            if waiting.is_empty() {
+                let Some(loss) = earlier.peek() else { break };
+                row = time[..row].partition_point(|time| *time < loss.time_ns);
+            }
+            let Some(before) = row.checked_sub(1) else { break };
+            while let Some(loss) = earlier.next_if(|loss| time[before] < loss.time_ns) {
+                waiting.entry(loss.cpu).or_default().push(loss);
+            }
+            row = before;
+            let cpu = columns.get(RowField::Cpu, row) as u32;
+            let found = waiting.remove(&cpu).into_iter().flatten();
+            stretches.extend(found.map(|loss| stretch(loss, time[row])));
+        }
     }
+    let without = waiting.into_values().flatten().chain(earlier);
+    stretches.extend(without.map(|loss| stretch(loss, first.min(loss.time_ns))));
     stretches.sort_unstable_by_key(|s| (s.start_ns, s.end_ns));
     stretches
 }

@@ -66,6 +66,8 @@ pub struct ViewOptions<'a> {
     pub source: &'a str,
     /// The samples of a recording that has the time of threads, too.
     pub samples_only: bool,
+    /// The page has a server, which tells more of what it looks at closely.
+    pub is_served: bool,
     /// Worker threads; 0 means one per CPU.
     pub workers: usize,
     /// How names are found.
@@ -80,6 +82,10 @@ const EARLY_BYTES: u64 = 64 << 20;
 
 /// Samples on the timelines of an early look: it is there for a second, and what counts is how soon.
 const EARLY_ENTRIES: usize = 40_000;
+
+/// Samples on the timelines of a page with a server: a column of the picture has enough of them, and
+/// each takes time to send and to draw.
+const SERVED_ENTRIES: usize = 150_000;
 
 /// Parts into which the page's heat map divides a second.
 const HEAT_ROWS: u32 = 50;
@@ -124,7 +130,7 @@ impl RecordingView {
         progress: Progress<'_>,
         early: Option<&dyn Fn(RecordingView)>,
     ) -> Result<RecordingView, OpenError> {
-        let ViewOptions { source, samples_only, workers, resolve } = options;
+        let ViewOptions { source, samples_only, is_served, workers, resolve } = options;
         let load = LoadOptions { callchains: true, columns: true, workers, ..LoadOptions::default() };
         if !samples_only
             && wait_detail(recording) == WaitDetail::All
@@ -142,7 +148,8 @@ impl RecordingView {
         let one_in_many = one_in.filter(|_| is_large && early.is_some());
         let early = one_in_many.map(|one_in| EarlyProfile { one_in, take: &take });
         let profile = Profile::open_early(recording, &load, (resolve, store), progress, early)?;
-        Ok(RecordingView::of_profile(recording, profile, source, MOST_ENTRIES))
+        let most_entries = if is_served { SERVED_ENTRIES } else { MOST_ENTRIES };
+        Ok(RecordingView::of_profile(recording, profile, source, most_entries))
     }
 
     fn of_profile(
