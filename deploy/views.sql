@@ -1,4 +1,4 @@
--- Two views that the queries use, for every engine. Files of several hosts repeat stacks, frames
+-- Three views that the queries use, for every engine. Files of several hosts repeat stacks, frames
 -- and hosts: the views remove the duplicates.
 
 -- The functions of each stack. depth 0 is the innermost frame, inline_depth 0 the innermost of the
@@ -17,11 +17,26 @@ JOIN (
     GROUP BY location_id, inline_depth
 ) n ON n.location_id = s.location_id;
 
+-- The function that runs at a location: the innermost of those that the compiler has inlined there.
+-- With leaf_location_id of samples it tells who took the time, without a look at the stacks.
+CREATE VIEW innermost_functions AS
+SELECT location_id,
+       CASE WHEN n.known_name IS NOT NULL THEN n.known_name
+            WHEN n.known_module LIKE '[%' THEN n.known_module
+            ELSE '[' || n.known_module || ']' END AS function,
+       n.known_module AS module
+FROM (
+    SELECT location_id, MAX(function) AS known_name, MAX(module) AS known_module
+    FROM frames
+    WHERE inline_depth = 0
+    GROUP BY location_id
+) n;
+
 -- The samples with the names and the CPUs of their hosts.
 CREATE VIEW samples_by_host AS
 SELECT s.time, s.day, s.service, s.host_id AS host_id, h.host, h.kernel, h.arch, h.cpus, h.rate_hz,
        s.pid, s.tid, s.command, s.container, s.pod, s.systemd_unit,
-       s.event, s.value_unit, s.state, s.stack_id, s.value, s.samples
+       s.event, s.value_unit, s.state, s.stack_id, s.value, s.samples, s.leaf_location_id
 FROM samples s
 JOIN (
     SELECT host_id, MAX(host) AS host, MAX(kernel) AS kernel, MAX(arch) AS arch,

@@ -24,6 +24,7 @@ SCHEMAS = {
         pa.field("event", pa.string(), **NOT_NULL), pa.field("value_unit", pa.string(), **NOT_NULL),
         pa.field("state", pa.string(), **NOT_NULL), pa.field("stack_id", pa.int64(), **NOT_NULL),
         pa.field("value", pa.int64(), **NOT_NULL), pa.field("samples", pa.int64(), **NOT_NULL),
+        pa.field("leaf_location_id", pa.int64()),
     ]),
     "stacks": pa.schema([
         pa.field("stack_id", pa.int64(), **NOT_NULL), pa.field("depth", pa.int32(), **NOT_NULL),
@@ -113,7 +114,8 @@ class Program:
 
 
 def sample(chance, when, host_id, service, stacks, state):
-    """One row of samples."""
+    """One row of samples. `stacks`: locations by stack, innermost first."""
+    stack = chance.choice(list(stacks))
     count = chance.randrange(1, 20)
     is_timed = state != "on-cpu"
     return {
@@ -122,8 +124,9 @@ def sample(chance, when, host_id, service, stacks, state):
         "container": chance.choice([None, f"{service}-1"]), "pod": chance.choice([None, f"pod-{service}"]),
         "systemd_unit": chance.choice([None, f"{service}.service"]),
         "event": "wall-time" if is_timed else "cpu-clock", "value_unit": "ns", "state": state,
-        "stack_id": chance.choice(stacks),
+        "stack_id": stack,
         "value": chance.randrange(1, 10**9) if is_timed else count * 52_631_579, "samples": count,
+        "leaf_location_id": stacks[stack][0],
     }
 
 
@@ -157,9 +160,9 @@ def make(dataset: pathlib.Path, hosts=4, days=4, minutes=20, seed=1):
                     "build_id": program.build_id, "path": f"/usr/bin/{service}", "module": program.module,
                     "arch": "x86_64", "first_seen": start, "code_bias": None,
                 })
-                ids = sorted(program.stacks)[host % 2:]
+                chosen = {stack: program.stacks[stack] for stack in sorted(program.stacks)[host % 2:]}
                 rows = [
-                    sample(chance, start + datetime.timedelta(minutes=minute), host_id, service, ids, state)
+                    sample(chance, start + datetime.timedelta(minutes=minute), host_id, service, chosen, state)
                     for minute in range(minutes)
                     for state in ["on-cpu"] * 6 + [chance.choice(STATES)]
                 ]

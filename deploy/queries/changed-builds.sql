@@ -24,13 +24,13 @@ pairs AS (
     JOIN ranked o ON o.module = n.module
     WHERE n.age = 1 AND o.age = 2
 ),
-by_stack AS (
-    SELECT stack_id, SUM(value) AS stack_value
+by_location AS (
+    SELECT leaf_location_id, SUM(value) AS location_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
       AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
       AND state = (SELECT state FROM params)
-    GROUP BY stack_id
+    GROUP BY leaf_location_id
 ),
 location_builds AS (
     SELECT location_id, MAX(build_id) AS build
@@ -40,14 +40,13 @@ location_builds AS (
 ),
 by_function AS (
     SELECT p.module AS module, p.old_build, p.new_build, f.function,
-           SUM(CASE WHEN l.build = p.old_build THEN b.stack_value ELSE 0 END) AS old_value,
-           SUM(CASE WHEN l.build = p.new_build THEN b.stack_value ELSE 0 END) AS new_value
-    FROM by_stack b
-    JOIN stack_frames f ON f.stack_id = b.stack_id
+           SUM(CASE WHEN l.build = p.old_build THEN b.location_value ELSE 0 END) AS old_value,
+           SUM(CASE WHEN l.build = p.new_build THEN b.location_value ELSE 0 END) AS new_value
+    FROM by_location b
+    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
     JOIN location_builds l ON l.location_id = f.location_id
     JOIN pairs p ON p.module = f.module
-    WHERE f.depth = 0 AND f.inline_depth = 0
-      AND (l.build = p.old_build OR l.build = p.new_build)
+    WHERE (l.build = p.old_build OR l.build = p.new_build)
     GROUP BY p.module, p.old_build, p.new_build, f.function
 ),
 whole AS (

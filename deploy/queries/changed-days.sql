@@ -17,10 +17,10 @@ old_days AS (
     WHERE day < (SELECT new_day FROM new_days)
       AND ((SELECT old_day FROM params) = '' OR day = (SELECT old_day FROM params))
 ),
-by_stack AS (
-    SELECT s.stack_id,
-           SUM(CASE WHEN s.day = o.old_day THEN s.value ELSE 0 END) AS old_stack_value,
-           SUM(CASE WHEN s.day = n.new_day THEN s.value ELSE 0 END) AS new_stack_value
+by_location AS (
+    SELECT s.leaf_location_id,
+           SUM(CASE WHEN s.day = o.old_day THEN s.value ELSE 0 END) AS old_location_value,
+           SUM(CASE WHEN s.day = n.new_day THEN s.value ELSE 0 END) AS new_location_value
     FROM samples s
     CROSS JOIN old_days o
     CROSS JOIN new_days n
@@ -28,14 +28,13 @@ by_stack AS (
       AND ((SELECT event FROM params) = '' OR s.event = (SELECT event FROM params))
       AND s.state = (SELECT state FROM params)
       AND (s.day = o.old_day OR s.day = n.new_day)
-    GROUP BY s.stack_id
+    GROUP BY s.leaf_location_id
 ),
 by_function AS (
     SELECT f.function, f.module,
-           SUM(b.old_stack_value) AS old_value, SUM(b.new_stack_value) AS new_value
-    FROM by_stack b
-    JOIN stack_frames f ON f.stack_id = b.stack_id
-    WHERE f.depth = 0 AND f.inline_depth = 0
+           SUM(b.old_location_value) AS old_value, SUM(b.new_location_value) AS new_value
+    FROM by_location b
+    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
     GROUP BY f.function, f.module
 ),
 whole AS (

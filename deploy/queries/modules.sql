@@ -7,25 +7,24 @@ WITH params AS (
     SELECT '' AS service, 'on-cpu' AS state, '' AS event,
            '0000-00-00' AS first_day, '9999-99-99' AS last_day
 ),
-by_stack AS (
-    SELECT stack_id, SUM(value) AS stack_value
+by_location AS (
+    SELECT leaf_location_id, SUM(value) AS location_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
       AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
       AND state = (SELECT state FROM params)
       AND day >= (SELECT first_day FROM params)
       AND day <= (SELECT last_day FROM params)
-    GROUP BY stack_id
+    GROUP BY leaf_location_id
 ),
 by_module AS (
     SELECT f.module, COUNT(DISTINCT f.location_id) AS location_count,
-           SUM(b.stack_value) AS self_value,
+           SUM(b.location_value) AS self_value,
            SUM(CASE WHEN f.function = '[' || f.module || ']'
                       OR (f.function = f.module AND f.module LIKE '[%')
-                    THEN b.stack_value ELSE 0 END) AS unnamed_value
-    FROM by_stack b
-    JOIN stack_frames f ON f.stack_id = b.stack_id
-    WHERE f.depth = 0 AND f.inline_depth = 0
+                    THEN b.location_value ELSE 0 END) AS unnamed_value
+    FROM by_location b
+    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
     GROUP BY f.module
 )
 SELECT module, location_count, self_value,

@@ -8,21 +8,20 @@ WITH params AS (
     SELECT '' AS service, 'on-cpu' AS state, '' AS event,
            '0000-00-00' AS first_day, '9999-99-99' AS last_day
 ),
-by_stack AS (
-    SELECT day, stack_id, SUM(value) AS stack_value
+by_location AS (
+    SELECT day, leaf_location_id, SUM(value) AS location_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
       AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
       AND state = (SELECT state FROM params)
       AND day >= (SELECT first_day FROM params)
       AND day <= (SELECT last_day FROM params)
-    GROUP BY day, stack_id
+    GROUP BY day, leaf_location_id
 ),
 by_function AS (
-    SELECT b.day, f.function, f.module, SUM(b.stack_value) AS self_value
-    FROM by_stack b
-    JOIN stack_frames f ON f.stack_id = b.stack_id
-    WHERE f.depth = 0 AND f.inline_depth = 0
+    SELECT b.day, f.function, f.module, SUM(b.location_value) AS self_value
+    FROM by_location b
+    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
     GROUP BY b.day, f.function, f.module
 ),
 by_day AS (

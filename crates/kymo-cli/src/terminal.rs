@@ -72,19 +72,29 @@ impl ReadProgress {
 
     /// Pass 0 or 1 has read `done` of `all` bytes.
     pub fn at(&self, pass: u32, done: u64, all: u64) {
+        self.show(
+            2 * all,
+            u64::from(pass) * all + done,
+            "{spinner} reading {bar:40} {bytes}/{total_bytes} {eta}",
+        );
+    }
+
+    /// So many files are done, of all of them.
+    pub fn files(&self, done: u64, all: u64) {
+        self.show(all, done, "{spinner} {bar:40} {pos}/{len} files {eta}");
+    }
+
+    fn show(&self, all: u64, done: u64, template: &str) {
         if !self.wanted || self.started.elapsed().as_millis() < 500 {
             return;
         }
         let bar = self.bar.get_or_init(|| {
-            let bar = ProgressBar::new(2 * all);
-            // SANITY: the template is a constant and parses.
-            let style =
-                ProgressStyle::with_template("{spinner} reading {bar:40} {bytes}/{total_bytes} {eta}")
-                    .expect("a valid template");
-            bar.set_style(style);
+            let bar = ProgressBar::new(all);
+            // SANITY: the templates are constants and parse.
+            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
             bar
         });
-        bar.set_position(u64::from(pass) * all + done);
+        bar.set_position(done);
     }
 
     /// Takes the bar away.

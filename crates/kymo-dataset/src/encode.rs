@@ -50,6 +50,11 @@ impl TableFile {
         add().map_err(|error| encode_error(&self.path, error))
     }
 
+    /// Bytes of the row groups that it has.
+    pub(crate) fn bytes_written(&self) -> usize {
+        self.writer.bytes_written()
+    }
+
     /// Path below the dataset, and the bytes.
     pub(crate) fn finish(self) -> Result<(String, Vec<u8>), DatasetError> {
         let bytes = self.writer.into_inner().map_err(|error| encode_error(&self.path, error))?;

@@ -22,22 +22,26 @@
 //! Queries (`kymo sql`), the network, changing samples that were written.
 #![forbid(unsafe_code)]
 
+mod compact;
 mod encode;
 mod error;
 mod folder;
+mod frames;
 pub mod ids;
 mod process_names;
 mod read;
 mod recording;
 pub mod rows;
+mod samples;
 pub mod schema;
 mod symbolize;
 mod writer;
 
+pub use compact::{CompactOptions, Compacted, compact};
 pub use error::DatasetError;
 pub use folder::DatasetFolder;
 pub use process_names::ProcessNames;
-pub use read::TableReader;
+pub use read::{RowGroup, TableReader};
 pub use recording::{RecordingOptions, RecordingRows, SummedFiles};
 pub use rows::{BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessRow, SampleValue};
 pub use schema::{FileStem, Table};

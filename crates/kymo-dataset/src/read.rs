@@ -8,11 +8,12 @@ use bytes::Bytes;
 use kymo_files::open_regular;
 use parquet::basic::Type as Physical;
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::io::Read;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -86,12 +87,26 @@ impl TableReader {
         rows.sum::<i64>().try_into().unwrap_or(0)
     }
 
+    /// How many row groups it has.
+    pub fn group_count(&self) -> usize {
+        self.reader.num_row_groups()
+    }
+
+    /// One of its row groups: the same questions, answered for its rows.
+    pub fn group(&self, group: usize) -> RowGroup<'_> {
+        RowGroup { reader: self, groups: group..(group + 1).min(self.group_count()) }
+    }
+
+    fn all(&self) -> RowGroup<'_> {
+        RowGroup { reader: self, groups: 0..self.group_count() }
+    }
+
     /// A column of 64-bit numbers.
     ///
     /// # Errors
     /// A sentence where there is no such column, and where it is damaged.
     pub fn int64(&self, column: &str) -> Result<Vec<Option<i64>>, DatasetError> {
-        self.column::<Int64Type>(column)
+        self.all().int64(column)
     }
 
     /// A column of 32-bit numbers.
@@ -99,7 +114,15 @@ impl TableReader {
     /// # Errors
     /// As [`TableReader::int64`].
     pub fn int32(&self, column: &str) -> Result<Vec<Option<i32>>, DatasetError> {
-        self.column::<Int32Type>(column)
+        self.all().int32(column)
+    }
+
+    /// A column of floating-point numbers.
+    ///
+    /// # Errors
+    /// As [`TableReader::int64`].
+    pub fn double(&self, column: &str) -> Result<Vec<Option<f64>>, DatasetError> {
+        self.all().column::<DoubleType>(column)
     }
 
     /// A column of texts. What is no UTF-8 is shown as such.
@@ -107,13 +130,7 @@ impl TableReader {
     /// # Errors
     /// As [`TableReader::int64`].
     pub fn text(&self, column: &str) -> Result<Vec<Option<ByteArray>>, DatasetError> {
-        let valid = |text: Option<ByteArray>| {
-            text.map(|text| match text.as_utf8() {
-                Ok(_) => text,
-                Err(_) => ByteArray::from(String::from_utf8_lossy(text.data()).into_owned().into_bytes()),
-            })
-        };
-        Ok(self.column::<ByteArrayType>(column)?.into_iter().map(valid).collect())
+        self.all().text(column)
     }
 
     /// A column that has a value in every row.
@@ -137,25 +154,73 @@ impl TableReader {
             reason: reason.into(),
         }
     }
+}
+
+/// Rows of a file that belong together.
+pub struct RowGroup<'a> {
+    reader: &'a TableReader,
+    groups: Range<usize>,
+}
+
+impl RowGroup<'_> {
+    /// A column of 64-bit numbers.
+    ///
+    /// # Errors
+    /// A sentence where there is no such column, and where it is damaged.
+    pub fn int64(&self, column: &str) -> Result<Vec<Option<i64>>, DatasetError> {
+        self.column::<Int64Type>(column)
+    }
+
+    /// A column of 32-bit numbers.
+    ///
+    /// # Errors
+    /// As [`RowGroup::int64`].
+    pub fn int32(&self, column: &str) -> Result<Vec<Option<i32>>, DatasetError> {
+        self.column::<Int32Type>(column)
+    }
+
+    /// A column of texts. What is no UTF-8 is shown as such.
+    ///
+    /// # Errors
+    /// As [`RowGroup::int64`].
+    pub fn text(&self, column: &str) -> Result<Vec<Option<ByteArray>>, DatasetError> {
+        let valid = |text: Option<ByteArray>| {
+            text.map(|text| match text.as_utf8() {
+                Ok(_) => text,
+                Err(_) => ByteArray::from(String::from_utf8_lossy(text.data()).into_owned().into_bytes()),
+            })
+        };
+        Ok(self.column::<ByteArrayType>(column)?.into_iter().map(valid).collect())
+    }
+
+    /// A column that has a value in every row.
+    ///
+    /// # Errors
+    /// As [`RowGroup::int64`]; a sentence where a value is missing.
+    pub fn required<T>(&self, column: &str, values: Vec<Option<T>>) -> Result<Vec<T>, DatasetError> {
+        self.reader.required(column, values)
+    }
 
     fn column<T: DataType>(&self, column: &str) -> Result<Vec<Option<T::T>>, DatasetError> {
-        let schema = self.reader.metadata().file_metadata().schema_descr();
+        let file = self.reader;
+        let wrong = |reason: String| file.wrong(column, reason);
+        let schema = file.reader.metadata().file_metadata().schema_descr();
         let place = schema.columns().iter().position(|described| described.path().string() == column);
-        let place = place.ok_or_else(|| self.wrong(column, "there is none of this name"))?;
+        let place = place.ok_or_else(|| wrong("there is none of this name".to_owned()))?;
         let described = schema.column(place);
         let expected: Physical = T::get_physical_type();
         if described.physical_type() != expected
             || described.max_rep_level() > 0
             || described.max_def_level() > 1
         {
-            return Err(self.wrong(column, format!("it is of type {}", described.physical_type())));
+            return Err(wrong(format!("it is of type {}", described.physical_type())));
         }
         let is_optional = described.max_def_level() == 1;
         let mut all = Vec::new();
-        for group in 0..self.reader.num_row_groups() {
-            guarded(&self.name, || {
-                let rows = self.reader.metadata().row_group(group).num_rows();
-                let reader = self.reader.get_row_group(group)?.get_column_reader(place)?;
+        for group in self.groups.clone() {
+            guarded(&file.name, || {
+                let rows = file.reader.metadata().row_group(group).num_rows();
+                let reader = file.reader.get_row_group(group)?.get_column_reader(place)?;
                 read_values::<T>(get_typed_column_reader::<T>(reader), (rows, is_optional), &mut all)
             })?;
         }

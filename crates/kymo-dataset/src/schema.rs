@@ -88,6 +88,7 @@ const SAMPLES: &str = "message samples {
   required int64 stack_id;
   required int64 value;
   required int64 samples;
+  optional int64 leaf_location_id;
 }";
 
 const STACKS: &str = "message stacks {

@@ -2,6 +2,7 @@
 use crate::encode::TableFile;
 use crate::error::DatasetError;
 use crate::folder::DatasetFolder;
+use crate::frames::Frames;
 use crate::read::TableReader;
 use crate::schema::{HOST_KEY, Table};
 use crate::writer::DatasetFile;
@@ -31,38 +32,7 @@ pub struct Symbolized {
     pub notes: Vec<String>,
 }
 
-/// Rows of the table `frames`.
-struct Frames {
-    location_id: Vec<i64>,
-    inline_depth: Vec<i32>,
-    function: Vec<Option<ByteArray>>,
-    file: Vec<Option<ByteArray>>,
-    line: Vec<Option<i32>>,
-    module: Vec<ByteArray>,
-    build_id: Vec<Option<ByteArray>>,
-    address: Vec<i64>,
-    kind: Vec<ByteArray>,
-}
-
 impl Frames {
-    fn read(reader: &TableReader) -> Result<Frames, DatasetError> {
-        Ok(Frames {
-            location_id: reader.required("location_id", reader.int64("location_id")?)?,
-            inline_depth: reader.required("inline_depth", reader.int32("inline_depth")?)?,
-            function: reader.text("function")?,
-            file: reader.text("file")?,
-            line: reader.int32("line")?,
-            module: reader.required("module", reader.text("module")?)?,
-            build_id: reader.text("build_id")?,
-            address: reader.required("address", reader.int64("address")?)?,
-            kind: reader.required("kind", reader.text("kind")?)?,
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.location_id.len()
-    }
-
     /// The code of a row that has no name and could get one.
     fn unnamed(&self, row: usize) -> Option<UnnamedCode> {
         if self.function[row].is_some() || self.inline_depth[row] != 0 {
@@ -214,38 +184,25 @@ fn symbols_of(store: &SymbolStore, code: &UnnamedCode, paths: &Paths) -> Arc<Mod
 
 /// The file with the names that were found.
 fn rewritten(frames: &Frames, names: &Names, host: &str, path: &str) -> Result<Vec<u8>, DatasetError> {
-    // A row of the old file, and the function that it gets with its depth.
-    let mut rows: Vec<(usize, Option<(i32, &AddressFunction)>)> = Vec::with_capacity(frames.len());
+    let mut rows = Frames::default();
     for row in 0..frames.len() {
         let code = frames.unnamed(row);
         match code.and_then(|code| names.get(frames.location_id[row], &code)) {
-            Some(found) => rows.extend((0..).zip(found).map(|named| (row, Some(named)))),
-            None => rows.push((row, None)),
+            Some(found) => {
+                for (function, depth) in found.iter().zip(0..) {
+                    let at = rows.len();
+                    rows.push(frames, row);
+                    rows.inline_depth[at] = depth;
+                    rows.function[at] = Some(ByteArray::from(&*function.name));
+                    rows.file[at] = function.file.as_deref().map(ByteArray::from);
+                    rows.line[at] = function.line.and_then(|line| line.try_into().ok());
+                }
+            }
+            None => rows.push(frames, row),
         }
     }
     let mut file = TableFile::new(Table::Frames, host, path.to_owned())?;
-    let shared = |text: &Arc<str>| ByteArray::from(&**text);
-    file.row_group(|columns| {
-        columns.int64(rows.iter().map(|(row, _)| frames.location_id[*row]))?;
-        columns
-            .int32(rows.iter().map(|(row, new)| new.map_or(frames.inline_depth[*row], |(depth, _)| depth)))?;
-        columns.optional_text(rows.iter().map(|(row, new)| match new {
-            Some((_, function)) => Some(shared(&function.name)),
-            None => frames.function[*row].clone(),
-        }))?;
-        columns.optional_text(rows.iter().map(|(row, new)| match new {
-            Some((_, function)) => function.file.as_ref().map(shared),
-            None => frames.file[*row].clone(),
-        }))?;
-        columns.optional_int32(rows.iter().map(|(row, new)| match new {
-            Some((_, function)) => function.line.and_then(|line| line.try_into().ok()),
-            None => frames.line[*row],
-        }))?;
-        columns.text(rows.iter().map(|(row, _)| frames.module[*row].clone()))?;
-        columns.optional_text(rows.iter().map(|(row, _)| frames.build_id[*row].clone()))?;
-        columns.int64(rows.iter().map(|(row, _)| frames.address[*row]))?;
-        columns.text(rows.iter().map(|(row, _)| frames.kind[*row].clone()))
-    })?;
+    rows.write(&mut file)?;
     Ok(file.finish()?.1)
 }
 

@@ -3,15 +3,12 @@ use crate::encode::TableFile;
 use crate::error::DatasetError;
 use crate::ids;
 use crate::rows::{BuildRow, EventRow, FrameKind, HostRow, LocationRow, ProcessRow, SampleValue};
+use crate::samples::{BufferedSample, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts};
 use crate::schema::{Day, FileStem, Table, file_path, safe_service};
 use parquet::data_type::ByteArray;
-use parquet::errors::ParquetError;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Samples of a partition that are held as rows; then they become a row group. Engines read row
-/// groups in parallel, and each has a dictionary of its stacks.
-const ROWS_OF_GROUP: usize = 1 << 20;
 /// Rows of stacks and frames in a row group.
 const SIDE_ROWS_OF_GROUP: usize = 4 << 20;
 
@@ -78,36 +75,12 @@ pub struct DatasetWriter {
     texts: Texts,
     locations: InternedLocations,
     stacks: InternedStacks,
-    processes: Vec<InternedProcess>,
-    process_numbers: FxHashMap<InternedProcess, u32>,
-    events: Vec<[ByteArray; 3]>,
-    event_numbers: FxHashMap<[u32; 3], u32>,
+    samples: SampleTables,
+    /// By process its service, among the texts.
+    services: Vec<u32>,
     partitions: BTreeMap<(Day, u32), Partition>,
     /// By day the stacks that it has samples of.
     days: BTreeMap<Day, Vec<bool>>,
-}
-
-/// Distinct texts.
-#[derive(Default)]
-struct Texts {
-    numbers: FxHashMap<String, u32>,
-    list: Vec<ByteArray>,
-}
-
-impl Texts {
-    fn number(&mut self, text: &str) -> u32 {
-        if let Some(number) = self.numbers.get(text) {
-            return *number;
-        }
-        let number = self.list.len() as u32;
-        self.list.push(ByteArray::from(text));
-        self.numbers.insert(text.to_owned(), number);
-        number
-    }
-
-    fn get(&self, number: u32) -> ByteArray {
-        self.list[number as usize].clone()
-    }
 }
 
 #[derive(Default)]
@@ -148,33 +121,11 @@ impl InternedStacks {
     }
 }
 
-/// Texts are numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct InternedProcess {
-    pid: i32,
-    tid: Option<i32>,
-    command: u32,
-    container: Option<u32>,
-    pod: Option<u32>,
-    systemd_unit: Option<u32>,
-    service: u32,
-}
-
 /// The samples of a day and service.
 #[derive(Default)]
 struct Partition {
     rows: Vec<BufferedSample>,
     file: Option<TableFile>,
-}
-
-#[derive(Clone, Copy)]
-struct BufferedSample {
-    event: u32,
-    process: u32,
-    time_us: i64,
-    stack: u32,
-    value: i64,
-    samples: i64,
 }
 
 impl DatasetWriter {
@@ -196,10 +147,8 @@ impl DatasetWriter {
             texts: Texts::default(),
             locations: InternedLocations::default(),
             stacks: InternedStacks::default(),
-            processes: Vec::new(),
-            process_numbers: FxHashMap::default(),
-            events: Vec::new(),
-            event_numbers: FxHashMap::default(),
+            samples: SampleTables::default(),
+            services: Vec::new(),
             partitions: BTreeMap::new(),
             days: BTreeMap::new(),
         }
@@ -258,34 +207,30 @@ impl DatasetWriter {
 
     /// Adds a process or thread. The same one has the same number.
     pub fn process(&mut self, process: &ProcessRow<'_>) -> ProcessNumber {
-        let service = safe_service(process.service_name());
-        let texts = &mut self.texts;
-        let process = InternedProcess {
+        let service = self.texts.number(&safe_service(process.service_name()));
+        let texts = &mut self.samples.texts;
+        let interned = InternedProcess {
+            host_id: self.stem.host_id,
             pid: process.pid,
             tid: process.tid,
             command: texts.number(process.command),
             container: process.container.map(|name| texts.number(name)),
             pod: process.pod.map(|name| texts.number(name)),
             systemd_unit: process.systemd_unit.map(|name| texts.number(name)),
-            service: texts.number(&service),
+            service,
         };
-        let next = self.processes.len() as u32;
-        let number = *self.process_numbers.entry(process).or_insert(next);
-        if number == next {
-            self.processes.push(process);
+        let number = self.samples.process(interned);
+        if number as usize == self.services.len() {
+            self.services.push(service);
         }
         ProcessNumber(number)
     }
 
     /// Adds an event in a state. The same one has the same number.
     pub fn event(&mut self, event: &EventRow<'_>) -> EventNumber {
-        let texts = [event.event, event.value_unit, event.state].map(|text| self.texts.number(text));
-        let next = self.events.len() as u32;
-        let number = *self.event_numbers.entry(texts).or_insert(next);
-        if number == next {
-            self.events.push(texts.map(|text| self.texts.get(text)));
-        }
-        EventNumber(number)
+        let texts = &mut self.samples.texts;
+        let texts = [event.event, event.value_unit, event.state].map(|text| texts.number(text));
+        EventNumber(self.samples.event(texts))
     }
 
     /// Adds a sample, or a sum of some.
@@ -305,17 +250,19 @@ impl DatasetWriter {
             used.resize(self.stacks.ids.len(), false);
         }
         used[stack.0 as usize] = true;
-        let key = (day, self.processes[process.0 as usize].service);
+        let key = (day, self.services[process.0 as usize]);
+        let leaf = self.stacks.get(stack.0 as usize).first();
         let partition = self.partitions.entry(key).or_default();
         partition.rows.push(BufferedSample {
             event: event.0,
             process: process.0,
             time_us: value.time_ns.div_euclid(1000),
-            stack: stack.0,
+            stack_id: self.stacks.ids[stack.0 as usize],
+            leaf_location_id: leaf.map_or(NO_LOCATION, |leaf| self.locations.ids[*leaf as usize]),
             value: value.value,
             samples: value.samples,
         });
-        if partition.rows.len() >= ROWS_OF_GROUP { self.write_samples(key) } else { Ok(()) }
+        if partition.rows.len() >= SAMPLES_OF_GROUP { self.write_samples(key) } else { Ok(()) }
     }
 
     /// The files, in the order in which they are to be put: what samples name comes before them.
@@ -355,38 +302,11 @@ impl DatasetWriter {
                     self.table_file(Table::Samples, &[&key.0.to_string(), service])?
                 }
             };
-            // Runs of equal values, and moments that grow.
-            rows.sort_by_key(|row| (row.event, row.process, row.time_us, row.stack));
-            file.row_group(|columns| self.sample_columns(&rows, columns))?;
+            self.samples.write(&mut rows, &mut file)?;
             partition.file = Some(file);
         }
         self.partitions.insert(key, partition);
         Ok(())
-    }
-
-    fn sample_columns(
-        &self,
-        rows: &[BufferedSample],
-        columns: &mut crate::encode::ColumnWriters<'_, '_>,
-    ) -> Result<(), ParquetError> {
-        let texts = &self.texts;
-        let process = |row: &BufferedSample| &self.processes[row.process as usize];
-        let optional = |number: Option<u32>| number.map(|number| texts.get(number));
-        let of_event = |row: &BufferedSample, at: usize| self.events[row.event as usize][at].clone();
-        columns.int64(rows.iter().map(|row| row.time_us))?;
-        columns.int64(rows.iter().map(|_| self.stem.host_id))?;
-        columns.int32(rows.iter().map(|row| process(row).pid))?;
-        columns.optional_int32(rows.iter().map(|row| process(row).tid))?;
-        columns.text(rows.iter().map(|row| texts.get(process(row).command)))?;
-        columns.optional_text(rows.iter().map(|row| optional(process(row).container)))?;
-        columns.optional_text(rows.iter().map(|row| optional(process(row).pod)))?;
-        columns.optional_text(rows.iter().map(|row| optional(process(row).systemd_unit)))?;
-        columns.text(rows.iter().map(|row| of_event(row, 0)))?;
-        columns.text(rows.iter().map(|row| of_event(row, 1)))?;
-        columns.text(rows.iter().map(|row| of_event(row, 2)))?;
-        columns.int64(rows.iter().map(|row| self.stacks.ids[row.stack as usize]))?;
-        columns.int64(rows.iter().map(|row| row.value))?;
-        columns.int64(rows.iter().map(|row| row.samples))
     }
 
     /// The stacks that a day has samples of; those that share their outer frames are neighbours.

@@ -6,11 +6,13 @@
 //! | `intervals.rs` | rows of a daemon, which are sums of an interval |
 //! | `symbols.rs` | names that are found later |
 //! | `generated.rs` | the fleet of `examples/fleet`, which is compiled in here, too |
+//! | `compacted.rs` | the same rows in fewer files |
 //! | `hostile.rs` | files that are damaged, or not ours |
 #![allow(missing_docs)]
 
 #[path = "../../examples/fleet/arguments.rs"]
 mod arguments;
+mod compacted;
 #[path = "../../examples/fleet/fleet.rs"]
 mod fleet;
 mod generated;

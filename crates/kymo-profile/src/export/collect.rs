@@ -294,7 +294,7 @@ fn stretches(loaded: &Loaded) -> Vec<Interval> {
     // one walk back over both is enough, and rows that nothing waits for are jumped over.
     let mut waiting: FxHashMap<u32, Vec<&LostAt>> = FxHashMap::default();
     let mut earlier = losses.iter().rev().peekable();
-    for columns in &loaded.columns {
+    if let Some(columns) = &loaded.columns {
         let time = columns.time();
         let mut row = time.len();
         loop {

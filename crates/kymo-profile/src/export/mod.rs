@@ -44,7 +44,9 @@ pub(crate) use collect::{
 };
 pub use firefox::firefox;
 pub use format::ExportFormat;
-pub(crate) use html::{ComparedFunction, ServedPage, compared_html, entries_json, html_with_codes, page_json};
+pub(crate) use html::{
+    ComparedFunction, ServedPage, compared_html, entries_json, html_with_codes, page_json,
+};
 pub use html::{html, policy, write_served_page};
 pub use json::json;
 pub use locations::{FrameLocation, LocationLine, Locations, MappedFile};

@@ -73,8 +73,15 @@ fn instruction(
     let mnemonic = one.mnemonic().unwrap_or(".inst");
     let operands = one.op_str().unwrap_or("");
     if mnemonic == ".byte" {
-        let number = one.bytes().iter().rev().fold(String::from("0x"), |text, byte| text + &format!("{byte:02x}"));
-        return Instruction { address, length, text: columns(".inst", &number), flow: Flow::Next, target: None };
+        let number =
+            one.bytes().iter().rev().fold(String::from("0x"), |text, byte| text + &format!("{byte:02x}"));
+        return Instruction {
+            address,
+            length,
+            text: columns(".inst", &number),
+            flow: Flow::Next,
+            target: None,
+        };
     }
     // Compressed instructions mean what those of full length do.
     let (mnemonic, operands) = match (mnemonic.strip_prefix("c.").unwrap_or(mnemonic), operands) {

@@ -245,14 +245,7 @@ fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError
     match kcore::read(path, address, size as usize) {
         Ok(bytes) => {
             let space = CodeSpace::Moved(moved);
-            Ok(FunctionCode {
-                path: path.to_owned(),
-                address,
-                bytes,
-                machine,
-                is_unchecked: false,
-                space,
-            })
+            Ok(FunctionCode { path: path.to_owned(), address, bytes, machine, is_unchecked: false, space })
         }
         Err(error) => Err(CodeError(format!(
             "the kernel's code cannot be read from {KCORE}: {error}; give its image with --vmlinux"

@@ -8,7 +8,9 @@ use crate::elf::{EM_386, EM_AARCH64, EM_ARM, EM_PPC64, EM_RISCV, EM_X86_64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     /// 32 or 64 bits.
-    X86 { bits: u32 },
+    X86 {
+        bits: u32,
+    },
     Aarch64,
     /// Of a build with the feature `capstone`.
     #[cfg(feature = "capstone")]
@@ -20,8 +22,12 @@ pub(crate) enum Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CapstoneMachine {
     /// 32 or 64 bits.
-    Riscv { bits: u32 },
-    Arm { is_thumb: bool },
+    Riscv {
+        bits: u32,
+    },
+    Arm {
+        is_thumb: bool,
+    },
     /// Little-endian.
     PowerPc64,
 }
@@ -78,7 +84,9 @@ impl Machine {
             EM_RISCV | EM_ARM | EM_PPC64 => other(path, elf_machine, is_64, is_thumb),
             machine => refused(
                 path,
-                &format!("it is for ELF machine {machine}; x86, ARM, RISC-V and 64-bit PowerPC are disassembled"),
+                &format!(
+                    "it is for ELF machine {machine}; x86, ARM, RISC-V and 64-bit PowerPC are disassembled"
+                ),
             ),
         }
     }

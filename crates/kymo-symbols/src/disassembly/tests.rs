@@ -6,7 +6,7 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ModuleKey, SymbolOptions, SymbolStore};
+use crate::{Arch, ModuleKey, SymbolOptions, SymbolStore};
 
 fn code_of(bytes: &[u8], bits: u32) -> FunctionCode {
     let machine = if bits == 64 { 62 } else { 3 };
@@ -210,8 +210,7 @@ fn words_of_capstone() {
         found.into_iter().map(|found| (found.text, found.flow, found.target)).collect::<Vec<_>>()
     };
     // jal 1010; bnez a5,1010; ld a5,-1994(a5); ret; ecall; no instruction; one byte
-    let riscv =
-        b"\xef\x00\x00\x01\x63\x96\x07\x00\x83\xb7\x67\x83\x82\x80\x73\x00\x00\x00\xff\xff\x01";
+    let riscv = b"\xef\x00\x00\x01\x63\x96\x07\x00\x83\xb7\x67\x83\x82\x80\x73\x00\x00\x00\xff\xff\x01";
     let found = of(243, riscv);
     let texts: Vec<&str> = found.iter().map(|found| &*found.0).collect();
     assert_eq!(

@@ -3,6 +3,7 @@
 pub(crate) mod annotate;
 pub(crate) mod browse;
 pub(crate) mod build_ids;
+pub(crate) mod compact;
 pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod diff;

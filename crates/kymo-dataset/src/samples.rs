@@ -1,0 +1,132 @@
+//! Rows of the table `samples` in memory, and as row groups.
+use crate::encode::TableFile;
+use crate::error::DatasetError;
+use parquet::data_type::ByteArray;
+use rustc_hash::FxHashMap;
+
+/// Samples of a partition that are held as rows; then they become a row group. Engines read row
+/// groups in parallel, and each has a dictionary of its stacks.
+pub(crate) const SAMPLES_OF_GROUP: usize = 1 << 20;
+
+/// Distinct texts.
+#[derive(Default)]
+pub(crate) struct Texts {
+    numbers: FxHashMap<String, u32>,
+    list: Vec<ByteArray>,
+}
+
+impl Texts {
+    pub(crate) fn number(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = self.list.len() as u32;
+        self.list.push(ByteArray::from(text));
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    pub(crate) fn get(&self, number: u32) -> ByteArray {
+        self.list[number as usize].clone()
+    }
+}
+
+/// A process or thread; texts are numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct InternedProcess {
+    pub(crate) host_id: i64,
+    pub(crate) pid: i32,
+    pub(crate) tid: Option<i32>,
+    pub(crate) command: u32,
+    pub(crate) container: Option<u32>,
+    pub(crate) pod: Option<u32>,
+    pub(crate) systemd_unit: Option<u32>,
+    /// Processes of one number are in one partition.
+    pub(crate) service: u32,
+}
+
+/// The innermost location of a stack without any.
+pub(crate) const NO_LOCATION: i64 = -1;
+
+/// A row; process and event are numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct BufferedSample {
+    pub(crate) event: u32,
+    pub(crate) process: u32,
+    pub(crate) time_us: i64,
+    pub(crate) stack_id: i64,
+    /// The innermost location of the stack; ids are never negative, and [`NO_LOCATION`] is none.
+    pub(crate) leaf_location_id: i64,
+    pub(crate) value: i64,
+    pub(crate) samples: i64,
+}
+
+/// What rows name by number.
+#[derive(Default)]
+pub(crate) struct SampleTables {
+    pub(crate) texts: Texts,
+    processes: Vec<InternedProcess>,
+    process_numbers: FxHashMap<InternedProcess, u32>,
+    /// Event, unit and state.
+    events: Vec<[u32; 3]>,
+    event_numbers: FxHashMap<[u32; 3], u32>,
+}
+
+impl SampleTables {
+    /// The number of a process.
+    pub(crate) fn process(&mut self, process: InternedProcess) -> u32 {
+        let next = self.processes.len() as u32;
+        let number = *self.process_numbers.entry(process).or_insert(next);
+        if number == next {
+            self.processes.push(process);
+        }
+        number
+    }
+
+    /// The process of a number.
+    pub(crate) fn process_of(&self, number: u32) -> InternedProcess {
+        self.processes[number as usize]
+    }
+
+    /// The number of an event, its unit and a state.
+    pub(crate) fn event(&mut self, texts: [u32; 3]) -> u32 {
+        let next = self.events.len() as u32;
+        let number = *self.event_numbers.entry(texts).or_insert(next);
+        if number == next {
+            self.events.push(texts);
+        }
+        number
+    }
+
+    /// Sorts rows, and adds them to a file as a row group.
+    pub(crate) fn write(
+        &self,
+        rows: &mut [BufferedSample],
+        file: &mut TableFile,
+    ) -> Result<(), DatasetError> {
+        // Runs of equal values, and moments that grow.
+        rows.sort_unstable_by_key(|row| (row.event, row.process, row.time_us, row.stack_id, row.value));
+        let process = |row: &BufferedSample| &self.processes[row.process as usize];
+        let optional = |number: Option<u32>| number.map(|number| self.texts.get(number));
+        let of_event = |row: &BufferedSample, at: usize| self.texts.get(self.events[row.event as usize][at]);
+        file.row_group(|columns| {
+            columns.int64(rows.iter().map(|row| row.time_us))?;
+            columns.int64(rows.iter().map(|row| process(row).host_id))?;
+            columns.int32(rows.iter().map(|row| process(row).pid))?;
+            columns.optional_int32(rows.iter().map(|row| process(row).tid))?;
+            columns.text(rows.iter().map(|row| self.texts.get(process(row).command)))?;
+            columns.optional_text(rows.iter().map(|row| optional(process(row).container)))?;
+            columns.optional_text(rows.iter().map(|row| optional(process(row).pod)))?;
+            columns.optional_text(rows.iter().map(|row| optional(process(row).systemd_unit)))?;
+            columns.text(rows.iter().map(|row| of_event(row, 0)))?;
+            columns.text(rows.iter().map(|row| of_event(row, 1)))?;
+            columns.text(rows.iter().map(|row| of_event(row, 2)))?;
+            columns.int64(rows.iter().map(|row| row.stack_id))?;
+            columns.int64(rows.iter().map(|row| row.value))?;
+            columns.int64(rows.iter().map(|row| row.samples))?;
+            columns.optional_int64(
+                rows.iter().map(|row| Some(row.leaf_location_id).filter(|id| *id != NO_LOCATION)),
+            )
+        })
+    }
+}
