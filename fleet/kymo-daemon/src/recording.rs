@@ -16,7 +16,7 @@ pub(crate) const EVENT: &str = "cpu-clock";
 const STACK_BYTES: u32 = 16 << 10;
 
 /// What unwind data of all files may take together. Frames of others are found by frame pointers.
-const UNWIND_BYTES: u64 = 24 << 20;
+const UNWIND_BYTES: u64 = 32 << 20;
 
 /// Up to so many samples per second a small ring holds what comes until it is read, which happens
 /// four times a second. It does not with records of waits, which are as many as there are switches.
