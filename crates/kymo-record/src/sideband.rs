@@ -37,13 +37,13 @@ pub(crate) struct Sideband {
 }
 
 /// Mappings by start and serial number.
-type Maps = BTreeMap<(u64, u64), Map>;
+type MapsByStart = BTreeMap<(u64, u64), Map>;
 
 #[derive(Clone, Debug, Default)]
 struct Process {
     parent: i32,
     /// Shared with the parent until one of them changes them: most children call exec at once.
-    maps: Arc<Maps>,
+    maps: Arc<MapsByStart>,
     threads: BTreeMap<i32, SidebandThread>,
     /// The time of the last exec: mappings from before do not exist any more.
     exec_ns: u64,
@@ -293,7 +293,7 @@ impl Sideband {
 }
 
 /// Drops what is not wanted any more, without a copy of mappings that none of is.
-fn retain(maps: &mut Arc<Maps>, is_wanted: impl Fn(&Map) -> bool) {
+fn retain(maps: &mut Arc<MapsByStart>, is_wanted: impl Fn(&Map) -> bool) {
     if !maps.values().any(&is_wanted) {
         *maps = Arc::default();
     } else if !maps.values().all(&is_wanted) {

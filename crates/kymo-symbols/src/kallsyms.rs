@@ -1,7 +1,8 @@
 //! The kernel's own symbol list, `/proc/kallsyms`, and saved copies of it.
 //!
-//! The text becomes the arena of names: they move to its begin, each ended by a zero byte, and the rest is given
-//! back. So reading 200,000 symbols allocates no names at all, and half of the text stays.
+//! The text becomes the arena of names: they move to its begin, each ended by a zero byte, and the
+//! rest is given back. So reading 200,000 symbols allocates no names at all, and half of the text
+//! stays.
 
 use hashbrown::HashMap;
 

@@ -8,9 +8,11 @@
 //!  apply(moment, event)  in order of moments      prune(floor)
 //!        |                                          | drops versions, epochs, births, tasks
 //!        v                                          v that ended before `floor`
-//!  tasks: tid -> epochs -> space -> versions [10.. 12.. now] <- pending changes   <--- space(pid, tid, moment), moment >= floor
+//!  tasks: tid -> epochs -> space -> versions [10.. 12.. now] <- pending changes
+//!                            ^--- space(pid, tid, moment), moment >= floor
 //! ```
-//! Most processes of a machine are never asked about: what they map waits in a list, and becomes versions at a question or a fork.
+//! Most processes of a machine are never asked about: what they map waits in a list, and becomes
+//! versions at a question or a fork.
 use super::{ModuleKind, Moment, SideEvent, modules::user_kind};
 use kymo_symbols::unwind::{AddressSpace, MappedFile, Module, Seen, UnwindModules};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// How much of a stack is read at once beyond its copy: first as much as most stacks have, then
 /// more, as each byte is copied between processes.
 const FIRST_STACK_BYTES: usize = 32 << 10;
-const MORE_STACK_BYTES: usize = 128 << 10;
+const MORE_STACK_BYTES: usize = 64 << 10;
 /// How much of a stack is looked at, with its copy.
 const MOST_STACK_BYTES: usize = 1 << 20;
 
