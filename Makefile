@@ -24,19 +24,20 @@ test-capstone:
 	$(CARGO) test --locked -p kymo-symbols --features capstone --lib -- disassembly:: --nocapture
 
 # `kymo sql` and `kymo daemon`: programs of their own in a second workspace, so that kymo is built without a query engine
-# and without the clients of object stores. The first build takes many minutes.
+# and without the clients of object stores. The first build takes many minutes. None of the three selects packages or
+# features: cargo would choose other features of crates that both need, and compile the query engine once more for each.
 FLEET = CARGO_TARGET_DIR=$(CURDIR)/target/fleet $(CARGO)
 
 sql:
-	cd fleet && $(FLEET) build --release --locked -p kymo-sql
+	cd fleet && $(FLEET) build --release --locked --bin kymo-sql
 
 daemon:
-	cd fleet && $(FLEET) build --release --locked -p kymo-daemon --features kymo-daemon/cloud,kymo-daemon/tls
+	cd fleet && $(FLEET) build --release --locked --bin kymo-daemon
 
 # Tests of both, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine and
 # DuckDB: all must give the same answers. The first run installs the engines into target/fleet-engines.
 test-fleet:
-	cd fleet && $(FLEET) test --release --locked --features kymo-daemon/cloud,kymo-daemon/tls
+	cd fleet && $(FLEET) test --release --locked
 	python3 -m ci.fleet
 
 # Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it

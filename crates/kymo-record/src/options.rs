@@ -112,6 +112,9 @@ pub struct SampleFields {
 pub struct Tracking {
     /// Mappings of data.
     pub data_mappings: bool,
+    /// No mappings of data, not even for unwinding. Programs map much more data than code. In return
+    /// a library that was unloaded counts as mapped until other code is mapped at its place.
+    pub only_code: bool,
     /// The namespaces of each process.
     pub namespaces: bool,
     /// The paths of cgroups; samples say which one they are of.
@@ -300,9 +303,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether mappings of data are recorded: by wish, for data addresses, and where stacks are unwound from copies.
+    /// Whether mappings of data are recorded: by wish, for data addresses, and where stacks are
+    /// unwound from copies unless only code is wanted.
     pub(crate) fn data_mappings(&self) -> bool {
-        self.wants_data_mappings() || matches!(self.call_graph, CallGraph::Dwarf { .. })
+        let unwinds = matches!(self.call_graph, CallGraph::Dwarf { .. }) && !self.tracking.only_code;
+        self.wants_data_mappings() || unwinds
     }
 
     /// Whether they are of use when the stacks have been unwound.

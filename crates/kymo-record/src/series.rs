@@ -215,6 +215,11 @@ impl fmt::Debug for Series {
 }
 
 impl Series {
+    /// Whether files have no names, and are handed over when they are complete.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.place, SeriesPlace::Memory { .. })
+    }
+
     /// Files of which the first has begun. `features`: what is known of all files from the start.
     pub(crate) fn new(
         rule: SwitchRule,

@@ -8,6 +8,7 @@
 use crate::synth;
 use kymo_data::{Attr, InterpretedFunction, RawRecord, RecordCursor, RecordHeader, SampleId, abi, build};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// The kernel's process id in records.
 const KERNEL_PID: i32 = -1;
@@ -35,11 +36,14 @@ pub(crate) struct Sideband {
     serial: u64,
 }
 
+/// Mappings by start and serial number.
+type MapsByStart = BTreeMap<(u64, u64), Map>;
+
 #[derive(Clone, Debug, Default)]
 struct Process {
     parent: i32,
-    /// By start and serial number.
-    maps: BTreeMap<(u64, u64), Map>,
+    /// Shared with the parent until one of them changes them: most children call exec at once.
+    maps: Arc<MapsByStart>,
     threads: BTreeMap<i32, SidebandThread>,
     /// The time of the last exec: mappings from before do not exist any more.
     exec_ns: u64,
@@ -49,12 +53,14 @@ struct Process {
 struct Map {
     end: u64,
     time_ns: u64,
-    record: Vec<u8>,
+    /// That of the process which mapped it.
+    record: Arc<[u8]>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct SidebandThread {
-    comm: Option<(u64, Vec<u8>)>,
+    /// Since when, and the record of the thread that took the name.
+    comm: Option<(u64, Arc<[u8]>)>,
     ended: bool,
 }
 
@@ -139,10 +145,17 @@ impl Sideband {
     fn record(&mut self, header: RecordHeader, record: &[u8]) -> Option<()> {
         let own = record.len().checked_sub(self.trailer)?;
         let time = self.time_at.and_then(|at| u64_at(record, own + at)).unwrap_or(0);
+        // Time 0: readers take it at once, as what was there before.
         let quiet = || {
             let mut copy = record.to_vec();
-            // Time 0: readers take it at once, as what was there before.
             copy[own..].fill(0);
+            copy
+        };
+        let shared = || {
+            let mut copy: Arc<[u8]> = record.into();
+            if let Some(copy) = Arc::get_mut(&mut copy) {
+                copy[own..].fill(0);
+            }
             copy
         };
         let (first, second) = (i32_at(record, 8)?, i32_at(record, 12)?);
@@ -161,28 +174,28 @@ impl Sideband {
                 }
                 let covered =
                     |key: &(u64, u64), map: &Map| key.0 >= start && map.end <= end && map.time_ns <= time;
-                let gone: Vec<(u64, u64)> = process
-                    .maps
+                let maps = Arc::make_mut(&mut process.maps);
+                let gone: Vec<(u64, u64)> = maps
                     .range((start, 0)..(end, 0))
                     .filter(|(key, map)| covered(key, map))
                     .map(|(key, _)| *key)
                     .collect();
                 for key in gone {
-                    process.maps.remove(&key);
+                    maps.remove(&key);
                 }
                 self.serial += 1;
-                process.maps.insert((start, self.serial), Map { end, time_ns: time, record: quiet() });
+                maps.insert((start, self.serial), Map { end, time_ns: time, record: shared() });
                 process.threads.entry(first).or_default();
             }
             abi::PERF_RECORD_COMM => {
                 let process = self.processes.entry(first).or_default();
                 if header.misc & MISC_COMM_EXEC != 0 && time >= process.exec_ns {
                     process.exec_ns = time;
-                    process.maps.retain(|_, map| map.time_ns >= time && time > 0);
+                    retain(&mut process.maps, |map| map.time_ns >= time && time > 0);
                 }
                 let thread = process.threads.entry(second).or_default();
                 if thread.comm.as_ref().is_none_or(|(known, _)| *known <= time) {
-                    thread.comm = Some((time, quiet()));
+                    thread.comm = Some((time, shared()));
                 }
             }
             abi::PERF_RECORD_FORK => {
@@ -217,24 +230,23 @@ impl Sideband {
         let process = self.processes.entry(pid).or_default();
         if pid != parent {
             // Whatever is older belonged to another process with this id.
-            process.maps.retain(|_, map| map.time_ns >= time);
+            retain(&mut process.maps, |map| map.time_ns >= time);
             process.threads.retain(|_, thread| thread.comm.as_ref().is_some_and(|(known, _)| *known >= time));
             process.parent = parent;
             if process.exec_ns < time {
                 process.exec_ns = 0;
-                for (key, mut map) in maps {
-                    rename(&mut map.record, pid, pid);
-                    process.maps.insert(key, map);
+                if process.maps.is_empty() {
+                    process.maps = maps;
+                } else {
+                    let copied = maps.iter().map(|(key, map)| (*key, map.clone()));
+                    Arc::make_mut(&mut process.maps).extend(copied);
                 }
             }
         }
         let thread = process.threads.entry(tid).or_default();
         thread.ended = false;
         if thread.comm.as_ref().is_none_or(|(known, _)| *known < time) {
-            thread.comm = comm.map(|(_, mut record)| {
-                rename(&mut record, pid, tid);
-                (time, record)
-            });
+            thread.comm = comm.map(|(_, record)| (time, record));
         }
     }
 
@@ -264,14 +276,14 @@ impl Sideband {
                 let maker = if tid == pid { process.parent } else { pid };
                 out.extend(build::fork(&self.attr, &none, pid, maker, tid, maker));
                 if let Some((_, comm)) = &thread.comm {
-                    out.extend_from_slice(comm);
+                    append(&mut out, comm, pid, tid);
                 }
                 if !mapped {
                     mapped = true;
                     let mut maps: Vec<(&(u64, u64), &Map)> = process.maps.iter().collect();
                     // What was mapped later lies above what it covers.
                     maps.sort_unstable_by_key(|(key, _)| key.1);
-                    maps.into_iter().for_each(|(_, map)| out.extend_from_slice(&map.record));
+                    maps.into_iter().for_each(|(_, map)| append(&mut out, &map.record, pid, pid));
                 }
             }
         }
@@ -280,9 +292,20 @@ impl Sideband {
     }
 }
 
-/// Makes a record that begins with a process and a thread one of another.
-fn rename(record: &mut [u8], pid: i32, tid: i32) {
-    if let Some(ids) = record.get_mut(8..16) {
+/// Drops what is not wanted any more, without a copy of mappings that none of is.
+fn retain(maps: &mut Arc<MapsByStart>, is_wanted: impl Fn(&Map) -> bool) {
+    if !maps.values().any(&is_wanted) {
+        *maps = Arc::default();
+    } else if !maps.values().all(&is_wanted) {
+        Arc::make_mut(maps).retain(|_, map| is_wanted(map));
+    }
+}
+
+/// Appends a record that begins with a process and a thread, as one of this thread.
+fn append(out: &mut Vec<u8>, record: &[u8], pid: i32, tid: i32) {
+    let at = out.len();
+    out.extend_from_slice(record);
+    if let Some(ids) = out.get_mut(at + 8..at + 16) {
         ids[..4].copy_from_slice(&pid.to_le_bytes());
         ids[4..].copy_from_slice(&tid.to_le_bytes());
     }

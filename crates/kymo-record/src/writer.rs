@@ -250,6 +250,10 @@ impl WriterThread<'_> {
             return Ok(());
         }
         progress.unpublished = 0;
+        // Nobody can open a file in memory before it is complete.
+        if self.state.series.as_ref().is_some_and(Series::is_in_memory) {
+            return Ok(());
+        }
         self.state.sink.publish(resting)
     }
 

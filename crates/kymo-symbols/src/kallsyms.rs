@@ -1,7 +1,8 @@
 //! The kernel's own symbol list, `/proc/kallsyms`, and saved copies of it.
 //!
-//! The text is kept as the arena of names: line ends become the zero bytes that end them, so that reading
-//! 200,000 symbols allocates no names at all.
+//! The text becomes the arena of names: they move to its begin, each ended by a zero byte, and the
+//! rest is given back. So reading 200,000 symbols allocates no names at all, and half of the text
+//! stays.
 
 use hashbrown::HashMap;
 
@@ -56,7 +57,8 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
     let mut module_names: Vec<String> = Vec::new();
     let mut references = HashMap::new();
     let mut found = Vec::with_capacity(text.len() / 48);
-    let mut ends = Vec::with_capacity(text.len() / 48);
+    // Where the names of the arena end: before the line that is read.
+    let mut arena = 0;
     let mut last_module: (Vec<u8>, u16) = (Vec::new(), 0);
     let mut start = 0;
     let mut seen = false;
@@ -89,8 +91,13 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
                 if matches!(line.name, b"_text" | b"_stext") {
                     references.insert(String::from_utf8_lossy(line.name).into_owned(), line.address);
                 }
-                found.push((line.address, line.name_at as u32, binding, group));
-                ends.push((line.name_at + line.name.len()) as u32);
+                found.push((line.address, arena as u32, binding, group));
+                let name = line.name_at..line.name_at + line.name.len();
+                let behind = arena + name.len();
+                // A line is longer than its name and a zero byte.
+                text.copy_within(name, arena);
+                text[behind] = 0;
+                arena = behind + 1;
             }
         }
         start = end + 1;
@@ -101,10 +108,8 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
     if seen && hidden {
         return Kallsyms { hidden: true, ..Kallsyms::default() };
     }
-    text.push(0);
-    for end in ends {
-        text[end as usize] = 0;
-    }
+    text.truncate(arena);
+    text.shrink_to_fit();
     let mut builder = TableBuilder::new(text, demangle);
     for (address, name, binding, group) in found {
         builder.insert(address, 0, name, binding, group);

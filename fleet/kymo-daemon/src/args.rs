@@ -69,6 +69,7 @@ impl Args {
                 endpoint: String::new(),
                 protocol: Protocol::Http,
                 headers: BTreeMap::new(),
+                ca_file: PathBuf::new(),
                 timeout_s: 10,
             });
             config.otlp = Some(OtlpConfig { endpoint: endpoint.clone(), ..known });

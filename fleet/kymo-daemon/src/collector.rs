@@ -8,7 +8,7 @@
 //! - At most [`MOST_ANSWER_BYTES`] of an answer are read. Redirects are not followed.
 //! - Only an answer of OTLP counts as one: a page of a proxy with status 200 does not.
 use crate::config::{OtlpConfig, Protocol};
-use crate::connection::{self, Endpoint};
+use crate::connection::{Connector, Endpoint};
 use crate::delivery::Failure;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -32,6 +32,7 @@ const GRPC_INVALID: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Collector {
     endpoint: Endpoint,
+    connector: Connector,
     protocol: Protocol,
     headers: HeaderMap,
     timeout: Duration,
@@ -41,7 +42,7 @@ impl Collector {
     /// A collector as configured; nothing is connected.
     ///
     /// # Errors
-    /// A sentence about the endpoint or a header.
+    /// A sentence about the endpoint, a header or the authorities.
     pub(crate) fn new(config: &OtlpConfig) -> Result<Collector, String> {
         let endpoint = Endpoint::parse(&config.endpoint)?;
         let mut headers = HeaderMap::new();
@@ -53,8 +54,10 @@ impl Collector {
             value.set_sensitive(true);
             headers.insert(header, value);
         }
+        let ca_file = Some(config.ca_file.as_path()).filter(|file| !file.as_os_str().is_empty());
+        let connector = Connector::new(&endpoint, config.protocol == Protocol::Grpc, ca_file)?;
         let timeout = Duration::from_secs(config.timeout_s);
-        Ok(Collector { endpoint, protocol: config.protocol, headers, timeout })
+        Ok(Collector { endpoint, connector, protocol: config.protocol, headers, timeout })
     }
 
     /// What it is called in sentences.
@@ -85,8 +88,7 @@ impl Collector {
     /// # Errors
     /// Why not, in words.
     pub(crate) async fn probe(&self) -> Result<(), String> {
-        let connecting = connection::connect(&self.endpoint, self.protocol == Protocol::Grpc);
-        match tokio::time::timeout(self.timeout, connecting).await {
+        match tokio::time::timeout(self.timeout, self.connector.connect()).await {
             Ok(connected) => connected.map(drop),
             Err(_) => Err(format!("it did not answer within {} s", self.timeout.as_secs())),
         }
@@ -106,7 +108,7 @@ impl Collector {
     }
 
     async fn push_http(&self, gzipped: Vec<u8>) -> Result<Option<String>, Failure> {
-        let stream = connection::connect(&self.endpoint, false).await.map_err(Failure::Later)?;
+        let stream = self.connector.connect().await.map_err(Failure::Later)?;
         let path = format!("{}{HTTP_PATH}", self.endpoint.path());
         let mut request = self.request(&path, "application/x-protobuf", gzipped)?;
         request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -130,7 +132,7 @@ impl Collector {
     }
 
     async fn push_grpc(&self, gzipped: Vec<u8>) -> Result<Option<String>, Failure> {
-        let stream = connection::connect(&self.endpoint, true).await.map_err(Failure::Later)?;
+        let stream = self.connector.connect().await.map_err(Failure::Later)?;
         let length = u32::try_from(gzipped.len()).map_err(later)?;
         let mut body = Vec::with_capacity(gzipped.len() + GRPC_PREFIX);
         body.push(1);

@@ -80,6 +80,9 @@ pub(crate) struct OtlpConfig {
     /// Headers of each request, such as `authorization`.
     #[serde(default)]
     pub(crate) headers: BTreeMap<String, String>,
+    /// Certificates (PEM) of the authorities that are trusted in place of the machine's; empty: none.
+    #[serde(default)]
+    pub(crate) ca_file: PathBuf,
     /// A push is answered within so many seconds, or tried again.
     #[serde(default = "push_timeout_s")]
     pub(crate) timeout_s: u64,

@@ -1,5 +1,6 @@
 //! Connections to a collector: TCP, and TLS where it was built in.
 use std::fmt;
+use std::path::Path;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use url::{Host, Url};
@@ -59,10 +60,6 @@ impl Endpoint {
     pub(crate) fn path(&self) -> &str {
         self.url.path().trim_end_matches('/')
     }
-
-    fn is_secure(&self) -> bool {
-        self.scheme() == "https"
-    }
 }
 
 impl fmt::Display for Endpoint {
@@ -71,47 +68,52 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Connects. `http2`: what is to be spoken.
-///
-/// # Errors
-/// Why not, in words.
-pub(crate) async fn connect(endpoint: &Endpoint, http2: bool) -> Result<Box<dyn ByteStream>, String> {
-    let connected = match endpoint.url.host() {
-        Some(Host::Domain(name)) => TcpStream::connect((name, endpoint.port)).await,
-        Some(Host::Ipv4(address)) => TcpStream::connect((address, endpoint.port)).await,
-        Some(Host::Ipv6(address)) => TcpStream::connect((address, endpoint.port)).await,
-        None => return Err("there is no host".into()),
-    };
-    let stream = connected.map_err(|error| error.to_string())?;
-    if endpoint.is_secure() { secure(endpoint, stream, http2).await } else { Ok(Box::new(stream)) }
+/// Connects to a collector, each time anew.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::Tls>,
 }
 
-#[cfg(feature = "tls")]
-async fn secure(endpoint: &Endpoint, stream: TcpStream, http2: bool) -> Result<Box<dyn ByteStream>, String> {
-    use std::sync::Arc;
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::rustls::crypto::ring::default_provider;
-    use tokio_rustls::rustls::pki_types::ServerName;
-    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err("this machine has no certificates of authorities (package ca-certificates)".into());
+impl Connector {
+    /// For an endpoint. `http2`: what is to be spoken. `ca_file`: authorities that are trusted in
+    /// place of those of the machine. Nothing is connected.
+    ///
+    /// # Errors
+    /// A sentence: there are no certificates of authorities.
+    #[cfg(feature = "tls")]
+    pub(crate) fn new(endpoint: &Endpoint, http2: bool, ca_file: Option<&Path>) -> Result<Connector, String> {
+        let host = endpoint.url.host_str().unwrap_or_default();
+        let tls = || crate::tls::Tls::new(host, http2, ca_file);
+        let tls = (endpoint.scheme() == "https").then(tls).transpose()?;
+        Ok(Connector { endpoint: endpoint.clone(), tls })
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
-    let host = endpoint.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    Ok(Box::new(stream.map_err(|error| error.to_string())?))
-}
 
-#[cfg(not(feature = "tls"))]
-async fn secure(_: &Endpoint, _: TcpStream, _: bool) -> Result<Box<dyn ByteStream>, String> {
-    Err("TLS was not built in".into())
+    #[cfg(not(feature = "tls"))]
+    pub(crate) fn new(endpoint: &Endpoint, _: bool, _: Option<&Path>) -> Result<Connector, String> {
+        Ok(Connector { endpoint: endpoint.clone() })
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub(crate) async fn connect(&self) -> Result<Box<dyn ByteStream>, String> {
+        let Endpoint { url, port } = &self.endpoint;
+        let connected = match url.host() {
+            Some(Host::Domain(name)) => TcpStream::connect((name, *port)).await,
+            Some(Host::Ipv4(address)) => TcpStream::connect((address, *port)).await,
+            Some(Host::Ipv6(address)) => TcpStream::connect((address, *port)).await,
+            None => return Err("there is no host".into()),
+        };
+        let stream = connected.map_err(|error| error.to_string())?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.connect(stream).await;
+        }
+        Ok(Box::new(stream))
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ mod sender;
 mod spool;
 mod status;
 mod store;
+#[cfg(feature = "tls")]
+mod tls;
 
 use clap::Parser;
 use std::process::ExitCode;

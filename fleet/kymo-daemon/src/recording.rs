@@ -2,6 +2,7 @@
 use crate::config::{Config, Stacks};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
+use kymo_perf::sys;
 use kymo_record::{
     CallGraph, LiveRecorder, LiveSnapshot, Options, Output, Overload, Rate, RecordingClock, RecordingPlan,
     Session, TargetSpec, Tracking, WaitOptions,
@@ -17,6 +18,13 @@ const STACK_BYTES: u32 = 16 << 10;
 /// What unwind data of all files may take together. Frames of others are found by frame pointers.
 const UNWIND_BYTES: u64 = 32 << 20;
 
+/// Up to so many samples per second a small ring holds what comes until it is read, which happens
+/// four times a second. It does not with records of waits, which are as many as there are switches.
+const SMALL_RING_HZ: u64 = 199;
+/// Its size, and that of what may wait behind it, for each CPU.
+const SMALL_RING_BYTES: usize = 1 << 20;
+const SMALL_QUEUE_BYTES: usize = 5 << 20;
+
 /// The event, without samples of idle CPUs.
 fn event() -> Result<Selected, String> {
     let machine = Machine::here();
@@ -29,6 +37,8 @@ fn event() -> Result<Selected, String> {
 
 fn options(config: &Config) -> Result<Options, String> {
     let targets = TargetSpec { all: true, ..TargetSpec::default() };
+    let has_small_rings = config.frequency <= SMALL_RING_HZ && !config.off_cpu;
+    let memory_bytes = sys::online_cpus().len() * (SMALL_RING_BYTES + SMALL_QUEUE_BYTES);
     let options = Options {
         rate: Rate::Frequency(config.frequency),
         call_graph: match config.stacks {
@@ -37,9 +47,11 @@ fn options(config: &Config) -> Result<Options, String> {
             Stacks::None => CallGraph::None,
         },
         waits: config.off_cpu.then(WaitOptions::default),
-        tracking: Tracking { cgroups: true, ..Tracking::default() },
+        tracking: Tracking { cgroups: true, only_code: true, ..Tracking::default() },
         python: config.python && config.stacks == Stacks::Unwound,
         unwind_memory_bytes: UNWIND_BYTES,
+        ring_pages: has_small_rings.then(|| SMALL_RING_BYTES / sys::page_size()),
+        max_memory_bytes: has_small_rings.then_some(memory_bytes as u64),
         clock: Some(RecordingClock::Monotonic),
         // Not a second of the machine's time for completeness: what is lost is counted.
         overload: Overload::Drop,

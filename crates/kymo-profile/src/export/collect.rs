@@ -5,7 +5,7 @@ use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded, LostAt};
 use crate::profile::Profile;
-use crate::timeline::{CommId, Modules};
+use crate::timeline::{CommId, ModuleId, Modules};
 use kymo_data::{Recording, abi};
 use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
@@ -138,6 +138,8 @@ impl Trees<'_> {
         let mut nodes = Nodes::default();
         // Functions of a profile become functions of the export once, whatever tree they are in.
         let mut known: FxHashMap<FunctionId, u32> = FxHashMap::default();
+        // Without symbols each address is a function of the profile, and each module one here.
+        let mut unnamed: FxHashMap<Option<ModuleId>, u32> = FxHashMap::default();
         let profile = self.profile;
         for (key, count) in profile.loaded.groups.iter().filter(|(k, _)| k.event == event) {
             let mut node = step(&mut tree, &mut index, NO_PARENT, self.comm(key));
@@ -149,7 +151,11 @@ impl Trees<'_> {
                     Some(&function) => function,
                     None => {
                         let (functions, modules) = (&profile.functions, &profile.loaded.timeline.modules);
-                        let function = self.intern(function_of(functions, modules, frame));
+                        let mut intern = || self.intern(function_of(functions, modules, frame));
+                        let function = match module_of_unnamed(functions, frame) {
+                            Some(module) => *unnamed.entry(module).or_insert_with(intern),
+                            None => intern(),
+                        };
                         known.insert(frame, function);
                         function
                     }
@@ -191,6 +197,12 @@ pub(crate) fn step(
         tree.nodes.push(Node { parent, function, self_samples: 0, self_period: 0 });
         (tree.nodes.len() - 1) as u32
     })
+}
+
+/// The module of code without a symbol: all that it has is one [`Function`].
+pub(super) fn module_of_unnamed(functions: &Functions, id: FunctionId) -> Option<Option<ModuleId>> {
+    let function = functions.get(id);
+    function.name.is_none().then_some(function.module)
 }
 
 /// What pictures and tables show of a function.

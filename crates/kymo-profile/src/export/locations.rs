@@ -1,6 +1,6 @@
 //! The frames of each stack as addresses: where they are mapped, what was inlined there, and the
 //! lines of their source files.
-use super::collect::function_of;
+use super::collect::{function_of, module_of_unnamed};
 use super::model::{Function, FunctionKind, NO_PARENT, Node};
 use crate::chains::ChainId;
 use crate::functions::FunctionId;
@@ -141,6 +141,8 @@ struct Builder<'a> {
     resolver: &'a Resolver<'a>,
     /// By function of the profile that of the export.
     numbers: FxHashMap<FunctionId, u32>,
+    /// By module that of its code without symbols.
+    unnamed: FxHashMap<Option<ModuleId>, u32>,
     by_function: FxHashMap<&'a Function, u32>,
     locations: Locations,
     mapping_numbers: FxHashMap<(u64, u64, u64, ModuleId), u32>,
@@ -160,6 +162,7 @@ impl<'a> Builder<'a> {
             profile,
             resolver,
             numbers: FxHashMap::default(),
+            unnamed: FxHashMap::default(),
             by_function: functions.iter().zip(0..).collect(),
             locations: Locations { files: vec![None; functions.len()], ..Locations::default() },
             mapping_numbers: FxHashMap::default(),
@@ -279,10 +282,12 @@ impl<'a> Builder<'a> {
     }
 
     fn function(&mut self, id: FunctionId) -> u32 {
-        *self.numbers.entry(id).or_insert_with(|| {
-            let function = function_of(&self.profile.functions, &self.profile.loaded.timeline.modules, id);
-            self.by_function.get(&function).copied().unwrap_or(0)
-        })
+        let (functions, modules) = (&self.profile.functions, &self.profile.loaded.timeline.modules);
+        let find = || self.by_function.get(&function_of(functions, modules, id)).copied().unwrap_or(0);
+        match module_of_unnamed(functions, id) {
+            Some(module) => *self.unnamed.entry(module).or_insert_with(find),
+            None => *self.numbers.entry(id).or_insert_with(find),
+        }
     }
 
     fn mapping(&mut self, maps: u32, mode: u8, ip: u64) -> Option<u32> {

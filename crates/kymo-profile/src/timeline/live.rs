@@ -8,11 +8,15 @@
 //!  apply(moment, event)  in order of moments      prune(floor)
 //!        |                                          | drops versions, epochs, births, tasks
 //!        v                                          v that ended before `floor`
-//!  tasks: tid -> epochs -> space -> versions [10.. 12.. now]   <--- space(pid, tid, moment), moment >= floor
+//!  tasks: tid -> epochs -> space -> versions [10.. 12.. now] <- pending changes
+//!                            ^--- space(pid, tid, moment), moment >= floor
 //! ```
+//! Most processes of a machine are never asked about: what they map waits in a list, and becomes
+//! versions at a question or a fork.
 use super::{ModuleKind, Moment, SideEvent, modules::user_kind};
-use kymo_symbols::unwind::{AddressSpace, MappedFile, Seen, UnwindModules};
+use kymo_symbols::unwind::{AddressSpace, MappedFile, Module, Seen, UnwindModules};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 
 /// A task is remembered so long after its end, in ns: the kernel takes samples of tasks that are on their way out.
 const AFTERLIFE_NS: u64 = 1_000_000_000;
@@ -39,8 +43,24 @@ struct Births {
     known: Vec<Moment>,
 }
 
+/// Changes of a space that wait, at most.
+const MOST_PENDING: usize = 64;
+
+/// What happens to a space.
+#[derive(Debug)]
+enum Change {
+    /// A piece of a file, or of memory, is mapped as code.
+    Map { start: u64, end: u64, pgoff: u64, module: Option<Arc<Module>> },
+    /// Data is mapped.
+    Unmap { start: u64, end: u64 },
+    /// It begins as a copy of the parent's.
+    Inherit(AddressSpace),
+}
+
 #[derive(Debug, Default)]
 struct Space {
+    /// What comes after `now`, in the order in which it was told.
+    pending: Vec<(Moment, Change)>,
     now: AddressSpace,
     /// Since when `now` is as it is; `None`: nothing was ever mapped.
     since: Option<Moment>,
@@ -60,6 +80,8 @@ pub struct LiveSpaces {
     empty: AddressSpace,
     applied: usize,
     prune_at: usize,
+    /// Nobody asks about earlier times (ns).
+    floor_ns: u64,
 }
 
 impl LiveSpaces {
@@ -85,28 +107,32 @@ impl LiveSpaces {
             SideEvent::Map { pid, tid, start, end, pgoff, prot, path, file_id, build_id, .. } => {
                 let space = self.find_or_new(*pid, *tid, moment);
                 let executable = prot & 4 != 0;
-                let Some(space) = self.spaces.get_mut(&space) else { return };
-                if !executable {
-                    // Most mappings are of data and lie where no code was.
-                    let touches = |m: &&kymo_symbols::unwind::Mapping| m.start < *end && *start < m.end;
-                    if start < end && space.now.mappings().iter().any(|m| touches(&m)) {
-                        space.freeze(moment);
-                        space.now.unmap(*start, *end);
+                let (start, end) = (*start, *end);
+                let change = match executable {
+                    false => Change::Unmap { start, end },
+                    true => {
+                        let kind = user_kind(path, *pid, executable);
+                        let file = MappedFile {
+                            path,
+                            build_id,
+                            file_id: *file_id,
+                            seen: Some(Seen { pid: *pid, start, end }),
+                        };
+                        let unwindable = matches!(kind, ModuleKind::File | ModuleKind::Vdso);
+                        let module = unwindable.then(|| modules.module_of(&file)).flatten();
+                        Change::Map { start, end, pgoff: *pgoff, module }
                     }
-                    return;
-                }
-                let kind = user_kind(path, *pid, executable);
-                let file = MappedFile {
-                    path,
-                    build_id,
-                    file_id: *file_id,
-                    seen: Some(Seen { pid: *pid, start: *start, end: *end }),
                 };
-                let unwindable = matches!(kind, ModuleKind::File | ModuleKind::Vdso);
-                let module = unwindable.then(|| modules.module_of(&file)).flatten();
-                space.freeze(moment);
-                space.now.map(*start, *end, *pgoff, module);
+                self.change(space, moment, change);
             }
+        }
+    }
+
+    fn change(&mut self, space: u32, moment: Moment, change: Change) {
+        let Some(space) = self.spaces.get_mut(&space) else { return };
+        space.pending.push((moment, change));
+        if space.pending.len() >= MOST_PENDING {
+            space.catch_up(self.floor_ns);
         }
     }
 
@@ -119,13 +145,15 @@ impl LiveSpaces {
     }
 
     /// The mappings of thread `tid` of process `pid` at a moment. A thread without records shares those of its process.
-    pub fn space(&self, pid: i32, tid: i32, moment: Moment) -> &AddressSpace {
+    pub fn space(&mut self, pid: i32, tid: i32, moment: Moment) -> &AddressSpace {
         let life = self.births.get(&pid).and_then(|b| b.known.iter().rev().find(|&&b| b <= moment));
         let life = life.copied().unwrap_or(Moment::START);
         let own = self.epoch(tid, moment).filter(|epoch| epoch.from >= life);
         let lent = || if pid == tid { None } else { self.epoch(pid, moment) };
-        let space = own.or_else(lent).and_then(|epoch| self.spaces.get(&epoch.space));
-        space.map_or(&self.empty, |space| space.at(moment).unwrap_or(&self.empty))
+        let Some(Epoch { space, .. }) = own.or_else(lent) else { return &self.empty };
+        let Some(space) = self.spaces.get_mut(&space) else { return &self.empty };
+        space.catch_up(self.floor_ns);
+        space.at(moment).unwrap_or(&self.empty)
     }
 
     fn epoch(&self, tid: i32, moment: Moment) -> Option<Epoch> {
@@ -150,11 +178,9 @@ impl LiveSpaces {
             self.find_or_new(pid, pid, moment)
         };
         if pid != parent_pid && !synthesized {
-            let maps = self.spaces.get(&parent_space).map(|space| space.now.clone()).unwrap_or_default();
-            if let Some(own) = self.spaces.get_mut(&space) {
-                own.freeze(moment);
-                own.now = maps;
-            }
+            let parent = self.spaces.get_mut(&parent_space);
+            let maps = parent.map(|parent| parent.caught_up(self.floor_ns).clone()).unwrap_or_default();
+            self.change(space, moment, Change::Inherit(maps));
         }
         self.process_of.insert(tid, (pid, self.life(pid).0));
         let task = self.tasks.entry(tid).or_default();
@@ -209,6 +235,7 @@ impl LiveSpaces {
     }
 
     pub(super) fn forget(&mut self, floor_ns: u64) {
+        self.floor_ns = self.floor_ns.max(floor_ns);
         let floor = Moment { time_ns: floor_ns, position: 0 };
         // Processes with threads besides their first: new threads would share with the first.
         let needed: FxHashSet<i32> = (self.process_of.iter())
@@ -242,7 +269,8 @@ impl LiveSpaces {
 
     /// How many tasks, spaces and earlier versions are kept.
     pub fn len(&self) -> usize {
-        let versions: usize = self.spaces.values().map(|space| space.before.len()).sum();
+        let versions: usize =
+            self.spaces.values().map(|space| space.before.len() + space.pending.len()).sum();
         self.tasks.len() + self.spaces.len() + versions
     }
 
@@ -253,6 +281,30 @@ impl LiveSpaces {
 }
 
 impl Space {
+    /// Takes in the changes that wait. `floor_ns`: nobody asks about earlier times.
+    fn catch_up(&mut self, floor_ns: u64) {
+        for (moment, change) in std::mem::take(&mut self.pending) {
+            if let Change::Unmap { start, end } = change
+                && !(start < end && self.now.mappings().iter().any(|m| m.start < end && start < m.end))
+            {
+                // Most mappings are of data and lie where no code was.
+                continue;
+            }
+            self.freeze(moment, floor_ns);
+            match change {
+                Change::Map { start, end, pgoff, module } => self.now.map(start, end, pgoff, module),
+                Change::Unmap { start, end } => self.now.unmap(start, end),
+                Change::Inherit(maps) => self.now = maps,
+            }
+        }
+    }
+
+    /// The mappings after all changes.
+    fn caught_up(&mut self, floor_ns: u64) -> &AddressSpace {
+        self.catch_up(floor_ns);
+        &self.now
+    }
+
     /// The mappings at a moment; `None` before the first.
     fn at(&self, moment: Moment) -> Option<&AddressSpace> {
         if self.since.is_some_and(|since| since <= moment) {
@@ -261,10 +313,15 @@ impl Space {
         self.before.iter().rev().find(|version| version.0 <= moment).map(|version| &version.1)
     }
 
-    /// Keeps what there is before a change at `moment`. Changes of one time make one version.
-    fn freeze(&mut self, moment: Moment) {
+    /// Keeps what there is before a change at `moment`, unless nobody asks about it. Changes of one
+    /// time make one version.
+    fn freeze(&mut self, moment: Moment, floor_ns: u64) {
         match self.since {
             Some(since) if since.time_ns >= moment.time_ns => {}
+            Some(_) if moment.time_ns <= floor_ns => {
+                self.before.clear();
+                self.since = Some(moment);
+            }
             Some(since) => {
                 self.before.push((since, self.now.clone()));
                 self.since = Some(moment);

@@ -17,7 +17,7 @@ fn expected(timeline: &Timeline, pid: i32, tid: i32, moment: Moment) -> Code {
     code.map(|m| (m.start, m.end, m.pgoff, name(m.module))).collect()
 }
 
-fn found(live: &LiveSpaces, pid: i32, tid: i32, moment: Moment) -> Code {
+fn found(live: &mut LiveSpaces, pid: i32, tid: i32, moment: Moment) -> Code {
     let mappings = live.space(pid, tid, moment).mappings().iter();
     let name = |m: &kymo_symbols::unwind::Mapping| m.module.as_ref().map(|m| m.name()).unwrap_or_default();
     mappings.map(|m| (m.start, m.end, m.pgoff, name(m))).collect()
@@ -63,7 +63,7 @@ proptest! {
             for (process, thread, _, back, prune) in questions.iter().filter(|q| q.2 == index) {
                 let (pid, tid) = (process * 10, process * 10 + thread);
                 for time_ns in [moment.time_ns.saturating_sub(*back).max(floor), next - 1] {
-                    prop_assert_eq!(found(&live, pid, tid, at(time_ns)), expected(&timeline, pid, tid, at(time_ns)));
+                    prop_assert_eq!(found(&mut live, pid, tid, at(time_ns)), expected(&timeline, pid, tid, at(time_ns)));
                 }
                 if *prune {
                     floor = floor.max(moment.time_ns.saturating_sub(*back));

@@ -37,8 +37,8 @@ use worker::Worker;
 const LAST_VISITS: Duration = Duration::from_secs(3);
 /// Records that wait for the forwarder.
 const QUEUED: usize = 16;
-/// How often the forwarder looks whether the recording has ended.
-const FORWARD_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the forwarder looks whether the worker is stuck. Its report wakes the forwarder.
+const FORWARD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What makes a process worth a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

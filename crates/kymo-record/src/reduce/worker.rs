@@ -13,8 +13,10 @@ use kymo_symbols::Arch;
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
-/// How much of a stack is read at once beyond its copy.
-const MORE_STACK_BYTES: usize = 128 << 10;
+/// How much of a stack is read at once beyond its copy: first as much as most stacks have, then
+/// more, as each byte is copied between processes.
+const FIRST_STACK_BYTES: usize = 32 << 10;
+const MORE_STACK_BYTES: usize = 64 << 10;
 /// How much of a stack is looked at, with its copy.
 const MOST_STACK_BYTES: usize = 1 << 20;
 
@@ -256,11 +258,13 @@ impl Worker {
                 stop = unwinder.unwind_longer(space, regs, &self.longer, most, code, frames);
             }
         }
+        let mut wanted = FIRST_STACK_BYTES;
         while stop == Stop::StackEnd && self.longer.len() < MOST_STACK_BYTES {
             let end = regs.sp().wrapping_add(self.longer.len() as u64);
-            if !self.outer_memory.append(pid, tid, end, MORE_STACK_BYTES, &mut self.longer) {
+            if !self.outer_memory.append(pid, tid, end, wanted, &mut self.longer) {
                 return false;
             }
+            wanted = MORE_STACK_BYTES;
             stop = unwinder.unwind_longer(space, regs, &self.longer, most, code, frames);
         }
         if stop == Stop::Root {

@@ -41,6 +41,8 @@ pub(super) struct CallSites {
     /// How many words of this sample's stack may still be looked at.
     words_left: usize,
     known: FxHashMap<(u32, u64), Before>,
+    /// Whether they return to a thread's first function, by the same keys.
+    thread_starts: FxHashMap<(u32, u64), bool>,
 }
 
 impl CallSites {
@@ -125,19 +127,19 @@ impl CallSites {
     /// system call `exit` (as in `clone` of C libraries and of Go's runtime), `hlt` (as in
     /// `_start`), or the call of a function that is a breakpoint (as in the start of Go's main
     /// thread).
-    pub(super) fn is_thread_start(arch: Arch, space: &AddressSpace, address: u64) -> bool {
-        let Some(code) = code_at::<12>(space, address) else { return false };
-        let stops = arch == Arch::X86_64
-            && match code {
-                [0xf4, ..] => true,
-                [0xe8, a, b, c, d, ..] => {
-                    let target =
-                        address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
-                    matches!(code_at(space, target), Some([0xcc, _] | [0xcd, 3]))
-                }
-                _ => false,
-            };
-        stops || instructions::exits_thread(arch, &code)
+    pub(super) fn is_thread_start(&mut self, arch: Arch, space: &AddressSpace, address: u64) -> bool {
+        let Some(mapping) = space.find(address) else { return false };
+        let Some(module) = &mapping.module else { return false };
+        let key = (module.id(), mapping.file_offset(address));
+        if let Some(&known) = self.thread_starts.get(&key) {
+            return known;
+        }
+        if self.thread_starts.len() >= MOST_KNOWN {
+            self.thread_starts.clear();
+        }
+        let starts = starts_thread(arch, space, address);
+        self.thread_starts.insert(key, starts);
+        starts
     }
 
     /// Whether the link register of the innermost frame holds the address that this frame returns
@@ -179,6 +181,22 @@ impl CallSites {
         self.known.insert(key, before);
         before
     }
+}
+
+/// Whether the code at this address ends a thread.
+fn starts_thread(arch: Arch, space: &AddressSpace, address: u64) -> bool {
+    let Some(code) = code_at::<12>(space, address) else { return false };
+    let stops = arch == Arch::X86_64
+        && match code {
+            [0xf4, ..] => true,
+            [0xe8, a, b, c, d, ..] => {
+                let target =
+                    address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+                matches!(code_at(space, target), Some([0xcc, _] | [0xcd, 3]))
+            }
+            _ => false,
+        };
+    stops || instructions::exits_thread(arch, &code)
 }
 
 /// Whether a jump stub lies here.

@@ -22,6 +22,8 @@ const MOST_STUBS: usize = 16;
 const LONGEST_NAME: usize = 32;
 /// The largest section that is read; the unwind data of the largest programs known is a tenth of it.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
+/// So much is read without a look at the file's size.
+const MOST_UNCHECKED_BYTES: u64 = 4096;
 
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
@@ -52,7 +54,8 @@ impl Image {
     /// Reads exactly these bytes; `None` when the image does not have them.
     pub(super) fn read(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
         let end = offset.checked_add(len)?;
-        if len > MAX_SECTION_BYTES || end > self.len().ok()? {
+        // A few bytes are not worth another system call: the read fails where they are not there.
+        if len > MAX_SECTION_BYTES || len > MOST_UNCHECKED_BYTES && end > self.len().ok()? {
             return None;
         }
         let size = usize::try_from(len).ok()?;

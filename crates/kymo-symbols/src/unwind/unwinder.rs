@@ -500,7 +500,7 @@ impl Unwinder {
             }
             // In code that keeps no frame pointer it is 0 by chance.
             Err(Stop::Root) if !frame.first && !frame.searched => Err(Stop::Root),
-            _ if !frame.first && CallSites::is_thread_start(regs.arch, memory.space, regs.ip) => {
+            _ if !frame.first && call_sites.is_thread_start(regs.arch, memory.space, regs.ip) => {
                 Err(Stop::Root)
             }
             stepped => match self.search(memory, regs, None, is_generated) {

@@ -32,6 +32,7 @@ pub(crate) enum Behaviour {
 pub(crate) struct FakeCollector {
     pub(crate) address: SocketAddr,
     pub(crate) taken: Arc<Mutex<Vec<Vec<u8>>>>,
+    behaviour: Arc<Mutex<Behaviour>>,
 }
 
 impl FakeCollector {
@@ -41,14 +42,20 @@ impl FakeCollector {
         let listener = TcpListener::bind(address.unwrap_or(any)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let taken: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let kept = Arc::clone(&taken);
+        let behaviour = Arc::new(Mutex::new(behaviour));
+        let (kept, current) = (Arc::clone(&taken), Arc::clone(&behaviour));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let kept = Arc::clone(&kept);
+                let (kept, behaviour) = (Arc::clone(&kept), *current.lock().expect("a behaviour"));
                 std::thread::spawn(move || _ = answer(stream, behaviour, &kept));
             }
         });
-        FakeCollector { address, taken }
+        FakeCollector { address, taken, behaviour }
+    }
+
+    /// What it does with connections from now on.
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().expect("a behaviour") = behaviour;
     }
 
     /// The samples of all requests that it took.
@@ -126,17 +133,24 @@ fn read_request(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// The values of all samples of a request: request, resource, scope, profile, sample, values.
+/// The values of all samples of a request.
 pub(crate) fn samples_of(request: &[u8]) -> u64 {
+    // The last byte of a varint has no high bit.
+    of_samples(request, 4).iter().flatten().filter(|byte| **byte < 128).count() as u64
+}
+
+/// The moment of the first sample of a request, ns since 1970.
+pub(crate) fn first_moment_of(request: &[u8]) -> u64 {
+    let moments = of_samples(request, 5);
+    let moments = moments.iter().flat_map(|packed| packed.chunks_exact(8));
+    moments.map(|moment| u64::from_le_bytes(moment.try_into().expect("8 bytes"))).min().expect("a sample")
+}
+
+/// A field of all samples of a request: request, resource, scope, profile, sample, the field.
+fn of_samples(request: &[u8], field: u64) -> Vec<Vec<u8>> {
     let below =
         |messages: Vec<Vec<u8>>, field| messages.iter().flat_map(|message| fields(message, field)).collect();
-    let mut messages: Vec<Vec<u8>> = fields(request, 1);
-    for field in [2, 2, 2] {
-        messages = below(messages, field);
-    }
-    let values: Vec<Vec<u8>> = below(messages, 4);
-    // The last byte of a varint has no high bit.
-    values.iter().flatten().filter(|byte| **byte < 128).count() as u64
+    [2, 2, 2, field].into_iter().fold(fields(request, 1), below)
 }
 
 /// The fields of this number with a length.

@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 /// What a collector took: requests, unpacked.
-type Taken = Arc<Mutex<Vec<Vec<u8>>>>;
+pub(crate) type Taken = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Answers with this status, in trailers after a message, or at once if it is no success.
-async fn answer(
+pub(crate) async fn answer(
     request: Request<Incoming>,
     status: &'static str,
     taken: Taken,

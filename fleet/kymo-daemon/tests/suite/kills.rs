@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How often a daemon is killed; `KYMO_KILLS` sets another number.
 const KILLS: u64 = 8;
 
-fn parquet_files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn parquet_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(entries) = std::fs::read_dir(folder) else { return found };
     for entry in entries.flatten() {
@@ -23,7 +23,7 @@ fn parquet_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The table of a file, by the first folder of its path in the dataset.
-fn table(dataset: &Path, file: &Path) -> Table {
+pub(crate) fn table(dataset: &Path, file: &Path) -> Table {
     let below = file.strip_prefix(dataset).expect("below the dataset");
     let name = below.iter().next().expect("a table").to_string_lossy().into_owned();
     Table::ALL.into_iter().find(|table| table.name() == name).unwrap_or_else(|| panic!("no table: {name}"))

@@ -4,19 +4,19 @@ use crate::fake_collector::{Behaviour, FakeCollector, unused_address};
 use serde_json::Value;
 use std::path::Path;
 
-fn number(health: &Value, key: &str) -> u64 {
+pub(crate) fn number(health: &Value, key: &str) -> u64 {
     health[key].as_u64().unwrap_or_else(|| panic!("no {key} in {health}"))
 }
 
-fn intervals(health: &Value) -> u64 {
+pub(crate) fn intervals(health: &Value) -> u64 {
     number(health, "intervals")
 }
 
 /// Keeps a CPU busy until it goes out of scope, so that there are samples.
-struct Busy(std::process::Child);
+pub(crate) struct Busy(std::process::Child);
 
 impl Busy {
-    fn start() -> Busy {
+    pub(crate) fn start() -> Busy {
         let mut command = std::process::Command::new("sh");
         Busy(command.args(["-c", "while :; do :; done"]).spawn().expect("a shell"))
     }

@@ -90,6 +90,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         fields,
         tracking: Tracking {
             data_mappings: args.data_mmap,
+            only_code: false,
             namespaces: args.namespaces,
             cgroups: args.all_cgroups,
             no_bpf: args.no_bpf_event,

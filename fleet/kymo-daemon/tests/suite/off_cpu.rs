@@ -1,0 +1,108 @@
+//! The time off the CPU, against what the kernel says of the same processes.
+use crate::daemon::{Daemon, is_permitted};
+use crate::kills::{parquet_files, table};
+use kymo_dataset::{Table, TableReader};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that has ended, as the kernel saw it.
+struct Ran {
+    name: &'static str,
+    pid: u32,
+    lifetime: Duration,
+    /// What `/proc/PID/schedstat` calls time on a CPU.
+    running: Duration,
+}
+
+impl Ran {
+    /// Waits for a program's end, and asks the kernel for its account before it is reaped.
+    fn of(name: &'static str, mut child: Child, begun: Instant) -> Ran {
+        let pid = child.id();
+        let id = Pid::from_raw(pid.cast_signed()).expect("a process");
+        waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("a child");
+        let lifetime = begun.elapsed();
+        let account = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("schedstat");
+        let running = account.split(' ').next().and_then(|ns| ns.parse().ok()).expect("ns");
+        assert!(child.wait().expect("a child").success(), "{name}");
+        Ran { name, pid, lifetime, running: Duration::from_nanos(running) }
+    }
+}
+
+/// Sleeps all the time.
+fn sleeper() -> Ran {
+    let begun = Instant::now();
+    Ran::of("sleep", Command::new("sleep").arg("2").spawn().expect("sleep"), begun)
+}
+
+/// Waits for a pipe, then computes.
+fn sorter() -> Ran {
+    let begun = Instant::now();
+    let mut command = Command::new("sort");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("sort");
+    let mut pipe = child.stdin.take().expect("a pipe");
+    for part in 0..10_u64 {
+        let lines = (0..20_000_u64).map(|line| format!("{}\n", (line + part) * 2_654_435_761 % 1_000_003));
+        pipe.write_all(lines.collect::<String>().as_bytes()).expect("sort reads");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(pipe);
+    Ran::of("sort", child, begun)
+}
+
+/// Sleeps and computes in turn; none where there is no Python.
+fn python() -> Option<Ran> {
+    let begun = Instant::now();
+    let script = "import time\nfor _ in range(20):\n  time.sleep(.05); sorted(range(200000), key=str)";
+    let child = Command::new("python3").args(["-c", script]).spawn();
+    child.ok().map(|child| Ran::of("python3", child, begun))
+}
+
+/// The time off the CPU of a process in a dataset.
+fn off_cpu(dataset: &Path, pid: u32) -> Duration {
+    let mut sum = 0;
+    for file in parquet_files(dataset) {
+        if table(dataset, &file) != Table::Samples {
+            continue;
+        }
+        let reader = TableReader::open(&file, Table::Samples).unwrap_or_else(|error| panic!("{error}"));
+        let text = |column| reader.required(column, reader.text(column).unwrap()).unwrap();
+        let rows = reader.int32("pid").unwrap().into_iter().zip(reader.int64("value").unwrap());
+        for ((row, event), state) in rows.zip(text("event")).zip(text("state")) {
+            assert_eq!(event.data() == b"offcpu-time", state.data() == b"off-cpu");
+            if row.0 == Some(pid.cast_signed()) && event.data() == b"offcpu-time" {
+                sum += row.1.unwrap_or(0);
+            }
+        }
+    }
+    Duration::from_nanos(sum.cast_unsigned())
+}
+
+/// Checks that the rows of a process off the CPU sum to its lifetime without the time that the
+/// kernel says that it ran: for one that sleeps, one that waits for a pipe, and one that does both.
+#[test]
+fn waits_sum_to_what_the_kernel_says() {
+    if !is_permitted("off_cpu::waits_sum_to_what_the_kernel_says") {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let dataset = state.path().join("dataset");
+    let mut daemon = Daemon::start(state.path(), &["--off-cpu", "--dataset", dataset.to_str().unwrap()]);
+    daemon.wait_until("an interval", |health| health["intervals"].as_u64() >= Some(1));
+    let programs = [Some(sleeper()), Some(sorter()), python()];
+    let sent = daemon.health()["intervals"].as_u64();
+    let health = daemon.wait_until("two more", |health| health["intervals"].as_u64() >= sent.map(|n| n + 2));
+    assert!(daemon.terminate().success());
+    for Ran { name, pid, lifetime, running } in programs.into_iter().flatten() {
+        let (found, expected) = (off_cpu(&dataset, pid), lifetime - running);
+        println!("{name}: {found:?} off the CPU by the daemon, {expected:?} by schedstat");
+        // This process starts the clock before the fork, and stops it after the end.
+        let slack = Duration::from_millis(150) + expected / 20;
+        assert!(
+            found <= expected + slack && found + slack >= expected,
+            "{name}: {found:?} of {expected:?}, {health}"
+        );
+    }
+}
