@@ -1,5 +1,6 @@
-// One unit of a large C++ program: many instances of the standard library's templates, and `work`, which uses them.
-// `bench/versus.py annotate --megabytes` compiles it once and links it many times under other names.
+// One unit of a large C++ program: many instances of the standard library's templates, and `work`,
+// which uses them. `bench/versus.py annotate --megabytes` compiles it once and links it many times
+// under other names.
 #include <algorithm>
 #include <array>
 #include <cstdint>

@@ -39,7 +39,7 @@ def session(master, settings):
 
 
 def register(spark, dataset):
-    """The five tables and the two views, for this session only."""
+    """The five tables and the three views, for this session only."""
     for table in TABLES:
         spark.read.parquet(f"{dataset}/{table}").createOrReplaceTempView(table)
     for statement in VIEWS.read_text().split(";"):

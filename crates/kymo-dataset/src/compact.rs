@@ -1,4 +1,4 @@
-//! A dataset in few, large files: the rows of many small ones, which daemons write minute by minute.
+//! A dataset in few, large files: the rows of many small ones, which daemons write each minute.
 //!
 //! ```text
 //!  samples  day, service: files of all hosts --> row groups of a million rows (samples)
@@ -11,8 +11,8 @@
 //!   of the other tables are the same, but that a function's name takes the place of none.
 //! - **C2** The old dataset is only read. The new one gets its name when it is whole: it is made in
 //!   a hidden folder beside it, which goes where this fails.
-//! - **C3** Memory holds the rows of two row groups and one file for each CPU, the ids of all stacks
-//!   of a day, and the distinct frames.
+//! - **C3** Memory holds the rows of two row groups and one file for each CPU, the ids of all
+//!   stacks of a day, and the distinct frames.
 mod samples;
 mod stacks;
 mod tables;

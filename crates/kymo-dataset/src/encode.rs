@@ -5,7 +5,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
@@ -74,7 +74,10 @@ fn properties(table: Table, host: &str) -> Result<WriterProperties, ParquetError
         .set_created_by(concat!("kymo ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(pairs.collect()))
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
-        .set_dictionary_page_size_limit(DICTIONARY_BYTES);
+        .set_dictionary_page_size_limit(DICTIONARY_BYTES)
+        // Most files are small, and queries read whole row groups: an index of pages only costs.
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true);
     // Moments and depths go up step by step; of ids a dictionary is best where they repeat in the
     // table, and plain ones where zstd finds the parts that stacks share.
     let (in_steps, plain): (&[&str], &[&str]) = match table {

@@ -253,8 +253,8 @@ pub(super) fn for_each_function(elf: &ElfFile, mut tell: impl FnMut(FunctionSymb
     }
 }
 
-/// Whether the function of 32-bit ARM that begins here has Thumb instructions: its symbol says so by
-/// an odd address (ELF for the Arm Architecture, "Symbol Values").
+/// Whether the function of 32-bit ARM that begins here has Thumb instructions: its symbol says so
+/// by an odd address (ELF for the Arm Architecture, "Symbol Values").
 pub(crate) fn is_thumb(elf: &ElfFile, address: u64) -> bool {
     let is_it = |symbol: Symbol| symbol.is_function() && symbol.value == address | 1;
     elf.machine == EM_ARM

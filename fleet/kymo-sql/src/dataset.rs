@@ -1,4 +1,4 @@
-//! Datasets as tables: five tables and two views, for folders and object stores.
+//! Datasets as tables: five tables and three views, for folders and object stores.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,18 +6,18 @@ use crate::read::TableReader;
 use crate::schema::Table;
 use rustc_hash::FxHashSet;
 
-/// Rows in a row group.
+/// StackRows in a row group.
 const ROWS_OF_GROUP: usize = 4 << 20;
 
-/// Rows that no row group has yet.
+/// StackRows that no row group has yet.
 #[derive(Default)]
-struct Rows {
+struct StackRows {
     stack_id: Vec<i64>,
     depth: Vec<i32>,
     location_id: Vec<i64>,
 }
 
-impl Rows {
+impl StackRows {
     fn write(&mut self, file: &mut TableFile) -> Result<(), DatasetError> {
         if !self.depth.is_empty() {
             file.row_group(|columns| {
@@ -25,7 +25,7 @@ impl Rows {
                 columns.int32(self.depth.iter().copied())?;
                 columns.int64(self.location_id.iter().copied())
             })?;
-            *self = Rows::default();
+            *self = StackRows::default();
         }
         Ok(())
     }
@@ -34,7 +34,7 @@ impl Rows {
 impl Compaction<'_> {
     pub(super) fn stacks(&self, folder: &str, files: &[String]) -> Result<(), DatasetError> {
         let mut written: FxHashSet<i64> = FxHashSet::default();
-        let (mut rows, mut file) = (Rows::default(), self.file(Table::Stacks, folder, 0)?);
+        let (mut rows, mut file) = (StackRows::default(), self.file(Table::Stacks, folder, 0)?);
         for path in files {
             let reader = TableReader::open(&self.next(path)?, Table::Stacks)?;
             // A stack's rows may be anywhere in its file: it is known when the file is read.

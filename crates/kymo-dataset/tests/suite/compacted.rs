@@ -36,7 +36,8 @@ const SAMPLES: [&str; 15] = [
     "state",
     "stack_id",
     "value",
-    "samples", "leaf_location_id",
+    "samples",
+    "leaf_location_id",
 ];
 
 fn sorted(dataset: &DatasetFolder, table: Table, columns: &[&str]) -> Vec<Vec<Option<String>>> {
@@ -123,8 +124,8 @@ fn one_day_alone() {
     assert!(!folder.path().join("no").exists());
 }
 
-/// Checks that nothing is left of what could not be done: of a file that is cut, of an interruption,
-/// and where there is something already.
+/// Checks that nothing is left of what could not be done: of a file that is cut, of an
+/// interruption, and where there is something already.
 #[test]
 fn failures_leave_nothing() {
     let (folder, old) = fleet();

@@ -14,7 +14,7 @@
 //!                        |
 //!                        v
 //!      differences, p-values, false-discovery rate --> verdict; moved --> Comparison
-//!                                                        '--> text, markdown, json, junit, flame, page
+//!                                                  '--> text, markdown, json, junit, flame, page
 //! ```
 //!
 //! # Guarantees

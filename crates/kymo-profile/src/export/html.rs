@@ -62,7 +62,8 @@ pub(crate) fn html_with_codes(
     write(profile.heading(), None, |out| embedded(&Page::new(profile, MAX_ENTRIES), out), Some(codes), out)
 }
 
-/// The page of a comparison. The first two events are the new and the old side, with the same nodes.
+/// The page of a comparison. The first two events are the new and the old side, with the same
+/// nodes.
 pub(crate) fn compared_html(
     profile: &ExportProfile,
     functions: &[ComparedFunction],

@@ -83,8 +83,8 @@ const EARLY_BYTES: u64 = 64 << 20;
 /// Samples on the timelines of an early look: it is there for a second, and what counts is how soon.
 const EARLY_ENTRIES: usize = 40_000;
 
-/// Samples on the timelines of a page with a server: a column of the picture has enough of them, and
-/// each takes time to send and to draw.
+/// Samples on the timelines of a page with a server: a column of the picture has enough of them,
+/// and each takes time to send and to draw.
 const SERVED_ENTRIES: usize = 150_000;
 
 /// Parts into which the page's heat map divides a second.

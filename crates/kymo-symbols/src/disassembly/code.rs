@@ -9,7 +9,7 @@ use crate::locate::{self, Candidate};
 use crate::store::{ModuleKey, SymbolStore};
 use crate::user::open_if_it_fits;
 
-use super::machine::Machine;
+use super::machine::CodeMachine;
 use super::{MOST_CODE_BYTES, kcore};
 
 const KCORE: &str = "/proc/kcore";
@@ -29,7 +29,7 @@ pub struct FunctionCode {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Whose instructions they are.
-    pub(super) machine: Machine,
+    pub(super) machine: CodeMachine,
     /// The recording has no build id of the file: nothing says whether it is the one that was
     /// recorded.
     pub is_unchecked: bool,
@@ -57,7 +57,7 @@ impl FunctionCode {
         elf_machine: u16,
     ) -> Result<FunctionCode, CodeError> {
         bounded(&path, bytes.len() as u64)?;
-        let machine = Machine::of_elf(&path, elf_machine, true, false)?;
+        let machine = CodeMachine::of_elf(elf_machine, true, false).or_else(|why| refused(&path, &why))?;
         let space = CodeSpace::Moved(0);
         Ok(FunctionCode { path, address, bytes: bytes.to_vec(), machine, is_unchecked: false, space })
     }
@@ -97,7 +97,7 @@ impl FunctionCode {
     }
 }
 
-pub(super) fn refused<T>(path: &Path, why: &str) -> Result<T, CodeError> {
+fn refused<T>(path: &Path, why: &str) -> Result<T, CodeError> {
     Err(CodeError(format!("{}: {why}; its code is not shown", path.display())))
 }
 
@@ -208,7 +208,8 @@ fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<
     let space = CodeSpace::File(elf.segments.clone());
     let address = elf.linked_address(start);
     let is_thumb = address.is_some_and(|address| is_thumb(elf, address));
-    let machine = Machine::of_elf(&elf.path, elf.machine, elf.is_64, is_thumb)?;
+    let machine = CodeMachine::of_elf(elf.machine, elf.is_64, is_thumb);
+    let machine = machine.or_else(|why| refused(&elf.path, &why))?;
     // The last symbol of a section may reach into the gap after it.
     let section = address.and_then(|address| Some(elf.code_end(address)? - address));
     let size = section.map_or(size, |section| section.min(size));
@@ -225,7 +226,8 @@ fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<
 /// Code of a kernel image, which was loaded `delta` after where it was linked.
 fn of_image(elf: &Arc<ElfFile>, delta: u64, start: u64, size: u64) -> Result<FunctionCode, CodeError> {
     bounded(&elf.path, size)?;
-    let machine = Machine::of_elf(&elf.path, elf.machine, elf.is_64, false)?;
+    let machine = CodeMachine::of_elf(elf.machine, elf.is_64, false);
+    let machine = machine.or_else(|why| refused(&elf.path, &why))?;
     let address = start.wrapping_sub(delta);
     let Some(bytes) = elf.code_offset(address).and_then(|offset| elf.read(offset, size)) else {
         return refused(&elf.path, &format!("it has no code at {address:#x}"));
@@ -238,7 +240,7 @@ fn of_image(elf: &Arc<ElfFile>, delta: u64, start: u64, size: u64) -> Result<Fun
 fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError> {
     let path = Path::new(KCORE);
     bounded(path, size)?;
-    let Some(machine) = Machine::NATIVE else {
+    let Some(machine) = CodeMachine::NATIVE else {
         return refused(path, "only x86 and aarch64 are disassembled");
     };
     let address = start.wrapping_sub(moved);

@@ -4,7 +4,7 @@
 //! ```text
 //!  module key, range --SymbolStore::code--> FunctionCode: bytes, linked address      (code, kcore)
 //!                                              |
-//!                                              '--disassemble--> instructions   (x86, aarch64, capstone)
+//!                                          '--disassemble--> instructions   (x86, aarch64, capstone)
 //!  file, line of an inline frame --SourceFiles--> text of the line                   (sources)
 //! ```
 //!
@@ -36,7 +36,7 @@ mod x86;
 pub use code::{CodeError, FunctionCode};
 pub use sources::{MOST_SOURCE_BYTES, SourceFile, SourceFiles, SourceOptions};
 
-use machine::Machine;
+use machine::CodeMachine;
 
 /// Longer functions are not disassembled.
 pub const MOST_CODE_BYTES: u64 = 2 << 20;
@@ -58,10 +58,10 @@ pub fn disassemble(
     name: &dyn Fn(u64) -> Option<String>,
 ) -> Vec<Instruction> {
     match code.machine {
-        Machine::X86 { bits } => x86::disassemble(code, bits, syntax, name),
-        Machine::Aarch64 => aarch64::disassemble(code, name),
+        CodeMachine::X86 { bits } => x86::disassemble(code, bits, syntax, name),
+        CodeMachine::Aarch64 => aarch64::disassemble(code, name),
         #[cfg(feature = "capstone")]
-        Machine::Other(machine) => capstone::disassemble(code, machine, name),
+        CodeMachine::Other(machine) => capstone::disassemble(code, machine, name),
     }
 }
 

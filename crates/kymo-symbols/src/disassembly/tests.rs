@@ -269,7 +269,7 @@ fn boundaries_of_other_machines() {
             let end = code.address + code.bytes.len() as u64;
             let theirs: BTreeMap<u64, &String> =
                 expected.range(code.address..end).map(|(at, text)| (*at, text)).collect();
-            // Tables between instructions: objdump knows them by marks that a stripped library lacks.
+            // Tables between instructions: objdump knows them by marks that stripped files lack.
             if theirs.is_empty() || theirs.values().any(|text| text.starts_with('.')) {
                 continue;
             }

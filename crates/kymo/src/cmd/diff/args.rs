@@ -92,7 +92,7 @@ pub(crate) struct DiffArgs {
     /// with .old before its suffix the old side's
     #[arg(long, value_name = "FILE")]
     pub(super) flamegraph: Option<PathBuf>,
-    /// Also write a page with both flame graphs, both call trees and the functions with their changes
+    /// Also write a page with the flame graphs, the call trees and the functions of both sides
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
     /// Show so many rows at most
