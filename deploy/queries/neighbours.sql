@@ -15,11 +15,18 @@ by_stack AS (
       AND state = (SELECT state FROM params)
     GROUP BY stack_id
 ),
+by_location AS (
+    SELECT leaf_location_id, SUM(value) AS location_value
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+    GROUP BY leaf_location_id
+),
 innermost AS (
-    SELECT f.function, SUM(b.stack_value) AS self_value
-    FROM by_stack b
-    JOIN stack_frames f ON f.stack_id = b.stack_id
-    WHERE f.depth = 0 AND f.inline_depth = 0
+    SELECT f.function, SUM(b.location_value) AS self_value
+    FROM by_location b
+    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
     GROUP BY f.function
 ),
 ranked AS (
@@ -32,29 +39,45 @@ target AS (
     CROSS JOIN ranked r
     WHERE r.place = 1
 ),
-positions AS (
-    SELECT f.stack_id, f.function, f.module, b.stack_value,
-           ROW_NUMBER() OVER (
-               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
-           ) AS position
+hit_stacks AS (
+    SELECT DISTINCT f.stack_id
     FROM stack_frames f
+    JOIN target t ON t.target_name = f.function
+),
+ordered AS (
+    SELECT f.stack_id, f.function, b.stack_value,
+           MAX(f.function) OVER (
+               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
+               ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
+           ) AS caller,
+           MAX(f.module) OVER (
+               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
+               ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
+           ) AS caller_module,
+           MAX(f.function) OVER (
+               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
+               ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
+           ) AS callee,
+           MAX(f.module) OVER (
+               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
+               ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
+           ) AS callee_module
+    FROM stack_frames f
+    JOIN hit_stacks h ON h.stack_id = f.stack_id
     JOIN by_stack b ON b.stack_id = f.stack_id
 ),
-hits AS (
-    SELECT p.stack_id, p.position, p.stack_value
-    FROM positions p
-    JOIN target t ON t.target_name = p.function
+relations AS (
+    SELECT 'caller' AS relation UNION ALL SELECT 'callee' AS relation
 ),
 pairs AS (
-    SELECT 'caller' AS relation, h.stack_id, h.stack_value,
-           COALESCE(n.function, '(none)') AS neighbour, COALESCE(n.module, '') AS neighbour_module
-    FROM hits h
-    LEFT JOIN positions n ON n.stack_id = h.stack_id AND n.position = h.position + 1
-    UNION ALL
-    SELECT 'callee' AS relation, h.stack_id, h.stack_value,
-           COALESCE(n.function, '(self)') AS neighbour, COALESCE(n.module, '') AS neighbour_module
-    FROM hits h
-    LEFT JOIN positions n ON n.stack_id = h.stack_id AND n.position = h.position - 1
+    SELECT r.relation, o.stack_id, o.stack_value,
+           CASE WHEN r.relation = 'caller' THEN COALESCE(o.caller, '(none)')
+                ELSE COALESCE(o.callee, '(self)') END AS neighbour,
+           CASE WHEN r.relation = 'caller' THEN COALESCE(o.caller_module, '')
+                ELSE COALESCE(o.callee_module, '') END AS neighbour_module
+    FROM ordered o
+    JOIN target t ON t.target_name = o.function
+    CROSS JOIN relations r
 ),
 once AS (
     SELECT relation, neighbour, neighbour_module, stack_id, MAX(stack_value) AS one_value
