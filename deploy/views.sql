@@ -1,36 +1,28 @@
 -- Three views that the queries use, for every engine. Files of several hosts repeat stacks, frames
 -- and hosts: the views remove the duplicates.
 
--- The functions of each stack. depth 0 is the innermost frame, inline_depth 0 the innermost of the
--- functions that the compiler has inlined there. A function without a name yet is
--- shown as its module, in brackets.
-CREATE VIEW stack_frames AS
-SELECT s.stack_id, s.depth, n.inline_depth, s.location_id AS location_id,
-       CASE WHEN n.known_name IS NOT NULL THEN n.known_name
-            WHEN n.known_module LIKE '[%' THEN n.known_module
-            ELSE '[' || n.known_module || ']' END AS function,
-       n.known_module AS module
-FROM (SELECT DISTINCT stack_id, depth, location_id FROM stacks) s
-JOIN (
-    SELECT location_id, inline_depth, MAX(function) AS known_name, MAX(module) AS known_module
-    FROM frames
-    GROUP BY location_id, inline_depth
-) n ON n.location_id = s.location_id;
-
--- The function that runs at a location: the innermost of those that the compiler has inlined there.
--- With leaf_location_id of samples it tells who took the time, without a look at the stacks.
-CREATE VIEW innermost_functions AS
-SELECT location_id,
+-- The functions at each location: inline_depth 0 is the innermost of those that the compiler has
+-- inlined there. A function without a name yet is shown as its module, in brackets. With
+-- leaf_location_id of samples and inline_depth 0 it tells who took the time, without a look at the
+-- stacks.
+CREATE VIEW location_functions AS
+SELECT n.location_id AS location_id, n.inline_depth AS inline_depth,
        CASE WHEN n.known_name IS NOT NULL THEN n.known_name
             WHEN n.known_module LIKE '[%' THEN n.known_module
             ELSE '[' || n.known_module || ']' END AS function,
        n.known_module AS module
 FROM (
-    SELECT location_id, MAX(function) AS known_name, MAX(module) AS known_module
+    SELECT location_id, inline_depth, MAX(function) AS known_name, MAX(module) AS known_module
     FROM frames
-    WHERE inline_depth = 0
-    GROUP BY location_id
+    GROUP BY location_id, inline_depth
 ) n;
+
+-- The functions of each stack. depth 0 is the innermost frame.
+CREATE VIEW stack_frames AS
+SELECT s.stack_id, s.depth, f.inline_depth AS inline_depth, s.location_id AS location_id,
+       f.function AS function, f.module AS module
+FROM (SELECT DISTINCT stack_id, depth, location_id FROM stacks) s
+JOIN location_functions f ON f.location_id = s.location_id;
 
 -- The samples with the names and the CPUs of their hosts.
 CREATE VIEW samples_by_host AS

@@ -43,10 +43,10 @@ by_function AS (
            SUM(CASE WHEN l.build = p.old_build THEN b.location_value ELSE 0 END) AS old_value,
            SUM(CASE WHEN l.build = p.new_build THEN b.location_value ELSE 0 END) AS new_value
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
     JOIN location_builds l ON l.location_id = f.location_id
     JOIN pairs p ON p.module = f.module
-    WHERE (l.build = p.old_build OR l.build = p.new_build)
+    WHERE f.inline_depth = 0 AND (l.build = p.old_build OR l.build = p.new_build)
     GROUP BY p.module, p.old_build, p.new_build, f.function
 ),
 whole AS (

@@ -34,7 +34,8 @@ by_function AS (
     SELECT f.function, f.module,
            SUM(b.old_location_value) AS old_value, SUM(b.new_location_value) AS new_value
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
+    WHERE f.inline_depth = 0
     GROUP BY f.function, f.module
 ),
 whole AS (

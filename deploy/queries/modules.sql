@@ -24,7 +24,8 @@ by_module AS (
                       OR (f.function = f.module AND f.module LIKE '[%')
                     THEN b.location_value ELSE 0 END) AS unnamed_value
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
+    WHERE f.inline_depth = 0
     GROUP BY f.module
 )
 SELECT module, location_count, self_value,

@@ -26,7 +26,8 @@ by_location AS (
 innermost AS (
     SELECT f.function, SUM(b.location_value) AS self_value
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
+    WHERE f.inline_depth = 0
     GROUP BY f.function
 ),
 ranked AS (
@@ -39,55 +40,65 @@ target AS (
     CROSS JOIN ranked r
     WHERE r.place = 1
 ),
+hit_locations AS (
+    SELECT f.location_id, f.inline_depth
+    FROM location_functions f
+    JOIN target t ON t.target_name = f.function
+),
 hit_stacks AS (
     SELECT DISTINCT f.stack_id
     FROM stack_frames f
-    JOIN target t ON t.target_name = f.function
+    JOIN hit_locations h ON h.location_id = f.location_id AND h.inline_depth = f.inline_depth
 ),
+-- Names come later: numbers are sorted sooner.
 ordered AS (
-    SELECT f.stack_id, f.function, b.stack_value,
-           MAX(f.function) OVER (
+    SELECT f.stack_id, f.location_id, f.inline_depth,
+           MAX(f.location_id) OVER (
                PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
                ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
-           ) AS caller,
-           MAX(f.module) OVER (
+           ) AS caller_location,
+           MAX(f.inline_depth) OVER (
                PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
                ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
-           ) AS caller_module,
-           MAX(f.function) OVER (
+           ) AS caller_inline_depth,
+           MAX(f.location_id) OVER (
                PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
                ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
-           ) AS callee,
-           MAX(f.module) OVER (
+           ) AS callee_location,
+           MAX(f.inline_depth) OVER (
                PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
                ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
-           ) AS callee_module
+           ) AS callee_inline_depth
     FROM stack_frames f
     JOIN hit_stacks h ON h.stack_id = f.stack_id
-    JOIN by_stack b ON b.stack_id = f.stack_id
 ),
 relations AS (
     SELECT 'caller' AS relation UNION ALL SELECT 'callee' AS relation
 ),
 pairs AS (
-    SELECT r.relation, o.stack_id, o.stack_value,
-           CASE WHEN r.relation = 'caller' THEN COALESCE(o.caller, '(none)')
-                ELSE COALESCE(o.callee, '(self)') END AS neighbour,
-           CASE WHEN r.relation = 'caller' THEN COALESCE(o.caller_module, '')
-                ELSE COALESCE(o.callee_module, '') END AS neighbour_module
+    SELECT DISTINCT r.relation, o.stack_id,
+           CASE WHEN r.relation = 'caller' THEN o.caller_location
+                ELSE o.callee_location END AS neighbour_location,
+           CASE WHEN r.relation = 'caller' THEN o.caller_inline_depth
+                ELSE o.callee_inline_depth END AS neighbour_inline_depth
     FROM ordered o
-    JOIN target t ON t.target_name = o.function
+    JOIN hit_locations h ON h.location_id = o.location_id AND h.inline_depth = o.inline_depth
     CROSS JOIN relations r
 ),
 once AS (
-    SELECT relation, neighbour, neighbour_module, stack_id, MAX(stack_value) AS one_value
-    FROM pairs
-    GROUP BY relation, neighbour, neighbour_module, stack_id
+    SELECT DISTINCT p.relation, p.stack_id,
+           CASE WHEN n.function IS NOT NULL THEN n.function
+                WHEN p.relation = 'caller' THEN '(none)' ELSE '(self)' END AS neighbour,
+           CASE WHEN n.function IS NOT NULL THEN n.module ELSE '' END AS neighbour_module
+    FROM pairs p
+    LEFT JOIN location_functions n
+        ON n.location_id = p.neighbour_location AND n.inline_depth = p.neighbour_inline_depth
 )
 SELECT t.target_name AS function, o.relation, o.neighbour, o.neighbour_module,
-       SUM(o.one_value) AS shared_value
+       SUM(b.stack_value) AS shared_value
 FROM once o
+JOIN by_stack b ON b.stack_id = o.stack_id
 CROSS JOIN target t
 GROUP BY t.target_name, o.relation, o.neighbour, o.neighbour_module
-ORDER BY o.relation DESC, SUM(o.one_value) DESC, o.neighbour, o.neighbour_module
+ORDER BY o.relation DESC, SUM(b.stack_value) DESC, o.neighbour, o.neighbour_module
 LIMIT 100

@@ -21,7 +21,8 @@ by_location AS (
 by_function AS (
     SELECT b.day, f.function, f.module, SUM(b.location_value) AS self_value
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
+    WHERE f.inline_depth = 0
     GROUP BY b.day, f.function, f.module
 ),
 by_day AS (

@@ -21,7 +21,8 @@ by_function AS (
     SELECT f.function, f.module,
            SUM(b.location_value) AS self_value, SUM(b.location_samples) AS self_samples
     FROM by_location b
-    JOIN innermost_functions f ON f.location_id = b.leaf_location_id
+    JOIN location_functions f ON f.location_id = b.leaf_location_id
+    WHERE f.inline_depth = 0
     GROUP BY f.function, f.module
 )
 SELECT function, module, self_value, self_samples,

@@ -113,6 +113,12 @@ class Comparison {
     return now.own[fn] === old.own[fn] ? 0 : now.own[fn] / old.own[fn] - 1;
   }
 
+  /** The same as an amount. */
+  difference(fn) {
+    const { old, new: now } = this.sums();
+    return now.own[fn] - old.own[fn];
+  }
+
   /** Of each node of a tree that is shown, what it has on both sides. `shown`, `other`: trees of the shown event and of the other one. */
   sides(shown, other, isNew) {
     const below = new Map();

@@ -93,7 +93,8 @@ class FunctionTable {
       own: (a, b) => own[a] - own[b] || total[a] - total[b],
       total: (a, b) => total[a] - total[b] || own[a] - own[b],
       name: (a, b) => text(names[a], names[b]),
-      change: (a, b) => this.profile.comparison.change(a) - this.profile.comparison.change(b) || own[a] - own[b],
+      // By amounts: what is small changes by large parts of itself.
+      change: (a, b) => this.profile.comparison.difference(a) - this.profile.comparison.difference(b) || own[a] - own[b],
       verdict: (a, b) => VERDICTS.indexOf(this.verdictOf(b)) - VERDICTS.indexOf(this.verdictOf(a)) || own[a] - own[b],
       module: (a, b) => text(this.profile.moduleName(a), this.profile.moduleName(b)) || own[b] - own[a],
     }[sort.key];

@@ -39,7 +39,7 @@ const INTERRUPTED: u8 = 130;
 
 /// Ask the profiles of one machine or of many, in SQL.
 ///
-/// The tables are samples, stacks, frames, builds and hosts; the views innermost_functions,
+/// The tables are samples, stacks, frames, builds and hosts; the views location_functions,
 /// stack_frames and samples_by_host put them together. Queries only read.
 #[derive(Debug, Parser)]
 #[command(name = "kymo sql", version, infer_long_args = true)]
