@@ -17,12 +17,20 @@ FROM (
     GROUP BY location_id, inline_depth
 ) n;
 
--- The functions of each stack. depth 0 is the innermost frame.
+-- The functions of each stack. depth 0 is the innermost frame. The names are made after the join:
+-- what is joined as a text holds on to all texts of the other side in some engines.
 CREATE VIEW stack_frames AS
-SELECT s.stack_id, s.depth, f.inline_depth AS inline_depth, s.location_id AS location_id,
-       f.function AS function, f.module AS module
+SELECT s.stack_id, s.depth, n.inline_depth, s.location_id AS location_id,
+       CASE WHEN n.known_name IS NOT NULL THEN n.known_name
+            WHEN n.known_module LIKE '[%' THEN n.known_module
+            ELSE '[' || n.known_module || ']' END AS function,
+       n.known_module AS module
 FROM (SELECT DISTINCT stack_id, depth, location_id FROM stacks) s
-JOIN location_functions f ON f.location_id = s.location_id;
+JOIN (
+    SELECT location_id, inline_depth, MAX(function) AS known_name, MAX(module) AS known_module
+    FROM frames
+    GROUP BY location_id, inline_depth
+) n ON n.location_id = s.location_id;
 
 -- The samples with the names and the CPUs of their hosts.
 CREATE VIEW samples_by_host AS

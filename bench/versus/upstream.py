@@ -24,7 +24,7 @@ def add_arguments(parser):
 
 
 def run(bench, args):
-    pairs = {"zstd -7": zstd(bench)}
+    pairs = {"zstd -12": zstd(bench)}
     pythons = [Path(args.old_python), Path(args.new_python)]
     if all(python.exists() for python in pythons):
         pairs["comprehensions"] = [f"{python} -c '{SCRIPT}'" for python in pythons]
@@ -64,4 +64,4 @@ def zstd(bench):
     text.write_bytes(b"".join(path.read_bytes() for path in sorted(ROOT.glob("crates/*/src/**/*.rs"))))
     for program in (old, new):
         print(output([program, "--version"]).strip())
-    return [f"{program} -7 -T1 -q -f -c {text} >/dev/null" for program in (old, new)]
+    return [f"{program} -12 -T1 -q -f -c {text} >/dev/null" for program in (old, new)]

@@ -34,6 +34,8 @@ pub(crate) fn new(threads: usize, memory_bytes: Option<usize>) -> anyhow::Result
     options.execution.collect_statistics = true;
     // Of stacks, most queries want the innermost frames: the ids of others are not decoded.
     options.execution.parquet.pushdown_filters = true;
+    // As the columns of `tables.rs` are.
+    options.execution.parquet.schema_force_view_types = false;
     let config = SessionConfig::from(options).with_target_partitions(threads).with_information_schema(true);
     Ok(SessionContext::new_with_config_rt(config, runtime))
 }
