@@ -226,7 +226,7 @@ impl Sideband {
     fn fork(&mut self, pid: i32, parent: i32, tid: i32, maker: i32, time: u64) {
         let of = self.processes.get(&parent);
         let comm = of.and_then(|process| process.threads.get(&maker)?.comm.clone());
-        let maps = of.filter(|_| pid != parent).map(|process| process.maps.clone()).unwrap_or_default();
+        let maps = of.filter(|_| pid != parent).map(|process| Arc::clone(&process.maps)).unwrap_or_default();
         let process = self.processes.entry(pid).or_default();
         if pid != parent {
             // Whatever is older belonged to another process with this id.

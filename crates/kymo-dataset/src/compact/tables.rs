@@ -10,6 +10,9 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// A host: its id, its texts in their order, CPUs, and the bits of its rate.
+type HostKey = (i64, [Vec<u8>; 4], i32, u64);
+
 /// When the first of the hosts was seen, nanoseconds since 1970; 0 without hosts.
 pub(super) fn first_seen_ns(
     old: &DatasetFolder,
@@ -32,7 +35,7 @@ impl Compaction<'_> {
 
     pub(super) fn hosts(&self) -> Result<(), DatasetError> {
         // By all but the moment, the earliest one.
-        let mut hosts: BTreeMap<(i64, [Vec<u8>; 4], i32, u64), i64> = BTreeMap::new();
+        let mut hosts: BTreeMap<HostKey, i64> = BTreeMap::new();
         for reader in self.readers(Table::Hosts) {
             let reader = reader?;
             let id = reader.required("host_id", reader.int64("host_id")?)?;

@@ -241,12 +241,14 @@ fn words_of_capstone() {
 #[cfg(feature = "capstone")]
 #[test]
 fn boundaries_of_other_machines() {
+    // With what part of the functions may differ: ARM has constants between its instructions, where
+    // both tools guess.
     let machines = [
-        ("riscv64-linux-gnu", "libc6-riscv64-cross"),
-        ("arm-linux-gnueabihf", "libc6-armhf-cross"),
-        ("powerpc64le-linux-gnu", "libc6-ppc64el-cross"),
+        ("riscv64-linux-gnu", "libc6-riscv64-cross", 0.0),
+        ("arm-linux-gnueabihf", "libc6-armhf-cross", 0.1),
+        ("powerpc64le-linux-gnu", "libc6-ppc64el-cross", 0.01),
     ];
-    for (target, package) in machines {
+    for (target, package, may_differ) in machines {
         let path = PathBuf::from(format!("/usr/{target}/lib/libc.so.6"));
         let output = Command::new(format!("{target}-objdump")).args(["-d", "-z"]).arg(&path).output();
         let Some(output) = output.ok().filter(|output| output.status.success()) else {
@@ -263,7 +265,7 @@ fn boundaries_of_other_machines() {
         let expected: BTreeMap<u64, String> = text.lines().filter_map(line).collect();
         let store = SymbolStore::new(SymbolOptions { cache: None, ..SymbolOptions::default() });
         let key = ModuleKey::Elf { path, build_id: None };
-        let (mut functions, mut wrong) = (0, Vec::new());
+        let (mut functions, mut wrong) = (0_u32, Vec::new());
         for symbol in store.get(&key).table().iter() {
             let Ok(code) = store.code(&key, symbol.start, symbol.end) else { continue };
             let end = code.address + code.bytes.len() as u64;
@@ -280,7 +282,8 @@ fn boundaries_of_other_machines() {
             }
         }
         println!("{target}: {functions} functions, {} differ: {wrong:?}", wrong.len());
-        assert!(functions > 500 && wrong.len() * 100 < functions, "{target}: {functions}, {wrong:?}");
+        let most_wrong = f64::from(functions) * may_differ;
+        assert!(functions > 500 && wrong.len() as f64 <= most_wrong, "{target}: {functions}, {wrong:?}");
     }
 }
 
