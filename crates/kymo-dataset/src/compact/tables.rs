@@ -27,6 +27,12 @@ pub(super) fn first_seen_ns(
     Ok(first.unwrap_or(0).max(0).saturating_mul(1000))
 }
 
+/// A column of texts that has a value in every row.
+fn texts(reader: &TableReader, column: &str) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let values = reader.required(column, reader.text(column)?)?;
+    Ok(values.iter().map(|text| text.data().to_vec()).collect())
+}
+
 impl Compaction<'_> {
     fn readers(&self, table: Table) -> impl Iterator<Item = Result<TableReader, DatasetError>> {
         let files = self.folders.get(&table).into_iter().flat_map(BTreeMap::values).flatten();
@@ -39,12 +45,9 @@ impl Compaction<'_> {
         for reader in self.readers(Table::Hosts) {
             let reader = reader?;
             let id = reader.required("host_id", reader.int64("host_id")?)?;
-            let texts = ["host", "kernel", "arch", "kymo_version"].map(|column| {
-                let values = reader.text(column).and_then(|values| reader.required(column, values));
-                values.map(|values| values.iter().map(|text| text.data().to_vec()).collect::<Vec<_>>())
-            });
-            let [host, kernel, arch, version] = texts;
-            let (host, kernel, arch, version) = (host?, kernel?, arch?, version?);
+            let of = |column| texts(&reader, column);
+            let (host, kernel, arch, version) =
+                (of("host")?, of("kernel")?, of("arch")?, of("kymo_version")?);
             let cpus = reader.required("cpus", reader.int32("cpus")?)?;
             let rate = reader.required("rate_hz", reader.double("rate_hz")?)?;
             let seen = reader.required("first_seen", reader.int64("first_seen")?)?;
@@ -73,12 +76,8 @@ impl Compaction<'_> {
         let mut builds: BTreeMap<[Vec<u8>; 4], (i64, Option<i64>)> = BTreeMap::new();
         for reader in self.readers(Table::Builds) {
             let reader = reader?;
-            let texts = ["build_id", "path", "module", "arch"].map(|column| {
-                let values = reader.text(column).and_then(|values| reader.required(column, values));
-                values.map(|values| values.iter().map(|text| text.data().to_vec()).collect::<Vec<_>>())
-            });
-            let [build_id, path, module, arch] = texts;
-            let (build_id, path, module, arch) = (build_id?, path?, module?, arch?);
+            let of = |column| texts(&reader, column);
+            let (build_id, path, module, arch) = (of("build_id")?, of("path")?, of("module")?, of("arch")?);
             let seen = reader.required("first_seen", reader.int64("first_seen")?)?;
             let bias = reader.int64("code_bias")?;
             for row in 0..seen.len() {
