@@ -73,22 +73,22 @@ impl Profile {
                 Resolver::new(timeline, store).symbols(text);
             }
         };
-        let first = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             // It is read by the kernel on one CPU: the sooner it begins, the less waits for it.
             let kernel = of_kernel.then(|| recorded_kernel(recording)).flatten();
             if let Some(build_id) = kernel {
                 let read_list = move || store.prepare_symbol_list(build_id);
                 _ = std::thread::Builder::new().spawn_scoped(scope, read_list);
             }
-            FirstPass::read(recording, load_options, store.options(), progress)
-        })?;
-        if let Some(EarlyProfile { one_in, take }) = early
-            && let Some(loaded) = first.some_samples(one_in, &symbols_of_kernel)?
-        {
-            take(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)));
-        }
-        let loaded = first.samples(progress, &symbols_of_kernel)?;
-        Ok(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)))
+            let first = FirstPass::read(recording, load_options, store.options(), progress)?;
+            if let Some(EarlyProfile { one_in, take }) = early
+                && let Some(loaded) = first.some_samples(one_in, &symbols_of_kernel)?
+            {
+                take(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)));
+            }
+            let loaded = first.samples(progress, &symbols_of_kernel)?;
+            Ok(Profile::of_loaded(recording, loaded, load_options, (resolve_options, store)))
+        })
     }
 
     fn of_loaded(
