@@ -93,15 +93,19 @@ impl Unfinished {
         Ok(Unfinished { path })
     }
 
-    fn finish(self, new: &Path) -> Result<(), DatasetError> {
-        fs::rename(&self.path, new).map_err(|error| DatasetError::io(new.display(), error))
+    fn finish(mut self, new: &Path) -> Result<(), DatasetError> {
+        fs::rename(&self.path, new).map_err(|error| DatasetError::io(new.display(), error))?;
+        // What others may call so from now on is theirs.
+        self.path.clear();
+        Ok(())
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // After `finish` there is none of this name.
-        _ = fs::remove_dir_all(&self.path);
+        if !self.path.as_os_str().is_empty() {
+            _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

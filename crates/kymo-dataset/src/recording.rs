@@ -246,7 +246,7 @@ fn kind(mapping: Option<&MappedFile>, function: Option<FunctionKind>) -> FrameKi
     }
 }
 
-/// Without formatting, which costs a daemon more than all else about a location.
+/// Without `format!`: a daemon makes one for each location.
 fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or_default();
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
