@@ -2,10 +2,11 @@
 
 Equal builds: real programs are recorded again and again, and two sets of runs of one program are compared. Any difference that is reported
 is a false one. Seeded slow-downs: builds of `fixtures/programs/rows.c` differ in one function by a known amount of work; counted is how often
-it is found, and how often its interval holds the amount. Then 20 recordings are compared, and the time is taken.
+it is found. How often its interval holds the amount is counted where each comparison has runs of its own. Then 20 recordings are compared,
+and the time is taken.
 
-All runs of a pool are recorded first, those that belong together in turns. Each comparison draws its runs from the pools, so comparisons
-share runs: their number says less than as many independent ones would. The same draws are compared by absolute costs and by shares.
+Elsewhere all runs of a pool are recorded first, in turns. Each comparison draws turns from the pools, so comparisons share runs: their number
+says less than as many independent ones would. The same draws are compared by absolute costs and by shares.
 """
 
 import json
@@ -35,6 +36,8 @@ SEEDED = [
 WEIGHTS = {"absolute": [], "share": ["--share"]}
 # How often a recording is repeated that lost samples.
 ATTEMPTS = 10
+# How often rows.c does its work in a second, about.
+ROUNDS_A_SECOND = 700
 BUILD = ["-O1", "-g", "-fno-omit-frame-pointer"]
 
 
@@ -43,6 +46,9 @@ def add_arguments(parser):
     parser.add_argument("--trials", type=int, default=50, help="comparisons of each kind (default: 50)")
     parser.add_argument("--side", type=int, default=10, help="runs a side (default: 10)")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a run of rows.c takes (default: 1)")
+    parser.add_argument("--interval-seconds", type=float, default=0.5,
+                        help="how long a run of rows.c takes where each comparison has runs of its own (default: 0.5)")
+    parser.add_argument("--parts", default="equal,seeded,intervals,speed", help="what is measured (default: equal,seeded,intervals,speed)")
     parser.add_argument("--recordings", metavar="DIR", help="record into this folder, and take what an earlier run has left there")
     parser.add_argument("--samples", type=int, default=1_000_000, help="samples of each of the 20 recordings (default: 1000000)")
 
@@ -54,9 +60,11 @@ def run(bench, args):
     bench.pools = Path(args.recordings).resolve() if args.recordings else bench.scratch
     bench.pools.mkdir(exist_ok=True)
     result = {"runs_a_side": args.side, "pool": args.pool, "trials": args.trials, "run_seconds": args.seconds}
-    result["equal"] = equal_builds(bench, args, draws)
-    result["seeded"] = seeded(bench, args, draws)
-    result["speed"] = speed(bench, args)
+    parts = {"equal": equal_builds, "seeded": seeded, "intervals": intervals, "speed": speed}
+    for part in args.parts.split(","):
+        if part not in parts:
+            raise Refusal(f"--parts knows {', '.join(parts)}, not {part}")
+        result[part] = parts[part](bench, args, draws)
     return result
 
 
@@ -97,9 +105,10 @@ def equal_builds(bench, args, draws):
             print(f"{words.split()[0]} is not installed: left out", file=sys.stderr)
             continue
         pool = [record(bench, f"{name}-{at}", ["sh", "-c", words + " >/dev/null"]) for at in range(2 * args.pool)]
-        pairs = [draws.sample(pool, 2 * args.side) for _ in range(args.trials)]
+        turns = list(zip(pool[::2], pool[1::2]))
+        pairs = [sides_of_turns(draws.sample(turns, args.side), draws) for _ in range(args.trials)]
         for weight in WEIGHTS:
-            answers = [compare(bench, pair[: args.side], pair[args.side :], weight) for pair in pairs]
+            answers = [compare(bench, *sides, weight) for sides in pairs]
             said = [names for names in map(differing, answers) if names]
             undecided = sum(answer["verdict"] == "undecided" for answer in answers)
             found.setdefault(name, {})[weight] = {"trials": args.trials, "differ": len(said), "undecided": undecided, "what": said}
@@ -108,43 +117,93 @@ def equal_builds(bench, args, draws):
     return found
 
 
-def seeded(bench, args, draws):
+def sides_of_turns(turns, draws):
+    """Two sides of one run of each turn, whichever it is."""
+    shuffled = [draws.sample(turn, 2) for turn in turns]
+    return [list(side) for side in zip(*shuffled)]
+
+
+def seeded_builds(bench):
+    """The usual build of rows.c, and by function one in which this function costs more."""
     source = "fixtures/programs/rows.c"
-    old = bench.compile(source, *BUILD)
-    old = shutil.copy(old, bench.scratch / "rows-old")
-    rounds = str(int(max(1.0, args.seconds * 700)))
-    builds = {"old": old}
+    builds = {"old": shutil.copy(bench.compile(source, *BUILD), bench.scratch / "rows-old")}
     for _, flags, function, _ in SEEDED:
         builds[function] = shutil.copy(bench.compile(source, *BUILD, *flags), bench.scratch / f"rows-{function}")
-    pools = {build: [] for build in builds}
-    for at in range(args.pool):
-        turns = list(builds.items())
-        draws.shuffle(turns)
-        for build, program in turns:
-            pools[build].append(record(bench, f"{build}-{at}", [program, rounds]))
+    return builds
+
+
+def record_turns(bench, builds, draws, name, run_seconds):
+    """A run of each build, in random order: the recordings by build."""
+    turns = list(builds.items())
+    draws.shuffle(turns)
+    rounds = str(int(max(1.0, run_seconds * ROUNDS_A_SECOND)))
+    return {build: record(bench, f"{build}-{name}", [program, rounds]) for build, program in turns}
+
+
+class SeededEffect:
+    """What comparisons say of a function that is known to cost more."""
+
+    def __init__(self, name, function, truth, weight):
+        self.name, self.function, self.truth, self.weight = name, function, truth, weight
+        self.effects, self.shares = [], []
+
+    def add(self, answer):
+        self.effects.append(next(effect for effect in answer["effects"] if effect["name"] == self.function))
+        self.shares.append(self.effects[-1]["old"] / answer["total"]["old"])
+
+    def result(self):
+        share = spread(self.shares)["median"]
+        # A function that grows is a part of a whole that grows, too.
+        true = self.truth if self.weight == "absolute" else (1 + self.truth) / (1 + self.truth * share) - 1
+        hits = sum(effect["verdict"] == "regression" for effect in self.effects)
+        holds = sum(effect["of_itself"]["low"] <= true <= effect["of_itself"]["high"] for effect in self.effects)
+        changes = spread([effect["of_itself"]["estimate"] for effect in self.effects])
+        return {"function": self.function, "truth": true, "trials": len(self.effects), "found": hits, "held": holds,
+                "share": spread(self.shares), "change": changes}
+
+
+def seeded_effects():
+    return [SeededEffect(name, function, truth, weight) for name, _, function, truth in SEEDED for weight in WEIGHTS]
+
+
+def sides_of_builds(turns, effect):
+    return [[runs[build] for runs in turns] for build in ("old", effect.function)]
+
+
+def show_seeded(title, effects):
     found, rows = {}, []
-    for name, _, function, truth in SEEDED:
-        pairs = [[draws.sample(pools[build], args.side) for build in ("old", function)] for _ in range(args.trials)]
-        for weight in WEIGHTS:
-            effects, shares = [], []
-            for pair in pairs:
-                answer = compare(bench, *pair, weight)
-                effects.append(next(effect for effect in answer["effects"] if effect["name"] == function))
-                shares.append(effects[-1]["old"] / answer["total"]["old"])
-            share = spread(shares)["median"]
-            # A function that grows is a part of a whole that grows, too.
-            true = truth if weight == "absolute" else (1 + truth) / (1 + truth * share) - 1
-            hits = sum(effect["verdict"] == "regression" for effect in effects)
-            holds = sum(effect["of_itself"]["low"] <= true <= effect["of_itself"]["high"] for effect in effects)
-            changes = spread([effect["of_itself"]["estimate"] for effect in effects])
-            found.setdefault(name, {})[weight] = {"function": function, "truth": true, "trials": args.trials, "found": hits, "held": holds,
-                                                  "share": spread(shares), "change": changes}
-            rows.append([name, weight, args.trials, hits, holds, f"{share:.1%}", f"{changes['median']:.1%}"])
-    table(["slower by", "costs", "comparisons", "found", "interval holds it", "share", "estimate"], rows)
+    for effect in effects:
+        told = found.setdefault(effect.name, {})[effect.weight] = effect.result()
+        rows.append([effect.name, effect.weight, told["trials"], told["found"], told["held"], f"{told['share']['median']:.1%}",
+                     f"{told['change']['median']:.1%}"])
+    table([title, "costs", "comparisons", "found", "interval holds it", "share", "estimate"], rows)
     return found
 
 
-def speed(bench, args):
+def seeded(bench, args, draws):
+    builds = seeded_builds(bench)
+    pools = [record_turns(bench, builds, draws, at, args.seconds) for at in range(args.pool)]
+    effects, drawn = seeded_effects(), [draws.sample(pools, args.side) for _ in range(args.trials)]
+    for effect in effects:
+        for turns in drawn:
+            effect.add(compare(bench, *sides_of_builds(turns, effect), effect.weight))
+    return show_seeded("slower by", effects)
+
+
+def intervals(bench, args, draws):
+    """How often intervals hold the truth: each comparison has runs of its own, which no other one has."""
+    builds, effects = seeded_builds(bench), seeded_effects()
+    for trial in range(args.trials):
+        runs = [record_turns(bench, builds, draws, f"{trial}-{at}", args.interval_seconds) for at in range(args.side)]
+        for effect in effects:
+            effect.add(compare(bench, *sides_of_builds(runs, effect), effect.weight))
+        for path in (path for of_run in runs for path in of_run.values()):
+            path.unlink()
+        bench.say(f"intervals: {trial + 1} of {args.trials}")
+    return show_seeded("runs of their own, slower by", effects)
+
+
+def speed(bench, args, _draws):
     """Twenty recordings: of two, each ten times."""
     program = bench.compile("fixtures/programs/rows.c", *BUILD)
     files = []

@@ -104,7 +104,8 @@ fn lost_too_much(facts: &RunFacts, most: f64) -> Option<String> {
 }
 
 fn throttled_too_long(facts: &RunFacts, most: f64) -> Option<String> {
-    let time = facts.duration_ns.saturating_mul(u64::from(facts.cpus.max(1))).max(1);
+    let duration_ns = facts.last_ns.saturating_sub(facts.first_ns);
+    let time = duration_ns.saturating_mul(u64::from(facts.cpus.max(1))).max(1);
     let silent = facts.throttled.saturating_mul(TICK_NS) as f64 / time as f64;
     (silent > most).then(|| {
         format!(
@@ -178,7 +179,7 @@ mod tests {
             rate: SamplingRate::Frequency(4000),
             samples: 1000,
             all_samples: 1000,
-            duration_ns: 1_000_000_000,
+            last_ns: 1_000_000_000,
             cpus: 2,
             ..RunFacts::default()
         };

@@ -11,6 +11,7 @@
 //!                        v
 //!      by function, path, ... and run (costs) --> means and variances
 //!        several runs: statistics        the only run: blocks of time, bootstrap
+//!        made in turns: turns
 //!                        |
 //!                        v
 //!      differences, p-values, false-discovery rate --> verdict; moved --> Comparison
@@ -26,7 +27,9 @@
 //! - **D4** The sum over functions is the whole cost of a run, whatever names were matched.
 //!
 //! # Which interval
-//! Welch's t on the logarithm of the ratio of means. `tests` measures it beside the percentile
+//! Welch's t on the logarithm of the ratio of means; the t of differences within turns where runs
+//! were made in turns, because what a machine does for longer than a turn is in both of its runs.
+//! `tests` measures it beside the percentile
 //! bootstrap and the studentized bootstrap over runs, for noise that is normal, log-normal, and
 //! that of counts. A permutation test is the oracle of the p-values (`model`).
 mod bootstrap;
@@ -47,6 +50,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 mod text;
+mod turns;
 mod verdict;
 
 pub use comparable::NotComparable;
@@ -67,8 +71,9 @@ use moved::ChangedFunction;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use stacks::{FunctionLabel, Renumbering};
-use statistics::{Difference, Estimate, difference, false_discovery_rates};
-use verdict::{judge, more_runs};
+use statistics::{Difference, Estimate, TurnVariance, difference, false_discovery_rates};
+use turns::Turns;
+use verdict::{Replication, judge, more_runs};
 
 /// By what costs are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -197,6 +202,8 @@ pub struct Comparison {
     pub old: Vec<String>,
     /// Those of the new side.
     pub new: Vec<String>,
+    /// The recordings of both sides were made in turns, and are compared within each.
+    pub in_turns: bool,
     /// The whole cost; not tested where costs are shares of it.
     pub total: Effect,
     /// What was tested: those that differ first, by how much of the whole they changed.
@@ -277,11 +284,17 @@ pub fn compare(
             .map(|(new, old)| format!("{new} has the functions of {old}, and is compared with it")),
     );
     comparison.notes.extend(replication_note(old.len(), new.len()));
+    let turns = Turns::of(old, new);
+    comparison.in_turns = turns.is_some();
+    if comparison.in_turns {
+        comparison.notes.push("the runs were made in turns: each is compared with the one beside it".into());
+    }
     let mut comparer = Comparer {
         stacks: &stacks,
         numbers: &numbers,
         sides: (old, new),
         factors: (&corrections.old, &corrections.new),
+        turns,
         options,
         random: SplitMix64::new(options.seed),
     };
@@ -304,6 +317,7 @@ struct Comparer<'a> {
     numbers: &'a Renumbering,
     sides: (&'a [RunSums], &'a [RunSums]),
     factors: (&'a [f64], &'a [f64]),
+    turns: Option<Turns>,
     options: &'a DiffOptions,
     random: SplitMix64,
 }
@@ -318,12 +332,28 @@ impl Comparer<'_> {
         )
     }
 
+    fn means_of_row(&mut self, sides: &(SideCosts, SideCosts), number: u32) -> SideMeans {
+        let (old, new) = (sides.0.of_row(number, &mut self.random), sides.1.of_row(number, &mut self.random));
+        let turns = self.turn_variance(&sides.0.row_values(number), &sides.1.row_values(number));
+        SideMeans { old, new, turns }
+    }
+
+    fn means_of_total(&mut self, sides: &(SideCosts, SideCosts)) -> SideMeans {
+        let (old, new) = (sides.0.of_total(&mut self.random), sides.1.of_total(&mut self.random));
+        let turns = self.turn_variance(&sides.0.total_values(), &sides.1.total_values());
+        SideMeans { old, new, turns }
+    }
+
+    fn turn_variance(&self, old: &[f64], new: &[f64]) -> Option<TurnVariance> {
+        TurnVariance::of(self.turns.as_ref()?.values(old, new))
+    }
+
     /// Computes all effects, and judges them as one family.
     fn fill(&mut self, comparison: &mut Comparison) {
         let options = self.options;
         let sides = self.side_costs(options.subject);
-        let (old_total, new_total) = (sides.0.of_total(&mut self.random), sides.1.of_total(&mut self.random));
-        let whole = old_total.mean;
+        let total = self.means_of_total(&sides);
+        let whole = total.old.mean;
         let mut numbers: Vec<u32> = sides.0.rows.keys().chain(sides.1.rows.keys()).copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -331,23 +361,21 @@ impl Comparer<'_> {
         numbers.retain(|number| sides.0.share(*number).max(sides.1.share(*number)) >= options.least_share);
         comparison.untested = all - numbers.len();
         let mut differences: Vec<(Effect, Difference)> = Vec::with_capacity(numbers.len() + 1);
-        let total = effect((old_total, new_total), whole, options);
-        differences.push(total);
+        differences.push(effect(total, whole, options));
         for number in &numbers {
-            let means =
-                (sides.0.of_row(*number, &mut self.random), sides.1.of_row(*number, &mut self.random));
-            differences.push(effect(means, whole, options));
+            differences.push(effect(self.means_of_row(&sides, *number), whole, options));
         }
         // Of shares the whole is always the same, and no test.
         let tested = if options.weight == CostWeight::Share { 1.. } else { 0.. };
         let p_values: Vec<f64> = differences[tested.start..].iter().map(|(_, found)| found.p).collect();
         let rates = false_discovery_rates(&p_values);
         let runs = self.sides.0.len().min(self.sides.1.len());
+        let replication = Replication { runs, in_turns: self.turns.is_some() };
         for ((effect, found), rate) in differences[tested.start..].iter_mut().zip(&rates) {
             effect.discovery_rate = Some(*rate);
             effect.verdict = judge(found, effect.of_total, *rate, options);
             if effect.verdict == EffectVerdict::Undecided && runs > 1 {
-                effect.more_runs = more_runs(effect.of_total, runs, rates.len(), options);
+                effect.more_runs = more_runs(effect.of_total, replication, rates.len(), options);
             }
         }
         let mut effects = differences.into_iter().map(|(effect, _)| effect);
@@ -423,10 +451,7 @@ impl Comparer<'_> {
                 }
             }
             let ancestor = one.ancestor.map(|function| {
-                let means = (
-                    inclusive.0.of_row(function, &mut self.random),
-                    inclusive.1.of_row(function, &mut self.random),
-                );
+                let means = self.means_of_row(&inclusive, function);
                 let (mut effect, found) = effect(means, whole, self.options);
                 effect.verdict = judge(&found, effect.of_total, found.p, self.options);
                 (effect.module, effect.name) = (label(function).module, label(function).name);
@@ -461,9 +486,18 @@ impl Comparer<'_> {
     }
 }
 
+/// The mean costs of both sides, and what turns say of their difference.
+#[derive(Clone, Copy)]
+struct SideMeans {
+    old: Estimate,
+    new: Estimate,
+    turns: Option<TurnVariance>,
+}
+
 /// An effect without name and verdict, and the difference that it is of.
-fn effect((old, new): (Estimate, Estimate), whole: f64, options: &DiffOptions) -> (Effect, Difference) {
-    let found = difference(old, new, options.confidence);
+fn effect(means: SideMeans, whole: f64, options: &DiffOptions) -> (Effect, Difference) {
+    let SideMeans { old, new, turns } = means;
+    let found = difference(old, new, turns, options.confidence);
     let of_total = if whole > 0.0 { found.absolute.scaled(1.0 / whole) } else { Interval::default() };
     let effect = Effect {
         old: old.mean,

@@ -62,12 +62,16 @@ pub struct RunFacts {
     pub all_samples: u64,
     /// How often the kernel throttled an event.
     pub throttled: u64,
-    /// From the first sample to the last, ns.
-    pub duration_ns: u64,
+    /// The moment of the first sample, ns by the recording's clock.
+    pub first_ns: u64,
+    /// That of the last one.
+    pub last_ns: u64,
     /// CPUs that were online.
     pub cpus: u32,
     /// Samples have call chains.
     pub has_callers: bool,
+    /// The name of the machine, where the recording tells it.
+    pub host: String,
     /// The processor and the kernel, where the recording names them.
     pub machine: String,
     /// The file is cut off or damaged.
@@ -321,9 +325,11 @@ fn facts(recording: &Recording, profile: &Profile, number: usize, name: &str) ->
         lost: loaded.counts.lost_samples.max(loaded.counts.lost_records),
         all_samples: loaded.totals.iter().map(|total| total.samples).sum(),
         throttled: loaded.counts.throttled,
-        duration_ns: last - first,
+        first_ns: first,
+        last_ns: last,
         cpus: features.nr_cpus.map_or(0, |cpus| cpus.online),
         has_callers: attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0,
+        host: features.hostname.clone().unwrap_or_default(),
         machine: machine.into_iter().flatten().collect::<Vec<_>>().join(", "),
         is_damaged: recording
             .problems

@@ -60,11 +60,20 @@ pub(crate) fn judge(
     }
 }
 
-/// How many runs more a side would decide an effect if it stays as large, of `runs` a side. None
-/// where more than a thousand would be needed.
+/// How runs tell of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replication {
+    /// Runs a side.
+    pub(crate) runs: usize,
+    /// They were made in turns.
+    pub(crate) in_turns: bool,
+}
+
+/// How many runs more a side would decide an effect if it stays as large. None where more than a
+/// thousand would be needed.
 pub(crate) fn more_runs(
     of_total: Interval,
-    runs: usize,
+    Replication { runs, in_turns }: Replication,
     tests: usize,
     options: &DiffOptions,
 ) -> Option<usize> {
@@ -74,7 +83,8 @@ pub(crate) fn more_runs(
     let plain = 0.5 + options.confidence / 2.0;
     // The least p-value of so many tests must be this small.
     let strict = 1.0 - options.discovery_rate / 2.0 / tests.max(1) as f64;
-    let freedom = |runs: usize| (2 * runs).saturating_sub(2).max(1) as f64;
+    let sides = if in_turns { 1 } else { 2 };
+    let freedom = |runs: usize| (sides * runs.saturating_sub(1)).max(1) as f64;
     let error = reach / t_quantile(plain, freedom(runs)) * (runs as f64).sqrt();
     let decides = |more: &usize| {
         let runs = runs + more;
@@ -133,12 +143,14 @@ mod tests {
     #[test]
     fn more_runs_are_the_least_that_decide() {
         let options = DiffOptions::default();
-        let more = more_runs(of(0.0, 0.03), 10, 1, &options).expect("decidable");
+        let apart = |runs| Replication { runs, in_turns: false };
+        let more = more_runs(of(0.0, 0.03), apart(10), 1, &options).expect("decidable");
         // Nine times as many runs as these, but for the smaller quantile.
         assert!((70..80).contains(&more), "{more}");
-        let fewer = more_runs(of(0.0, 0.011), 10, 1, &options).expect("decidable");
+        let fewer = more_runs(of(0.0, 0.011), apart(10), 1, &options).expect("decidable");
         assert!((1..4).contains(&fewer), "{fewer}");
-        assert_eq!(more_runs(of(0.0099999, 0.02), 10, 1, &options), None);
-        assert!(more_runs(of(0.02, 0.03), 5, 100, &options) > more_runs(of(0.02, 0.03), 5, 1, &options));
+        assert_eq!(more_runs(of(0.0099999, 0.02), apart(10), 1, &options), None);
+        let of_tests = |tests| more_runs(of(0.02, 0.03), apart(5), tests, &options);
+        assert!(of_tests(100) > of_tests(1));
     }
 }
