@@ -228,7 +228,7 @@ impl<'a> Compaction<'a> {
         sequence: u32,
     ) -> Result<crate::encode::TableFile, DatasetError> {
         let stem = FileStem { host_id: SEVERAL_HOSTS, start_ns: self.start_ns, sequence };
-        crate::encode::TableFile::new(table, "", format!("{folder}/{stem}.parquet"))
+        crate::encode::TableFile::new(table, "", format!("{folder}/{stem}.parquet"), usize::MAX)
     }
 }
 

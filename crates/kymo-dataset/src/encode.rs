@@ -17,6 +17,9 @@ const BATCH: usize = 8192;
 const DICTIONARY_BYTES: usize = 16 << 20;
 /// Level of zstd: 3 is the default of the program.
 const LEVEL: i32 = 3;
+/// Files of fewer rows are not compressed. A compressor for each column takes longer to make than
+/// the rows, of which most bytes are hashes: a daemon writes dozens of such files each minute.
+const LEAST_COMPRESSED_ROWS: usize = 1000;
 
 /// A Parquet file in memory.
 pub(crate) struct TableFile {
@@ -25,11 +28,16 @@ pub(crate) struct TableFile {
 }
 
 impl TableFile {
-    /// An empty one.
-    pub(crate) fn new(table: Table, host: &str, path: String) -> Result<TableFile, DatasetError> {
+    /// An empty one, for about so many rows.
+    pub(crate) fn new(
+        table: Table,
+        host: &str,
+        path: String,
+        rows: usize,
+    ) -> Result<TableFile, DatasetError> {
         let make = || {
             let schema = Arc::new(parse_message_type(table.schema())?);
-            let properties = Arc::new(properties(table, host)?);
+            let properties = Arc::new(properties(table, host, rows)?);
             SerializedFileWriter::new(Vec::new(), schema, properties)
         };
         let writer = make().map_err(|error| encode_error(&path, error))?;
@@ -66,14 +74,18 @@ fn encode_error(file: &str, error: ParquetError) -> DatasetError {
     DatasetError::Encode { file: file.to_owned(), reason: error.to_string() }
 }
 
-fn properties(table: Table, host: &str) -> Result<WriterProperties, ParquetError> {
+fn properties(table: Table, host: &str, rows: usize) -> Result<WriterProperties, ParquetError> {
+    let compression = match rows < LEAST_COMPRESSED_ROWS {
+        true => Compression::UNCOMPRESSED,
+        false => Compression::ZSTD(ZstdLevel::try_new(LEVEL)?),
+    };
     let pairs =
         [(VERSION_KEY, VERSION.to_string()), (TABLE_KEY, table.name().into()), (HOST_KEY, host.into())];
     let pairs = pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value));
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("kymo ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(pairs.collect()))
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
+        .set_compression(compression)
         .set_dictionary_page_size_limit(DICTIONARY_BYTES)
         // Most files are small, and queries read whole row groups: an index of pages only costs.
         .set_statistics_enabled(EnabledStatistics::Chunk)

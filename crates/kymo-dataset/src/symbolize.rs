@@ -201,7 +201,7 @@ fn rewritten(frames: &Frames, names: &Names, host: &str, path: &str) -> Result<V
             None => rows.push(frames, row),
         }
     }
-    let mut file = TableFile::new(Table::Frames, host, path.to_owned())?;
+    let mut file = TableFile::new(Table::Frames, host, path.to_owned(), rows.len())?;
     rows.write(&mut file)?;
     Ok(file.finish()?.1)
 }

@@ -285,8 +285,9 @@ impl DatasetWriter {
         Ok(files)
     }
 
-    fn table_file(&self, table: Table, partitions: &[&str]) -> Result<TableFile, DatasetError> {
-        TableFile::new(table, &self.host.host, file_path(table, partitions, &self.stem))
+    /// A file for about so many rows.
+    fn table_file(&self, table: Table, partitions: &[&str], rows: usize) -> Result<TableFile, DatasetError> {
+        TableFile::new(table, &self.host.host, file_path(table, partitions, &self.stem), rows)
     }
 
     /// Makes a row group of the rows of a partition.
@@ -299,7 +300,7 @@ impl DatasetWriter {
                 None => {
                     let service = self.texts.get(key.1);
                     let service = service.as_utf8().unwrap_or_default();
-                    self.table_file(Table::Samples, &[&key.0.to_string(), service])?
+                    self.table_file(Table::Samples, &[&key.0.to_string(), service], rows.len())?
                 }
             };
             self.samples.write(&mut rows, &mut file)?;
@@ -314,7 +315,7 @@ impl DatasetWriter {
         let stacks = &self.stacks;
         let mut order: Vec<usize> = (0..used.len()).filter(|at| used[*at]).collect();
         order.sort_by(|a, b| stacks.get(*a).iter().rev().cmp(stacks.get(*b).iter().rev()));
-        let mut file = self.table_file(Table::Stacks, &[&day.to_string()])?;
+        let mut file = self.table_file(Table::Stacks, &[&day.to_string()], stacks.locations.len())?;
         let mut rest = &order[..];
         while !rest.is_empty() {
             let mut rows = 0;
@@ -336,7 +337,7 @@ impl DatasetWriter {
     }
 
     fn frames_file(&mut self) -> Result<DatasetFile, DatasetError> {
-        let mut file = self.table_file(Table::Frames, &[])?;
+        let mut file = self.table_file(Table::Frames, &[], self.locations.frames.len())?;
         let texts = &self.texts;
         let optional = |number: Option<u32>| number.map(|number| texts.get(number));
         // Code of one file, in its order. The sort is stable: inlined functions stay in theirs.
@@ -358,7 +359,7 @@ impl DatasetWriter {
     }
 
     fn builds_file(&self) -> Result<DatasetFile, DatasetError> {
-        let mut file = self.table_file(Table::Builds, &[])?;
+        let mut file = self.table_file(Table::Builds, &[], self.builds.len())?;
         let rows = || self.builds.values();
         if !self.builds.is_empty() {
             file.row_group(|columns| {
@@ -374,7 +375,7 @@ impl DatasetWriter {
     }
 
     fn hosts_file(&self) -> Result<DatasetFile, DatasetError> {
-        let mut file = self.table_file(Table::Hosts, &[])?;
+        let mut file = self.table_file(Table::Hosts, &[], 1)?;
         let host = &self.host;
         let text = |text: &str| std::iter::once(ByteArray::from(text));
         file.row_group(|columns| {

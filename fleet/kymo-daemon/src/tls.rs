@@ -1,7 +1,8 @@
 //! TLS towards a collector: which authorities are trusted, and what is said of a certificate that
 //! is not accepted.
 use crate::connection::ByteStream;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -10,6 +11,9 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+
+/// What is read of a file with certificates: those of all authorities of a machine take a quarter.
+const MOST_CERTIFICATE_BYTES: u64 = 1 << 20;
 
 /// What a connection needs beside its stream.
 pub(crate) struct Tls {
@@ -69,7 +73,10 @@ fn roots_of_machine() -> Result<RootCertStore, String> {
 
 fn roots_of_file(file: &Path) -> Result<RootCertStore, String> {
     let failed = |reason: String| format!("[otlp] ca_file {}: {reason}", file.display());
-    let text = std::fs::read(file).map_err(|error| failed(error.to_string()))?;
+    let mut text = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(MOST_CERTIFICATE_BYTES).read_to_end(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&text) {
         let certificate = certificate.map_err(|error| failed(format!("it is damaged: {error}")))?;
