@@ -93,7 +93,8 @@ pub enum RowField {
     Span,
     /// How many threads ran; 1 unless asked for.
     Parallelism,
-    /// What else was asked for, an id of [`Loaded::extras`](crate::load::Loaded::extras).
+    /// What else was asked for, an id of [`Loaded::extras`](crate::load::Loaded::extras). Of a
+    /// span: the number of the interrupt that ended the wait, 0 if none did.
     Extra,
 }
 
@@ -143,7 +144,7 @@ pub struct Row {
     pub span_ns: u64,
     /// How many threads ran; 1 unless asked for.
     pub parallelism: u32,
-    /// What else was asked for.
+    /// What else was asked for; of a span the number of an interrupt.
     pub extra: ExtraId,
 }
 

@@ -2,11 +2,12 @@
 //! lines of their source files.
 use super::collect::{function_of, module_of_unnamed};
 use super::model::{Function, FunctionKind, NO_PARENT, Node};
-use crate::chains::ChainId;
-use crate::functions::FunctionId;
+use crate::chains::{ChainId, Chains};
+use crate::functions::{FunctionId, Functions};
 use crate::profile::Profile;
-use crate::resolve::{KernelIdentity, Resolver, SourcePlace, walk_chain};
-use crate::timeline::{ModuleId, ModuleKind};
+use crate::resolve::{KernelIdentity, Resolver, SourcePlace, Stacks, walk_chain};
+use crate::timeline::{ModuleId, ModuleKind, Timeline};
+use crate::wall::{Wall, only_switches};
 use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -85,7 +86,25 @@ impl Locations {
         resolver: &Resolver<'_>,
         functions: &[Function],
     ) -> Locations {
-        Builder::new(profile, resolver, functions).build()
+        let loaded = &profile.loaded;
+        let (chains, timeline) = (&loaded.chains, &loaded.timeline);
+        let stacks =
+            ResolvedStacks { chains, timeline, functions: &profile.functions, stacks: &profile.stacks };
+        let mut builder = Builder::new(stacks, resolver, functions);
+        builder.add_stacks(Frames::All);
+        builder.locations
+    }
+
+    /// Those of the spans of wall time: each stack as a thread runs on it, then each as one waits on
+    /// it, from where the wait begins. `functions` are those of the export, all of the stacks among
+    /// them.
+    pub(super) fn of_wall(wall: &Wall, resolver: &Resolver<'_>, functions: &[Function]) -> Locations {
+        let (chains, timeline) = (&wall.chains, &wall.timeline);
+        let stacks = ResolvedStacks { chains, timeline, functions: &wall.functions, stacks: &wall.stacks };
+        let mut builder = Builder::new(stacks, resolver, functions);
+        builder.add_stacks(Frames::All);
+        builder.add_stacks(Frames::OfWait);
+        builder.locations
     }
 
     /// Those of a call tree without addresses: each node is a stack, and each function a frame.
@@ -136,8 +155,45 @@ impl Locations {
     }
 }
 
+/// Stacks as addresses, and as functions.
+#[derive(Clone, Copy)]
+struct ResolvedStacks<'a> {
+    chains: &'a Chains,
+    timeline: &'a Timeline,
+    functions: &'a Functions,
+    /// There may be more of them: those have no addresses.
+    stacks: &'a Stacks,
+}
+
+impl ResolvedStacks<'_> {
+    /// The addresses of a stack, innermost first; only the sampled one if it has no call chain.
+    fn places_of(&self, stack: ChainId, places: &mut Vec<Place>) {
+        places.clear();
+        if stack as usize >= self.chains.len() {
+            return;
+        }
+        let chain = self.chains.get(stack);
+        walk_chain(self.chains, chain, MOST_FRAMES, |mode, ip| places.push((chain.maps, mode, ip)));
+        if places.is_empty() {
+            places.push((chain.maps, chain.mode, chain.ip));
+        }
+    }
+
+    fn ids(&self) -> std::ops::Range<ChainId> {
+        0..self.stacks.len() as ChainId
+    }
+}
+
+/// Which frames of a stack there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Frames {
+    All,
+    /// Those from where a wait begins: without the kernel's innermost ones, which only switch.
+    OfWait,
+}
+
 struct Builder<'a> {
-    profile: &'a Profile,
+    source: ResolvedStacks<'a>,
     resolver: &'a Resolver<'a>,
     /// By function of the profile that of the export.
     numbers: FxHashMap<FunctionId, u32>,
@@ -156,10 +212,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(profile: &'a Profile, resolver: &'a Resolver<'a>, functions: &'a [Function]) -> Builder<'a> {
-        let reference = KernelIdentity::of(&profile.loaded.timeline).reference;
-        Builder {
-            profile,
+    fn new(source: ResolvedStacks<'a>, resolver: &'a Resolver<'a>, functions: &'a [Function]) -> Builder<'a> {
+        let reference = KernelIdentity::of(source.timeline).reference;
+        let mut builder = Builder {
+            source,
             resolver,
             numbers: FxHashMap::default(),
             unnamed: FxHashMap::default(),
@@ -170,35 +226,25 @@ impl<'a> Builder<'a> {
             by_content: FxHashMap::default(),
             source_places: FxHashMap::default(),
             kernel_text: reference.filter(|(symbol, _)| symbol == "_text").map(|(_, address)| address),
-        }
+        };
+        builder.source_places = builder.look_up_lines();
+        builder
     }
 
-    fn build(mut self) -> Locations {
-        self.source_places = self.look_up_lines();
+    /// Adds all stacks, in their order.
+    fn add_stacks(&mut self, frames: Frames) {
         let mut places = Vec::new();
-        for stack in 0..self.profile.loaded.chains.len() as ChainId {
-            self.places_of(stack, &mut places);
-            self.add_stack(stack, &places);
+        for stack in self.source.ids() {
+            self.source.places_of(stack, &mut places);
+            self.add_stack(stack, &places, frames);
             self.locations.ends.push(self.locations.frames.len() as u32);
-        }
-        self.locations
-    }
-
-    /// The addresses of a stack, innermost first; only the sampled one if it has no call chain.
-    fn places_of(&self, stack: ChainId, places: &mut Vec<Place>) {
-        let chains = &self.profile.loaded.chains;
-        let chain = chains.get(stack);
-        places.clear();
-        walk_chain(chains, chain, MOST_FRAMES, |mode, ip| places.push((chain.maps, mode, ip)));
-        if places.is_empty() {
-            places.push((chain.maps, chain.mode, chain.ip));
         }
     }
 
     fn look_up_lines(&self) -> FxHashMap<Place, Vec<Option<SourcePlace>>> {
         let (mut places, mut of_stack) = (Vec::new(), Vec::new());
-        for stack in 0..self.profile.loaded.chains.len() as ChainId {
-            self.places_of(stack, &mut of_stack);
+        for stack in self.source.ids() {
+            self.source.places_of(stack, &mut of_stack);
             places.extend_from_slice(&of_stack);
             if places.len() > 1 << 20 {
                 places.sort_unstable();
@@ -212,21 +258,26 @@ impl<'a> Builder<'a> {
     }
 
     /// Divides the functions of a stack among its addresses: the last of each is not inlined.
-    fn add_stack(&mut self, stack: ChainId, places: &[Place]) {
-        let profile = self.profile;
-        let leaf = [profile.stacks.leaf(stack)];
-        let frames = match profile.stacks.frames(stack) {
+    fn add_stack(&mut self, stack: ChainId, places: &[Place], wanted: Frames) {
+        let source = self.source;
+        let leaf = [source.stacks.leaf(stack)];
+        let frames = match source.stacks.frames(stack) {
             [] => &leaf[..],
             frames => frames,
         };
         let mut rest = frames;
+        let mut has_begun = wanted == Frames::All;
         for (at, place) in places.iter().enumerate() {
-            let is_inlined = |id: &FunctionId| profile.functions.get(*id).inlined;
+            let is_inlined = |id: &FunctionId| source.functions.get(*id).inlined;
             let count = rest.iter().position(|id| !is_inlined(id)).map_or(rest.len(), |at| at + 1);
             let (here, after) = rest.split_at(count);
             rest = after;
             if here.is_empty() {
                 return;
+            }
+            has_begun = has_begun || !here.iter().all(|id| only_switches(source.functions.get(*id)));
+            if !has_begun {
+                continue;
             }
             let known = (*place, at > 0, count as u32);
             let location = match self.by_place.get(&known) {
@@ -273,7 +324,7 @@ impl<'a> Builder<'a> {
 
     fn file_address(&self, maps: u32, mode: u8, ip: u64) -> u64 {
         let Some(mapping) = self.resolver.mapping(maps, mode, ip) else { return 0 };
-        match self.profile.loaded.timeline.modules.get(mapping.module).kind {
+        match self.source.timeline.modules.get(mapping.module).kind {
             ModuleKind::File | ModuleKind::Vdso => mapping.module_address(ip),
             ModuleKind::Kernel => self.kernel_text.map_or(0, |text| ip.wrapping_sub(text)),
             ModuleKind::KernelModule => ip.wrapping_sub(mapping.start),
@@ -282,7 +333,7 @@ impl<'a> Builder<'a> {
     }
 
     fn function(&mut self, id: FunctionId) -> u32 {
-        let (functions, modules) = (&self.profile.functions, &self.profile.loaded.timeline.modules);
+        let (functions, modules) = (self.source.functions, &self.source.timeline.modules);
         let find = || self.by_function.get(&function_of(functions, modules, id)).copied().unwrap_or(0);
         match module_of_unnamed(functions, id) {
             Some(module) => *self.unnamed.entry(module).or_insert_with(find),
@@ -296,7 +347,7 @@ impl<'a> Builder<'a> {
         let key = (mapping.start, mapping.end, mapping.pgoff, mapping.module);
         let number = *self.mapping_numbers.entry(key).or_insert(next);
         if number == next {
-            let module = self.profile.loaded.timeline.modules.get(mapping.module);
+            let module = self.source.timeline.modules.get(mapping.module);
             let is_kernel =
                 matches!(module.kind, ModuleKind::Kernel | ModuleKind::KernelModule | ModuleKind::Ksymbol);
             let path = match module.kind {

@@ -35,6 +35,7 @@ mod speedscope;
 mod tests;
 mod text;
 pub mod totals;
+mod wakers;
 
 pub use callgrind::callgrind;
 pub use chrome::chrome;

@@ -18,12 +18,13 @@
 use super::collect::{collect_shown, row_nodes};
 use super::locations::Locations;
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT, Thread};
+use super::wakers::Wakers;
 use crate::columns::{Columns, RowField, ThinRows};
 use crate::export::RowNodes;
 use crate::load::{CgroupNames, Extra, ExtraId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
-use crate::wall::Wall;
+use crate::wall::{SpanState, State, Wall};
 use kymo_data::{Recording, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
@@ -56,11 +57,23 @@ pub struct ExportSamples<'a> {
     /// Rows by track.
     order: Vec<u32>,
     tracks: Vec<Track>,
-    is_of_spans: bool,
+    stacks: RowStacks,
+    wakers: Wakers,
     /// Samples per second that the first event with samples was asked for, if it has a frequency.
     frequency_hz: Option<u64>,
     /// By id of what was asked of samples: the cgroup, if it was and the recording has its path.
     cgroups: Vec<Option<CgroupNames>>,
+}
+
+/// What the number of a row's stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowStacks {
+    /// Of a sample: its stack.
+    OfSamples,
+    /// Of a span: its node.
+    OfNodes,
+    /// Of a span: its stack while it runs; so many more while it waits.
+    OfSpans(u32),
 }
 
 /// The rows of one thread and event.
@@ -99,6 +112,12 @@ pub struct SampleRow {
     pub period: u64,
     /// Tells cgroups apart, see [`ExportSamples::cgroup`].
     pub extra: ExtraId,
+    /// What the thread did in a span; `None` of a sample.
+    pub state: Option<SpanState>,
+    /// How many waits a span stands for.
+    pub waits: u64,
+    /// Who ended the wait, see [`ExportSamples::waker`].
+    pub waker: u32,
 }
 
 impl<'a> ExportSamples<'a> {
@@ -141,16 +160,43 @@ impl<'a> ExportSamples<'a> {
     /// The spans of wall time. States end their stacks as functions of kind
     /// [`FunctionKind::State`].
     pub fn of_wall(recording: &Recording, wall: &Wall, source: &str) -> ExportSamples<'static> {
-        let (mut export, nodes) = wall.export_with_nodes(recording, source);
-        for event in &mut export.events {
-            event.timeline.entries = Vec::new();
-        }
+        let locate = |export: &mut ExportProfile| {
+            let nodes = export.events.first().map_or(&[][..], |event| &event.stacks.nodes);
+            Locations::of_nodes(nodes, &export.functions)
+        };
+        ExportSamples::of_spans(recording, wall, source, RowStacks::OfNodes, locate)
+    }
+
+    /// The same with the stacks' addresses, as samples have them: the state is in the rows only.
+    /// `store`: the one that the wall time was read with.
+    pub fn of_wall_with_addresses(
+        recording: &Recording,
+        wall: &Wall,
+        store: &SymbolStore,
+        source: &str,
+    ) -> ExportSamples<'static> {
+        let locate = |export: &mut ExportProfile| {
+            wall.add_functions(export);
+            Locations::of_wall(wall, &Resolver::new(&wall.timeline, store), &export.functions)
+        };
+        let stacks = RowStacks::OfSpans(wall.stacks.len() as u32);
+        ExportSamples::of_spans(recording, wall, source, stacks, locate)
+    }
+
+    fn of_spans(
+        recording: &Recording,
+        wall: &Wall,
+        source: &str,
+        stacks: RowStacks,
+        locate: impl FnOnce(&mut ExportProfile) -> Locations,
+    ) -> ExportSamples<'static> {
+        let (mut export, nodes) = wall.export_without_timeline(recording, source);
         let events = vec![0; recording.events.list.len()];
-        let nodes_of_tree = export.events.first().map_or(&[][..], |event| &event.stacks.nodes);
-        let locations = Locations::of_nodes(nodes_of_tree, &export.functions);
+        let locations = locate(&mut export);
         let columns = Cow::Owned(wall.columns());
-        let mut samples = ExportSamples::new(export, (columns, nodes), (events, vec![None]), locations);
-        samples.is_of_spans = true;
+        let wakers = Wakers::of(wall, &columns);
+        let samples = ExportSamples::new(export, (columns, nodes), (events, vec![None]), locations);
+        let mut samples = ExportSamples { stacks, wakers, ..samples };
         samples.order_by_begin();
         samples
     }
@@ -183,7 +229,8 @@ impl<'a> ExportSamples<'a> {
             threads,
             order,
             tracks,
-            is_of_spans: false,
+            stacks: RowStacks::OfSamples,
+            wakers: Wakers::default(),
             frequency_hz: None,
             cgroups: Vec::new(),
         };
@@ -245,6 +292,8 @@ impl<'a> ExportSamples<'a> {
         let period = columns.get(RowField::Period, row);
         let (begin_ns, end_ns) = self.span(row);
         let of_stack = columns.get(RowField::Stack, row) as u32;
+        let state = SpanState::of_number(columns.get(RowField::State, row) as u8);
+        let waits = |state: SpanState| state.state != State::Running;
         Some(SampleRow {
             begin_ns,
             end_ns,
@@ -253,10 +302,17 @@ impl<'a> ExportSamples<'a> {
             cpu: columns.get(RowField::Cpu, row) as u32,
             event: Some(event).filter(|event| *event != NONE)?,
             node,
-            stack: if self.is_of_spans { node } else { of_stack },
-            samples: if self.is_of_spans { period } else { 1 },
+            stack: match self.stacks {
+                RowStacks::OfSamples => of_stack,
+                RowStacks::OfNodes => node,
+                RowStacks::OfSpans(all) => of_stack + if state.is_some_and(waits) { all } else { 0 },
+            },
+            samples: if self.is_of_spans() { period } else { 1 },
             period,
-            extra: columns.get(RowField::Extra, row) as ExtraId,
+            extra: if self.is_of_spans() { 0 } else { columns.get(RowField::Extra, row) as ExtraId },
+            state,
+            waits: state.map_or(0, |_| columns.get(RowField::Weight, row).saturating_sub(1)),
+            waker: self.wakers.number(row, columns),
         })
     }
 
@@ -302,7 +358,13 @@ impl<'a> ExportSamples<'a> {
 
     /// Whether rows are spans of wall time.
     pub fn is_of_spans(&self) -> bool {
-        self.is_of_spans
+        self.stacks != RowStacks::OfSamples
+    }
+
+    /// Who ended the wait of a span: the name of a thread, or what an interrupt did (`a timer`, `the
+    /// network`, `a disk`); `None` where that is not known, and of time that is no wait.
+    pub fn waker(&self, row: &SampleRow) -> Option<&str> {
+        self.wakers.name(row.waker)
     }
 
     /// The period that all samples of an event were taken with, if it is fixed.

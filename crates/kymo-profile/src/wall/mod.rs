@@ -62,8 +62,8 @@ pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};
 pub use tree::WALL_TIME;
 
-use crate::chains::ChainId;
-use crate::functions::{FunctionId, Functions, Level};
+use crate::chains::{ChainId, Chains};
+use crate::functions::{Function, FunctionId, Functions, Level};
 use crate::load::{LoadOptions, Progress, collect_sideband};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::timeline::Timeline;
@@ -72,7 +72,7 @@ use kymo_symbols::SymbolStore;
 use rows::{Rows, RunSample};
 use sites::Sites;
 pub(crate) use sites::{own_site, plain_name, site_text};
-pub(crate) use state::{has_own_lock, of_futex};
+pub(crate) use state::{INTERRUPT_CAUSES, has_own_lock, of_futex};
 
 /// The time of all threads of a recording.
 #[derive(Debug)]
@@ -83,6 +83,8 @@ pub struct Wall {
     pub functions: Functions,
     /// The functions of every distinct stack.
     pub stacks: Stacks,
+    /// The same stacks as addresses, without the last one, which has none.
+    pub(crate) chains: Chains,
     /// In order of time.
     pub waits: Vec<WaitRow>,
     /// In order of time.
@@ -106,6 +108,11 @@ pub struct Wall {
     events: (u32, u32),
     /// The stack of running time that has no sample.
     no_stack: ChainId,
+}
+
+/// Whether a function is one of the kernel's that only switch: the wait itself begins behind them.
+pub(crate) fn only_switches(function: &Function) -> bool {
+    function.level == Level::Kernel && function.name.as_deref().is_none_or(state::is_switch)
 }
 
 /// What ended a wait.
@@ -158,12 +165,13 @@ impl Wall {
         summary: ReadSummary,
         is_arm: bool,
     ) -> Wall {
-        let Rows { events, waits, wakeups, runs, .. } = rows;
+        let Rows { events, chains, waits, wakeups, runs, .. } = rows;
         let no_stack = stacks.push_empty(functions.address(None, Level::User, 0));
         let mut wall = Wall {
             timeline,
             functions,
             stacks,
+            chains,
             waits,
             wakeups,
             calls: None,
@@ -224,9 +232,7 @@ impl Wall {
     fn frames(&self, chain: ChainId, kernel: bool) -> impl Iterator<Item = FunctionId> + Clone + '_ {
         let is_kernel = |id: &FunctionId| self.functions.get(*id).level == Level::Kernel;
         let frames = self.stacks.frames(chain).iter().copied().filter(move |id| is_kernel(id) == kernel);
-        let switches = move |id: &FunctionId| {
-            kernel && self.functions.get(*id).name.as_deref().is_none_or(state::is_switch)
-        };
+        let switches = move |id: &FunctionId| only_switches(self.functions.get(*id));
         // The innermost of them, behind which the wait itself begins.
         frames.skip_while(switches)
     }

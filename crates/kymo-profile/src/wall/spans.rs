@@ -14,6 +14,7 @@
 use super::rows::RunSample;
 use super::{End, SpanState, State, Wall};
 use crate::columns::{Columns, Row, Thread, ThreadId, ThreadTable, columns_of_spans};
+use crate::extra::ExtraId;
 use crate::timeline::CommId;
 use rustc_hash::FxHashMap;
 
@@ -33,6 +34,9 @@ impl Wall {
         columns_of_spans(spans.rows, spans.threads)
     }
 }
+
+/// What ended a wait, where that is not known: no thread, and no interrupt.
+const NOBODY: (Option<ThreadId>, ExtraId) = (None, 0);
 
 /// Spans as they are made.
 struct Spans<'a> {
@@ -57,20 +61,21 @@ impl Spans<'_> {
         let [(_, run), waits @ ..] = wall.parts(index);
         self.add_run(index, (before, begun), run);
         let thread = self.thread(row.thread, row.comm);
-        let waker = match wall.end(index) {
-            End::Thread(tid, _) => Some(self.waker(tid)),
-            End::Interrupt(_) | End::Unknown => None,
+        let ended = match wall.end(index) {
+            End::Thread(tid, _) => (Some(self.waker(tid)), 0),
+            End::Interrupt(cause) => (None, super::state::number_of_interrupt(cause)),
+            End::Unknown => NOBODY,
         };
         let spans = [(begun, woken), (woken, row.time_ns), (before, begun), (before, begun)];
         // How many waits each stands for, who ended it, and the CPU that a ready thread waited for.
-        let facts = [(1, waker, u32::MAX), (0, None, row.cpu), (row.short_waits, None, u32::MAX)];
-        let facts = facts.into_iter().chain([(0, None, u32::MAX)]);
-        for (((state, time), span), (count, waker, cpu)) in waits.into_iter().zip(spans).zip(facts) {
+        let facts = [(1, ended, u32::MAX), (0, NOBODY, row.cpu), (row.short_waits, NOBODY, u32::MAX)];
+        let facts = facts.into_iter().chain([(0, NOBODY, u32::MAX)]);
+        for (((state, time), span), (count, (waker, extra), cpu)) in waits.into_iter().zip(spans).zip(facts) {
             if time > 0 {
                 let of_idle = wall.is_idle(index);
                 let (event, stack, weight) = (wall.events.0, row.chain, Some(count));
                 let span = span_of(span, SpanState { state, of_idle }, time);
-                self.rows.push(Row { thread, cpu, event, stack, weight, waker, ..span });
+                self.rows.push(Row { thread, cpu, event, stack, weight, waker, extra, ..span });
             }
         }
     }

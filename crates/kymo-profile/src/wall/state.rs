@@ -396,6 +396,14 @@ const CAUSES: [(&str, &str); 12] = [
     ("scsi_", "a disk"),
 ];
 
+/// What interrupts are about, as [`interrupt`] says it.
+pub(crate) const INTERRUPT_CAUSES: [&str; 4] = ["a timer", "the network", "a disk", "an interrupt"];
+
+/// The number of what an interrupt was about, its place in [`INTERRUPT_CAUSES`] plus one.
+pub(super) fn number_of_interrupt(cause: &str) -> u32 {
+    INTERRUPT_CAUSES.iter().position(|known| *known == cause).map_or(0, |at| at as u32 + 1)
+}
+
 /// What an interrupt was about in which a thread was woken; `None`: it was none, but the thread
 /// that ran. `kernel`: the functions of the waker's stack.
 pub(super) fn interrupt<'a>(mut kernel: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
@@ -417,6 +425,18 @@ mod tests {
             assert_eq!(SpanState::of_number(at).map(SpanState::number), Some(at));
         }
         assert_eq!([0, 1 + SpanState::COUNT as u8, u8::MAX].map(SpanState::of_number), [None; 3]);
+    }
+
+    /// Checks that all that interrupts are about has a number.
+    #[test]
+    fn numbers_of_interrupts() {
+        let causes =
+            CAUSES.iter().map(|(_, cause)| *cause).chain(interrupt(["common_interrupt"].into_iter()));
+        for cause in causes {
+            let number = number_of_interrupt(cause) as usize;
+            assert_eq!(INTERRUPT_CAUSES[number - 1], cause);
+        }
+        assert_eq!(number_of_interrupt("a ghost"), 0);
     }
 
     fn of(kernel: &[&str], user: &[&str]) -> State {

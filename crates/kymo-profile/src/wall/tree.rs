@@ -10,7 +10,7 @@ use crate::export::{
 use crate::functions::FunctionId;
 use crate::timeline::CommId;
 use kymo_data::Recording;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What the event of wall time is called.
 pub const WALL_TIME: &str = "wall-time";
@@ -32,17 +32,43 @@ impl Wall {
 
     /// The same, and the places of the spans in it, in the order of [`Wall::columns`].
     pub(crate) fn export_with_nodes(&self, recording: &Recording, source: &str) -> (ExportProfile, RowNodes) {
+        let range = self.range();
+        let mut export = facts(recording, source, range);
+        let nodes = self.fill(&mut export, range);
+        (export, nodes)
+    }
+
+    /// The same without the timeline, for those that show spans one by one.
+    pub(crate) fn export_without_timeline(
+        &self,
+        recording: &Recording,
+        source: &str,
+    ) -> (ExportProfile, RowNodes) {
+        let range = self.range();
+        let mut export = facts(recording, source, range);
+        let nodes = self.fill_with(&mut export, range, false);
+        (export, nodes)
+    }
+
+    /// The first moment and the last, ns.
+    fn range(&self) -> (u64, u64) {
         let begins = self.waits.iter().map(|row| row.time_ns.saturating_sub(row.total_ns()));
         let first = begins.min().unwrap_or(0);
-        let last = self.waits.last().map_or(first, |row| row.time_ns.max(first));
-        let mut export = facts(recording, source, (first, last));
-        let nodes = self.fill(&mut export, (first, last));
-        (export, nodes)
+        (first, self.waits.last().map_or(first, |row| row.time_ns.max(first)))
     }
 
     /// Threads, functions and the event, of the time from the first moment to the last; by span its
     /// node.
-    pub(super) fn fill(&self, export: &mut ExportProfile, (first, last): (u64, u64)) -> RowNodes {
+    pub(super) fn fill(&self, export: &mut ExportProfile, range: (u64, u64)) -> RowNodes {
+        self.fill_with(export, range, true)
+    }
+
+    fn fill_with(
+        &self,
+        export: &mut ExportProfile,
+        (first, last): (u64, u64),
+        has_timeline: bool,
+    ) -> RowNodes {
         let threads = self.threads();
         export.threads = (threads.iter())
             .map(|thread| Thread {
@@ -55,7 +81,7 @@ impl Wall {
         let numbers = threads.iter().zip(0..).map(|(thread, number)| (thread.thread, number)).collect();
         let steps = (MOST_ENTRIES / threads.len().max(1) as u64).clamp(*STEPS.start(), *STEPS.end());
         let bucket_ns = (last - first) / steps + 1;
-        let mut tree = CallTree { first, bucket_ns, numbers, ..CallTree::default() };
+        let mut tree = CallTree { has_timeline, first, bucket_ns, numbers, ..CallTree::default() };
         let columns = self.columns();
         let key = |row: usize| {
             let state = SpanState::of_number(columns.get(RowField::State, row) as u8)?;
@@ -94,6 +120,24 @@ impl Wall {
             links,
         });
         of_rows
+    }
+
+    /// Adds to an export all functions of all stacks that it does not have.
+    pub(crate) fn add_functions(&self, export: &mut ExportProfile) {
+        let mut known: FxHashSet<Function> = export.functions.iter().cloned().collect();
+        let mut seen = vec![false; self.functions.len()];
+        for stack in 0..self.stacks.len() as ChainId {
+            let leaf = self.stacks.leaf(stack);
+            for id in self.stacks.frames(stack).iter().copied().chain([leaf]) {
+                if std::mem::replace(&mut seen[id.0 as usize], true) {
+                    continue;
+                }
+                let function = function_of(&self.functions, &self.timeline.modules, id);
+                if known.insert(function.clone()) {
+                    export.functions.push(function);
+                }
+            }
+        }
     }
 
     /// What the picture shows of a stack in a state, innermost first: of a wait the kernel's
@@ -163,6 +207,7 @@ struct CallTree {
     functions: FxHashMap<Function, u32>,
     /// The numbers of threads.
     numbers: FxHashMap<(i32, i32), u32>,
+    has_timeline: bool,
     first: u64,
     bucket_ns: u64,
     entries: Vec<TimelineEntry>,
@@ -184,7 +229,7 @@ impl CallTree {
         // What the pictures count: a stack as wide as its time.
         node.self_samples = node.self_samples.saturating_add(time);
         node.self_period = node.self_period.saturating_add(time);
-        let Some(&thread) = self.numbers.get(&thread) else { return };
+        let Some(&thread) = self.numbers.get(&thread).filter(|_| self.has_timeline) else { return };
         let (begin, end) = (begin.saturating_sub(self.first), end.saturating_sub(self.first));
         let last = end.saturating_sub(1).max(begin) / self.bucket_ns;
         let (mut from, mut left) = (begin, time);

@@ -182,3 +182,33 @@ fn locations_lie_in_their_mappings() {
         }
     });
 }
+
+/// Checks that spans say who ended them: an interrupt by what it did; a thread without a name is
+/// nobody, and so is who made a thread ready.
+#[test]
+fn spans_name_who_ended_them() {
+    let recording = opened("plain.data");
+    let wall = crate::wall::tests::chain();
+    let store = SymbolStore::new(SymbolOptions::default());
+    for samples in [
+        ExportSamples::of_wall(&recording, &wall, "wall"),
+        ExportSamples::of_wall_with_addresses(&recording, &wall, &store, "wall"),
+    ] {
+        let mut found = Vec::new();
+        for row in samples.by_time() {
+            let state = row.state.expect("a state").name();
+            found.push((samples.thread(row.thread).tid, state, row.waits, samples.waker(&row)));
+        }
+        found.sort();
+        let expected = [
+            (1, "condition", 1, None),
+            (1, "runnable", 0, None),
+            (3, "condition", 1, None),
+            (3, "runnable", 0, None),
+            (4, "runnable", 0, None),
+            (4, "timer", 1, Some("a timer")),
+            (5, "idle: condition", 1, None),
+        ];
+        assert_eq!(found, expected.map(|(tid, state, waits, waker)| (tid, state.to_owned(), waits, waker)));
+    }
+}
