@@ -5,9 +5,9 @@ use crate::rows::{
 };
 use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
 use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, SampleRow};
-use kymo_profile::load::ExtraId;
+use kymo_profile::load::{CgroupNames, ExtraId};
 use kymo_profile::timeline::ModuleKind;
-use kymo_profile::wall::State;
+use kymo_profile::wall::{OFF_CPU, SpanState, State, is_of_waits};
 use kymo_symbols::{SymbolOptions, code_bias};
 use rustc_hash::FxHashMap;
 use std::path::Path;
@@ -34,17 +34,32 @@ pub struct RecordingOptions<'a> {
 /// A recording's rows on their way into a writer.
 pub struct RecordingRows<'a> {
     samples: &'a ExportSamples<'a>,
+    /// The time off the CPU, which comes after the samples.
+    waits: Option<&'a ExportSamples<'a>>,
+    kept: Kept,
     options: RecordingOptions<'a>,
     start_ns: i64,
     writer: DatasetWriter,
     locations: Vec<Option<LocationNumber>>,
-    /// By stack; those of spans end with the name of their state.
-    stacks: Vec<Option<(StackNumber, Option<u32>)>>,
+    stacks: Vec<Option<StackNumber>>,
     /// By thread under the name that it had, and cgroup.
     processes: FxHashMap<(u32, ExtraId), ProcessNumber>,
     /// By process the name of its main thread.
     programs: FxHashMap<i32, &'a str>,
-    events: FxHashMap<(u32, Option<u32>), EventNumber>,
+    /// By process its cgroup, as samples say it.
+    cgroups: FxHashMap<i32, &'a CgroupNames>,
+    /// By event, state and waker.
+    events: FxHashMap<(u32, u8, u32), EventNumber>,
+}
+
+/// Which rows of what is read are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// All but the records of waits: their time comes from spans.
+    Samples,
+    /// The spans in which a thread does not run: while it does, it has samples.
+    OffCpu,
 }
 
 impl<'a> RecordingRows<'a> {
@@ -54,10 +69,7 @@ impl<'a> RecordingRows<'a> {
         options: RecordingOptions<'a>,
         symbols: &SymbolOptions,
     ) -> RecordingRows<'a> {
-        let facts = &samples.profile;
-        let written = facts.written_unix_ns.map(|end| end.saturating_sub(facts.duration_ns));
-        let start_ns = facts.start_unix_ns.or(written).unwrap_or(facts.start_ns);
-        let start_ns = i64::try_from(start_ns).unwrap_or(0);
+        let (facts, start_ns) = (&samples.profile, start_ns(samples));
         let host = HostRow {
             host: if facts.host.is_empty() { NO_HOST.to_owned() } else { facts.host.clone() },
             kernel: facts.kernel.clone(),
@@ -70,20 +82,60 @@ impl<'a> RecordingRows<'a> {
         let identity = options.host_identity.unwrap_or(&host.host).to_owned();
         let sequence = u32::from(samples.is_of_spans());
         let writer = DatasetWriter::of_identity(host, &identity, start_ns, sequence);
-        let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
         let mut rows = RecordingRows {
             samples,
+            waits: None,
+            kept: Kept::All,
             options,
             start_ns,
             writer,
             locations: vec![None; samples.locations.list.len()],
             stacks: vec![None; samples.locations.stack_count() as usize],
             processes: FxHashMap::default(),
-            programs: main.map(|thread| (thread.pid, &*thread.comm)).collect(),
+            programs: programs(samples).collect(),
+            cgroups: FxHashMap::default(),
             events: FxHashMap::default(),
         };
-        rows.add_builds(symbols);
+        rows.builds_of(samples, symbols);
         rows
+    }
+
+    /// Has the time off the CPU with its states and wakers from `spans`, those of the wall time of
+    /// the same recording
+    /// ([`of_wall_with_addresses`](ExportSamples::of_wall_with_addresses)), in the place of the
+    /// samples' records of waits. The time on a CPU stays that of the samples.
+    #[must_use]
+    pub fn with_waits(mut self, spans: &'a ExportSamples<'a>, symbols: &SymbolOptions) -> RecordingRows<'a> {
+        // Only threads that were sampled are known without.
+        for (pid, program) in programs(spans) {
+            self.programs.entry(pid).or_insert(program);
+        }
+        self.kept = Kept::Samples;
+        self.waits = Some(spans);
+        self.builds_of(spans, symbols);
+        self
+    }
+
+    /// Goes on with the waits; false if there are none that were not read yet.
+    fn begin_waits(&mut self) -> bool {
+        let Some(spans) = self.waits.take() else { return false };
+        self.samples = spans;
+        self.kept = Kept::OffCpu;
+        self.start_ns = start_ns(spans);
+        self.locations = vec![None; spans.locations.list.len()];
+        self.stacks = vec![None; spans.locations.stack_count() as usize];
+        self.processes.clear();
+        self.events.clear();
+        true
+    }
+
+    /// Whether a row becomes one of the dataset.
+    fn keeps(&self, row: &SampleRow) -> bool {
+        match self.kept {
+            Kept::All => true,
+            Kept::Samples => !is_of_waits(&self.samples.event(row.event).name),
+            Kept::OffCpu => row.state.is_some_and(|state| state.state != State::Running),
+        }
     }
 
     /// What the names of its files have in common.
@@ -96,19 +148,30 @@ impl<'a> RecordingRows<'a> {
     /// # Errors
     /// Those of the Parquet library.
     pub fn into_files(mut self) -> Result<Vec<DatasetFile>, DatasetError> {
-        let samples = self.samples;
-        for track in samples.tracks() {
-            for row in samples.rows_of(track) {
-                self.add(&row)?;
-            }
+        self.add_all()?;
+        if self.begin_waits() {
+            self.add_all()?;
         }
         self.writer.finish()
     }
 
-    fn add_builds(&mut self, symbols: &SymbolOptions) {
-        let facts = &self.samples.profile;
+    /// Adds the rows of what is read now.
+    fn add_all(&mut self) -> Result<(), DatasetError> {
+        let samples = self.samples;
+        for track in samples.tracks() {
+            for row in samples.rows_of(track) {
+                if self.keeps(&row) {
+                    self.add(&row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn builds_of(&mut self, samples: &ExportSamples<'_>, symbols: &SymbolOptions) {
+        let facts = &samples.profile;
         let mut seen = FxHashMap::default();
-        for mapping in self.samples.locations.mappings.iter().filter(|mapping| !mapping.build_id.is_empty()) {
+        for mapping in samples.locations.mappings.iter().filter(|mapping| !mapping.build_id.is_empty()) {
             if seen.insert(&mapping.build_id, ()).is_some() {
                 continue;
             }
@@ -128,14 +191,14 @@ impl<'a> RecordingRows<'a> {
     }
 
     fn add(&mut self, row: &SampleRow) -> Result<(), DatasetError> {
-        let (stack, state) = self.stack(row.stack);
+        let stack = self.stack(row.stack);
         let process = self.process(row);
-        let event = self.event(row.event, state);
+        let event = self.event(row);
         let begin = i64::try_from(row.begin_ns).unwrap_or(i64::MAX);
         let value = SampleValue {
             time_ns: self.start_ns.saturating_add(begin),
             value: i64::try_from(row.period).unwrap_or(i64::MAX),
-            samples: 1,
+            samples: samples_of(row),
         };
         self.writer.sample(process, event, stack, value)
     }
@@ -144,7 +207,16 @@ impl<'a> RecordingRows<'a> {
         let (samples, writer, options) = (self.samples, &mut self.writer, self.options);
         *self.processes.entry((row.named_thread, row.extra)).or_insert_with(|| {
             let thread = samples.thread(row.thread);
-            let parts = samples.cgroup(row).map(|names| names.parts());
+            let cgroup = match samples.cgroup(row) {
+                Some(names) => {
+                    self.cgroups.entry(thread.pid).or_insert(names);
+                    Some(names)
+                }
+                // Spans have none of their own.
+                None if samples.is_of_spans() => self.cgroups.get(&thread.pid).copied(),
+                None => None,
+            };
+            let parts = cgroup.map(|names| names.parts());
             let [systemd_unit, container, pod] = parts.unwrap_or_default();
             // Threads have names of their own; a service is a program.
             let is_named = systemd_unit.or(container).or(pod).is_some();
@@ -161,36 +233,34 @@ impl<'a> RecordingRows<'a> {
         })
     }
 
-    fn event(&mut self, event: u32, state: Option<u32>) -> EventNumber {
+    fn event(&mut self, row: &SampleRow) -> EventNumber {
         let (samples, writer) = (self.samples, &mut self.writer);
-        *self.events.entry((event, state)).or_insert_with(|| {
-            let named = samples.event(event);
-            let state = state.map_or(ON_CPU, |state| samples.function(state).name.as_str());
+        let state = row.state.filter(|state| state.state != State::Running);
+        let key = (row.event, state.map_or(0, SpanState::number), row.waker);
+        *self.events.entry(key).or_insert_with(|| {
+            let named = samples.event(row.event);
+            let event = if self.kept == Kept::OffCpu { OFF_CPU } else { named.name.as_str() };
+            let state = state.map_or_else(|| ON_CPU.to_owned(), SpanState::name);
             // Other units say what the name of the event says.
             let value_unit = if named.unit() == "ns" { "ns" } else { "" };
-            writer.event(&EventRow { event: &named.name, value_unit, state })
+            writer.event(&EventRow { event, value_unit, state: &state, waker: samples.waker(row) })
         })
     }
 
-    /// The stack, and the function that names the state at its end.
-    fn stack(&mut self, stack: u32) -> (StackNumber, Option<u32>) {
+    fn stack(&mut self, stack: u32) -> StackNumber {
         if let Some(known) = self.stacks[stack as usize] {
             return known;
         }
         let samples = self.samples;
-        let mut state = None;
         let mut numbers = Vec::new();
         for at in samples.locations.stack(stack) {
             let location = &samples.locations.list[*at as usize];
             let [.., line] = samples.locations.lines(location) else { continue };
-            let function = samples.function(line.function);
-            match function.kind {
-                FunctionKind::State if function.name == State::Running.name() => {}
-                FunctionKind::State => state = Some(line.function),
-                _ => numbers.push(self.location(*at, location)),
+            if samples.function(line.function).kind != FunctionKind::State {
+                numbers.push(self.location(*at, location));
             }
         }
-        let known = (self.writer.stack(&numbers), state);
+        let known = self.writer.stack(&numbers);
         self.stacks[stack as usize] = Some(known);
         known
     }
@@ -229,6 +299,26 @@ impl<'a> RecordingRows<'a> {
         self.locations[at as usize] = Some(number);
         number
     }
+}
+
+/// When the rows of a recording begin, nanoseconds since 1970.
+fn start_ns(samples: &ExportSamples<'_>) -> i64 {
+    let facts = &samples.profile;
+    let written = facts.written_unix_ns.map(|end| end.saturating_sub(facts.duration_ns));
+    let start_ns = facts.start_unix_ns.or(written).unwrap_or(facts.start_ns);
+    i64::try_from(start_ns).unwrap_or(0)
+}
+
+/// By process the name of its main thread.
+fn programs<'a>(samples: &'a ExportSamples<'_>) -> impl Iterator<Item = (i32, &'a str)> {
+    let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
+    main.map(|thread| (thread.pid, &*thread.comm))
+}
+
+/// How many samples a row stands for; how many waits, if it is a span of them. Time in which a
+/// thread is ready is one.
+fn samples_of(row: &SampleRow) -> i64 {
+    i64::try_from(row.waits.max(1)).unwrap_or(i64::MAX)
 }
 
 /// Whether the functions of a file are found by its build id.

@@ -120,7 +120,7 @@ impl<'a> ProcessRow<'a> {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct EventRow<'a> {
     /// Name of the event, for example `cpu-clock`.
     pub event: &'a str,
@@ -128,6 +128,9 @@ pub struct EventRow<'a> {
     pub value_unit: &'a str,
     /// `on-cpu`, or what the thread waited for.
     pub state: &'a str,
+    /// Of a wait: the name of the thread that ended it, or what an interrupt did; `None` where that
+    /// is not known.
+    pub waker: Option<&'a str>,
 }
 
 /// The state of a thread that runs.
@@ -140,6 +143,6 @@ pub struct SampleValue {
     pub time_ns: i64,
     /// What it stands for, in the event's unit.
     pub value: i64,
-    /// How many samples it is the sum of.
+    /// How many samples it is the sum of; of waits, how many.
     pub samples: i64,
 }

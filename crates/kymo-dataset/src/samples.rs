@@ -45,6 +45,15 @@ pub(crate) struct InternedProcess {
     pub(crate) service: u32,
 }
 
+/// What is measured; texts are numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct InternedEvent {
+    pub(crate) event: u32,
+    pub(crate) value_unit: u32,
+    pub(crate) state: u32,
+    pub(crate) waker: Option<u32>,
+}
+
 /// The innermost location of a stack without any.
 pub(crate) const NO_LOCATION: i64 = -1;
 
@@ -67,9 +76,8 @@ pub(crate) struct SampleTables {
     pub(crate) texts: Texts,
     processes: Vec<InternedProcess>,
     process_numbers: FxHashMap<InternedProcess, u32>,
-    /// Event, unit and state.
-    events: Vec<[u32; 3]>,
-    event_numbers: FxHashMap<[u32; 3], u32>,
+    events: Vec<InternedEvent>,
+    event_numbers: FxHashMap<InternedEvent, u32>,
 }
 
 impl SampleTables {
@@ -88,12 +96,12 @@ impl SampleTables {
         self.processes[number as usize]
     }
 
-    /// The number of an event, its unit and a state.
-    pub(crate) fn event(&mut self, texts: [u32; 3]) -> u32 {
+    /// The number of an event.
+    pub(crate) fn event(&mut self, event: InternedEvent) -> u32 {
         let next = self.events.len() as u32;
-        let number = *self.event_numbers.entry(texts).or_insert(next);
+        let number = *self.event_numbers.entry(event).or_insert(next);
         if number == next {
-            self.events.push(texts);
+            self.events.push(event);
         }
         number
     }
@@ -108,7 +116,7 @@ impl SampleTables {
         rows.sort_unstable_by_key(|row| (row.event, row.process, row.time_us, row.stack_id, row.value));
         let process = |row: &BufferedSample| &self.processes[row.process as usize];
         let optional = |number: Option<u32>| number.map(|number| self.texts.get(number));
-        let of_event = |row: &BufferedSample, at: usize| self.texts.get(self.events[row.event as usize][at]);
+        let event = |row: &BufferedSample| &self.events[row.event as usize];
         file.row_group(|columns| {
             columns.int64(rows.iter().map(|row| row.time_us))?;
             columns.int64(rows.iter().map(|row| process(row).host_id))?;
@@ -118,15 +126,16 @@ impl SampleTables {
             columns.optional_text(rows.iter().map(|row| optional(process(row).container)))?;
             columns.optional_text(rows.iter().map(|row| optional(process(row).pod)))?;
             columns.optional_text(rows.iter().map(|row| optional(process(row).systemd_unit)))?;
-            columns.text(rows.iter().map(|row| of_event(row, 0)))?;
-            columns.text(rows.iter().map(|row| of_event(row, 1)))?;
-            columns.text(rows.iter().map(|row| of_event(row, 2)))?;
+            columns.text(rows.iter().map(|row| self.texts.get(event(row).event)))?;
+            columns.text(rows.iter().map(|row| self.texts.get(event(row).value_unit)))?;
+            columns.text(rows.iter().map(|row| self.texts.get(event(row).state)))?;
             columns.int64(rows.iter().map(|row| row.stack_id))?;
             columns.int64(rows.iter().map(|row| row.value))?;
             columns.int64(rows.iter().map(|row| row.samples))?;
             columns.optional_int64(
                 rows.iter().map(|row| Some(row.leaf_location_id).filter(|id| *id != NO_LOCATION)),
-            )
+            )?;
+            columns.optional_text(rows.iter().map(|row| optional(event(row).waker)))
         })
     }
 }

@@ -89,6 +89,7 @@ const SAMPLES: &str = "message samples {
   required int64 value;
   required int64 samples;
   optional int64 leaf_location_id;
+  optional binary waker (STRING);
 }";
 
 const STACKS: &str = "message stacks {

@@ -3,7 +3,9 @@ use crate::encode::TableFile;
 use crate::error::DatasetError;
 use crate::ids;
 use crate::rows::{BuildRow, EventRow, FrameKind, HostRow, LocationRow, ProcessRow, SampleValue};
-use crate::samples::{BufferedSample, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts};
+use crate::samples::{
+    BufferedSample, InternedEvent, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts,
+};
 use crate::schema::{Day, FileStem, Table, file_path, safe_service};
 use parquet::data_type::ByteArray;
 use rustc_hash::FxHashMap;
@@ -24,7 +26,7 @@ pub struct StackNumber(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessNumber(u32);
 
-/// An event and state that a writer knows.
+/// An event, state and waker that a writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventNumber(u32);
 
@@ -59,7 +61,12 @@ pub struct DatasetFile {
 /// let stack = writer.stack(&[main]);
 /// let thread = ProcessRow { pid: 7, command: "server", ..ProcessRow::default() };
 /// let process = writer.process(&thread);
-/// let event = writer.event(&EventRow { event: "cpu-clock", value_unit: "ns", state: ON_CPU });
+/// let event = writer.event(&EventRow {
+///     event: "cpu-clock",
+///     value_unit: "ns",
+///     state: ON_CPU,
+///     waker: None,
+/// });
 /// let value = SampleValue { time_ns: start_ns, value: 50_000, samples: 3 };
 /// writer.sample(process, event, stack, value)?;
 /// for file in writer.finish()? {
@@ -226,11 +233,16 @@ impl DatasetWriter {
         ProcessNumber(number)
     }
 
-    /// Adds an event in a state. The same one has the same number.
+    /// Adds an event in a state, with who ended it. The same one has the same number.
     pub fn event(&mut self, event: &EventRow<'_>) -> EventNumber {
         let texts = &mut self.samples.texts;
-        let texts = [event.event, event.value_unit, event.state].map(|text| texts.number(text));
-        EventNumber(self.samples.event(texts))
+        let interned = InternedEvent {
+            event: texts.number(event.event),
+            value_unit: texts.number(event.value_unit),
+            state: texts.number(event.state),
+            waker: event.waker.map(|name| texts.number(name)),
+        };
+        EventNumber(self.samples.event(interned))
     }
 
     /// Adds a sample, or a sum of some.

@@ -41,6 +41,6 @@ mod tests {
         let moment = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
         assert_eq!(*kind("time").data_type(), moment);
         assert_eq!(*kind("command").data_type(), DataType::Utf8);
-        assert!(!kind("stack_id").is_nullable() && kind("tid").is_nullable());
+        assert!(!kind("stack_id").is_nullable() && kind("tid").is_nullable() && kind("waker").is_nullable());
     }
 }

@@ -1,13 +1,15 @@
-//! A recording as the daemon would see it: counts by minute, process, event and stack.
+//! A recording as the daemon would see it: counts by minute, process, event and stack. Of one of
+//! wall time (`kymo record --wall`) the waits count, too.
 use kymo_data::Recording;
 use kymo_dataset::{
     BuildRow, DatasetWriter, EventNumber, EventRow, FrameKind, FrameRow, LocationNumber, LocationRow,
     ProcessNumber, ProcessRow, SampleValue, StackNumber, rows::ON_CPU,
 };
-use kymo_profile::export::{ExportSamples, FunctionKind};
+use kymo_profile::export::{ExportSamples, FunctionKind, SampleRow};
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::wall::{OFF_CPU, State, WaitDetail, Wall, is_of_waits, wait_detail};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ type Key = (u32, u32, u32);
 type Counts = (u64, u64);
 
 /// A recording, added up by minute.
+#[derive(Default)]
 pub(crate) struct Program {
     pub(crate) kernel: String,
     pub(crate) arch: String,
@@ -29,10 +32,39 @@ pub(crate) struct Program {
     builds: Vec<BuildRow>,
     locations: Vec<OwnedLocation>,
     stacks: Vec<Vec<u32>>,
-    processes: Vec<(i32, String)>,
-    /// Names and units.
-    events: Vec<(String, &'static str)>,
+    processes: Numbered<(i32, String)>,
+    events: Numbered<OwnedEvent>,
     minutes: BTreeMap<u32, BTreeMap<Key, Counts>>,
+}
+
+/// Distinct values, with numbers in the order in which they came.
+struct Numbered<T> {
+    numbers: BTreeMap<T, u32>,
+    list: Vec<T>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered { numbers: BTreeMap::new(), list: Vec::new() }
+    }
+}
+
+impl<T: Ord + Clone> Numbered<T> {
+    fn number(&mut self, value: T) -> u32 {
+        let next = self.list.len() as u32;
+        *self.numbers.entry(value).or_insert_with_key(|value| {
+            self.list.push(value.clone());
+            next
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct OwnedEvent {
+    event: String,
+    value_unit: &'static str,
+    state: String,
+    waker: Option<String>,
 }
 
 struct OwnedLocation {
@@ -57,44 +89,42 @@ impl Program {
         let load = LoadOptions { callchains: true, columns: true, ..LoadOptions::default() };
         let profile = Profile::open(&recording, &load, ResolveOptions::default(), &store, &|_, _, _| {});
         let profile = profile.map_err(|error| failed(&error))?;
-        Ok(Program::of(&ExportSamples::of_profile(&recording, &profile, &store, "fleet")))
+        let samples = ExportSamples::of_profile(&recording, &profile, &store, "fleet");
+        let facts = &samples.profile;
+        let (kernel, arch) = (facts.kernel.clone(), facts.arch.clone());
+        let mut program = Program { kernel, arch, ..Program::default() };
+        let has_waits = wait_detail(&recording) == WaitDetail::All;
+        program.add_rows(&samples, |row| !has_waits || !is_of_waits(&samples.event(row.event).name));
+        if has_waits {
+            let wall =
+                Wall::open(&recording, (&load, None), ResolveOptions::default(), &store, &|_, _, _| {});
+            let wall = wall.map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there are no waits"))?;
+            let spans = ExportSamples::of_wall_with_addresses(&recording, &wall, &store, "fleet");
+            program.add_rows(&spans, |row| row.state.is_some_and(|state| state.state != State::Running));
+        }
+        Ok(program)
     }
 
-    fn of(samples: &ExportSamples<'_>) -> Program {
-        let facts = &samples.profile;
+    /// Adds the rows that are wanted, with their stacks.
+    fn add_rows(&mut self, samples: &ExportSamples<'_>, is_wanted: impl Fn(&SampleRow) -> bool) {
         let mappings = &samples.locations.mappings;
         let build = |build_id: &[u8]| build_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let known = mappings.iter().filter(|mapping| !mapping.build_id.is_empty());
-        let mut program = Program {
-            kernel: facts.kernel.clone(),
-            arch: facts.arch.clone(),
-            samples: 0,
-            builds: known
-                .map(|mapping| BuildRow {
-                    build_id: build(&mapping.build_id),
-                    path: mapping.path.clone(),
-                    module: mapping.short_name.clone(),
-                    arch: facts.arch.clone(),
-                    first_seen_ns: 0,
-                    code_bias: None,
-                })
-                .collect(),
-            locations: Vec::new(),
-            stacks: Vec::new(),
-            processes: Vec::new(),
-            events: facts
-                .events
-                .iter()
-                .map(|e| (e.name.clone(), if e.unit() == "ns" { "ns" } else { "" }))
-                .collect(),
-            minutes: BTreeMap::new(),
-        };
+        self.builds.extend(known.map(|mapping| BuildRow {
+            build_id: build(&mapping.build_id),
+            path: mapping.path.clone(),
+            module: mapping.short_name.clone(),
+            arch: self.arch.clone(),
+            first_seen_ns: 0,
+            code_bias: None,
+        }));
+        let (locations, stacks) = (self.locations.len() as u32, self.stacks.len() as u32);
         for location in &samples.locations.list {
             let mapping = location.mapping.map(|at| &mappings[at as usize]);
             let lines = samples.locations.lines(location).iter().map(|line| samples.function(line.function));
             let functions: Vec<_> = lines.collect();
             let build_id = mapping.map(|mapping| build(&mapping.build_id)).filter(|id| !id.is_empty());
-            program.locations.push(OwnedLocation {
+            self.locations.push(OwnedLocation {
                 module: functions.last().map_or(String::new(), |function| function.module.clone()),
                 build_id,
                 address: location.file_address as i64,
@@ -105,29 +135,21 @@ impl Program {
                     .collect(),
             });
         }
-        let stacks = 0..samples.locations.stack_count();
-        program.stacks = stacks.map(|stack| samples.locations.stack(stack).to_vec()).collect();
-        program.count(samples);
-        program
-    }
-
-    fn count(&mut self, samples: &ExportSamples<'_>) {
-        let mut numbers: BTreeMap<(i32, String), u32> = BTreeMap::new();
+        let stack = |stack| samples.locations.stack(stack).iter().map(|at| locations + at).collect();
+        self.stacks.extend((0..samples.locations.stack_count()).map(stack));
         for track in samples.tracks() {
-            let pid = samples.thread(track.thread).pid;
-            for row in samples.rows_of(track) {
-                let next = numbers.len() as u32;
-                let process = *numbers.entry((pid, samples.comm(&row).to_owned())).or_insert(next);
+            for row in samples.rows_of(track).filter(&is_wanted) {
+                let pid = samples.thread(track.thread).pid;
+                let process = self.processes.number((pid, samples.comm(&row).to_owned()));
+                let event = self.events.number(event_of(samples, &row));
                 let minute = self.minutes.entry((row.begin_ns / NS_A_MINUTE) as u32).or_default();
-                let (value, count) = minute.entry((process, row.event, row.stack)).or_default();
+                let (value, count) = minute.entry((process, event, stacks + row.stack)).or_default();
+                let samples = if row.state.is_some() { row.waits.max(1) } else { row.samples };
                 *value += row.period;
-                *count += row.samples;
-                self.samples += row.samples;
+                *count += samples;
+                self.samples += samples;
             }
         }
-        let mut processes: Vec<_> = numbers.into_iter().map(|(process, number)| (number, process)).collect();
-        processes.sort();
-        self.processes = processes.into_iter().map(|(_, process)| process).collect();
     }
 
     /// Adds the rows of a day: `begun` has, by minute of the day, how many repetitions begin there.
@@ -143,11 +165,12 @@ impl Program {
             .for_each(|build| writer.build(BuildRow { first_seen_ns: midnight_ns, ..build.clone() }));
         let stacks = self.stacks_in(writer);
         let processes: Vec<ProcessNumber> =
-            self.processes.iter().map(|at| writer.process(&process_row(at))).collect();
-        let event = |(event, value_unit): &(String, &'static str)| {
-            writer.event(&EventRow { event, value_unit, state: ON_CPU })
+            self.processes.list.iter().map(|at| writer.process(&process_row(at))).collect();
+        let event = |of: &OwnedEvent| {
+            let OwnedEvent { event, value_unit, state, waker } = of;
+            writer.event(&EventRow { event, value_unit, state, waker: waker.as_deref() })
         };
-        let events: Vec<EventNumber> = self.events.iter().map(event).collect();
+        let events: Vec<EventNumber> = self.events.list.iter().map(event).collect();
         let mut minutes: BTreeMap<u32, BTreeMap<Key, Counts>> = BTreeMap::new();
         for (minute, times) in begun {
             for (offset, counts) in &self.minutes {
@@ -191,6 +214,16 @@ impl Program {
             writer.stack(&stack)
         });
         stacks.collect()
+    }
+}
+
+fn event_of(samples: &ExportSamples<'_>, row: &SampleRow) -> OwnedEvent {
+    let event = samples.event(row.event);
+    OwnedEvent {
+        event: if row.state.is_some() { OFF_CPU.to_owned() } else { event.name.clone() },
+        value_unit: if event.unit() == "ns" { "ns" } else { "" },
+        state: row.state.map_or_else(|| ON_CPU.to_owned(), |state| state.name()),
+        waker: samples.waker(row).map(str::to_owned),
     }
 }
 

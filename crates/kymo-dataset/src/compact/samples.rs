@@ -3,7 +3,9 @@ use super::Compaction;
 use crate::encode::TableFile;
 use crate::error::DatasetError;
 use crate::read::{RowGroup, TableReader};
-use crate::samples::{BufferedSample, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts};
+use crate::samples::{
+    BufferedSample, InternedEvent, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts,
+};
 use crate::schema::Table;
 use parquet::data_type::ByteArray;
 use std::sync::atomic::Ordering;
@@ -49,10 +51,10 @@ impl Partition<'_> {
             let values = group.text(column).and_then(|values| group.required(column, values));
             values.map(|values| numbers(texts, values.into_iter().map(Some)))
         });
-        let [container, pod, systemd_unit] = ["container", "pod", "systemd_unit"]
+        let [container, pod, systemd_unit, waker] = ["container", "pod", "systemd_unit", "waker"]
             .map(|column| group.text(column).map(|values| numbers(texts, values.into_iter())));
         let (command, event, unit, state) = (command?, event?, unit?, state?);
-        let (container, pod, systemd_unit) = (container?, pod?, systemd_unit?);
+        let (container, pod, systemd_unit, waker) = (container?, pod?, systemd_unit?, waker?);
         let of = |column: &str| group.int64(column).and_then(|values| group.required(column, values));
         let (time, host_id, stack_id) = (of("time")?, of("host_id")?, of("stack_id")?);
         let (value, samples) = (of("value")?, of("samples")?);
@@ -72,12 +74,17 @@ impl Partition<'_> {
                 systemd_unit: systemd_unit[row],
                 service: 0,
             };
-            let words = [&event, &unit, &state].map(|column| column[row].unwrap_or(0));
-            let (process, event) = match last {
-                Some((of, words_of, numbers)) if of == process && words_of == words => numbers,
-                _ => (self.tables.process(process), self.tables.event(words)),
+            let interned = InternedEvent {
+                event: event[row].unwrap_or(0),
+                value_unit: unit[row].unwrap_or(0),
+                state: state[row].unwrap_or(0),
+                waker: waker[row],
             };
-            last = Some((self.tables.process_of(process), words, (process, event)));
+            let (process, event) = match last {
+                Some((of, event_of, numbers)) if of == process && event_of == interned => numbers,
+                _ => (self.tables.process(process), self.tables.event(interned)),
+            };
+            last = Some((self.tables.process_of(process), interned, (process, event)));
             self.rows.push(BufferedSample {
                 event,
                 process,

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 fn fleet() -> (TempDir, DatasetFolder) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let out = folder.path().join("fleet");
-    let recordings = ["callgraph.data", "forkexec.data", "group.data"];
+    let recordings = ["callgraph.data", "forkexec.data", "group.data", "kymo/waits.data"];
     let recordings = recordings.map(|name| fixture(name).to_str().expect("a plain name").to_owned());
     let options = ["--hosts", "3", "--days", "2", "--samples", "40000", "--out"];
     let words = recordings.into_iter().chain(options.map(str::to_owned));
@@ -22,7 +22,7 @@ fn fleet() -> (TempDir, DatasetFolder) {
     (folder, dataset)
 }
 
-const SAMPLES: [&str; 15] = [
+const SAMPLES: [&str; 16] = [
     "time",
     "host_id",
     "pid",
@@ -38,6 +38,7 @@ const SAMPLES: [&str; 15] = [
     "value",
     "samples",
     "leaf_location_id",
+    "waker",
 ];
 
 fn sorted(dataset: &DatasetFolder, table: Table, columns: &[&str]) -> Vec<Vec<Option<String>>> {
@@ -68,6 +69,7 @@ fn the_same_rows_in_fewer_files() {
     assert!(sorted(&old, Table::Samples, &SAMPLES) == before, "the old rows have changed");
     assert_eq!(queried(&compacted), sums);
     assert_eq!(done.rows as usize, before.len());
+    assert!(before.iter().any(|row| row[15].as_deref() == Some("sort")), "there are wakers");
     for (table, columns) in [
         (Table::Stacks, &["stack_id", "depth", "location_id"][..]),
         (

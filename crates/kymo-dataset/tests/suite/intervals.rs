@@ -1,8 +1,10 @@
 //! Rows of a daemon: the sums of an interval.
-use crate::query::{RECORDINGS, fixture, queried, reported, rows, with_samples};
+use crate::query::{RECORDINGS, fixture, queried, reported, rows, with_samples, with_waits};
 use kymo_dataset::{DatasetFolder, ProcessNames, RecordingOptions, RecordingRows, SummedFiles, Table};
 use kymo_profile::export::ExportSamples;
+use kymo_profile::wall::State;
 use kymo_symbols::SymbolOptions;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const START_NS: i64 = 1_795_737_600_000_000_000;
@@ -39,6 +41,61 @@ fn sums_of_an_interval_are_those_of_the_report() {
         });
     }
     assert!(all_rows < all_samples, "{all_rows} rows of {all_samples} samples");
+}
+
+/// Checks that the time off the CPU has its states and wakers: by state it is that of the threads,
+/// to the nanosecond; and that the time on a CPU is there once, as the samples have it.
+#[test]
+fn waits_have_states_and_wakers() {
+    const COLUMNS: [&str; 6] = ["event", "state", "command", "waker", "value", "samples"];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    with_waits(&fixture("kymo/waits.data"), |profile, wall, [samples, spans]| {
+        let (options, symbols) = (RecordingOptions::default(), SymbolOptions::default());
+        let all = || RecordingRows::new(samples, options, &symbols).with_waits(spans, &symbols);
+        let files = all().into_sums(START_NS, &|_, _| ProcessNames::default()).expect("files");
+        let summed = put(&files, &folder.path().join("sums"));
+        let single = all().into_files().expect("files");
+        let single = put(&SummedFiles { files: single, ..files.clone() }, &folder.path().join("single"));
+        for dataset in [summed, single] {
+            let (mut on_cpu, mut waits, mut count) = (0, BTreeMap::new(), 0);
+            let mut wakers: BTreeMap<(String, Option<String>), u64> = BTreeMap::new();
+            for row in rows(&dataset, Table::Samples, &COLUMNS) {
+                let [event, state, command, waker, value, samples] = row.try_into().expect("six columns");
+                let value: u64 = value.expect("a value").parse().expect("a number");
+                count += samples.expect("a count").parse::<u64>().expect("a number");
+                match (event.expect("an event").as_str(), state.expect("a state")) {
+                    ("cpu-clock", state) => {
+                        assert_eq!((state.as_str(), waker), ("on-cpu", None));
+                        on_cpu += value;
+                    }
+                    ("offcpu-time", state) => {
+                        let state = state.strip_prefix("idle: ").unwrap_or(&state).to_owned();
+                        *waits.entry(state).or_default() += value;
+                        *wakers.entry((command.expect("a command"), waker)).or_default() += value;
+                    }
+                    (event, _) => panic!("a row of {event}"),
+                }
+            }
+            assert_eq!(on_cpu, profile.loaded.totals[0].period);
+            let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+            for (thread, state) in
+                wall.threads().iter().flat_map(|thread| State::ALL.map(|state| (thread, state)))
+            {
+                if state != State::Running && thread.in_state(state) > 0 {
+                    *expected.entry(state.name().to_owned()).or_default() += thread.in_state(state);
+                }
+            }
+            assert_eq!(waits, expected);
+            assert_eq!(count, files.samples);
+            let most = |of: &str| {
+                let of_command =
+                    wakers.iter().filter(|((command, waker), _)| command == of && waker.is_some());
+                of_command.max_by_key(|(_, time)| **time).and_then(|((_, waker), _)| waker.clone())
+            };
+            assert_eq!(most("sort").as_deref(), Some("sh"), "{wakers:?}");
+            assert_eq!(most("cat").as_deref(), Some("sort"), "{wakers:?}");
+        }
+    });
 }
 
 /// Checks that the names of a process reach its rows and the place of its file, hostile ones as

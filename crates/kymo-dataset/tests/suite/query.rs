@@ -5,6 +5,7 @@ use kymo_profile::export::ExportSamples;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::wall::Wall;
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,24 @@ pub(crate) fn with_samples<T>(path: &Path, check: impl FnOnce(&ExportSamples<'_>
     let profile = Profile::open(&recording, &load, ResolveOptions::default(), &store, &|_, _, _| {});
     let profile = profile.expect("readable");
     check(&ExportSamples::of_profile(&recording, &profile, &store, "test"))
+}
+
+/// Runs a check on the samples and the spans of a recording of wall time.
+pub(crate) fn with_waits<T>(
+    path: &Path,
+    check: impl FnOnce(&Profile, &Wall, [&ExportSamples<'_>; 2]) -> T,
+) -> T {
+    let file = std::fs::File::open(path).expect("a recording");
+    let recording = Recording::open(Arc::new(file), Vec::new()).expect("readable");
+    let store = SymbolStore::new(SymbolOptions::default());
+    let load = LoadOptions { callchains: true, columns: true, workers: 1, ..LoadOptions::default() };
+    let resolve = ResolveOptions::default();
+    let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {}).expect("readable");
+    let wall = Wall::open(&recording, (&load, None), resolve, &store, &|_, _, _| {});
+    let wall = wall.expect("readable").expect("waits");
+    let samples = ExportSamples::of_profile(&recording, &profile, &store, "test");
+    let spans = ExportSamples::of_wall_with_addresses(&recording, &wall, &store, "test");
+    check(&profile, &wall, [&samples, &spans])
 }
 
 pub(crate) fn files_of(samples: &ExportSamples<'_>, options: RecordingOptions<'_>) -> Vec<DatasetFile> {
@@ -114,8 +133,10 @@ pub(crate) fn queried(dataset: &DatasetFolder) -> Functions {
         stacks.entry(number(&row[0])).or_default().insert(number(&row[1]), number(&row[2]));
     }
     let mut functions = Functions::new();
-    for row in rows(dataset, Table::Samples, &["event", "stack_id", "value", "samples"]) {
-        let names: Vec<String> = (stacks[&number(&row[1])].values())
+    for row in rows(dataset, Table::Samples, &["event", "stack_id", "value", "samples", "leaf_location_id"]) {
+        let stack = stacks.get(&number(&row[1]));
+        assert_eq!(stack.is_some(), row[4].is_some(), "a stack has an innermost frame");
+        let names: Vec<String> = (stack.into_iter().flat_map(BTreeMap::values))
             .flat_map(|location| frames[location].values())
             .map(|(function, module)| match function {
                 Some(function) => function.clone(),

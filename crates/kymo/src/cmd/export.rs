@@ -17,7 +17,7 @@ use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::unwind_samples::not_unwound;
-use kymo_profile::wall::Wall;
+use kymo_profile::wall::{WaitDetail, Wall, wait_detail};
 use kymo_symbols::SymbolStore;
 
 use super::filter::{self, FilterArgs, InputArgs};
@@ -199,8 +199,21 @@ fn write_samples(
             say(&filter::why_empty(recording, load));
         }
     }
-    let samples = ExportSamples::of_profile(recording, &profile, &store, &input.display().to_string());
-    write(args, samples, &store, sink)?;
+    let source = input.display().to_string();
+    let samples = ExportSamples::of_profile(recording, &profile, &store, &source);
+    match sink {
+        Sink::File(format, out) => write_file(args, &samples, format, out)?,
+        Sink::Dataset(dataset) => {
+            let has_waits = wait_detail(recording) == WaitDetail::All;
+            let wall = match has_waits {
+                true => Wall::open(recording, (load, None), resolve, &store, &|_, _, _| {})
+                    .with_context(|| format!("failed to read {}", input.display()))?,
+                false => None,
+            };
+            let spans = |wall| ExportSamples::of_wall_with_addresses(recording, &wall, &store, &source);
+            add_to_dataset(args, (samples, wall.map(spans)), &store, &dataset)?;
+        }
+    }
     Ok(exit::of_reading(recording, problems))
 }
 
@@ -228,25 +241,17 @@ fn write_wall(
     if !args.quiet {
         recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
     }
-    let samples = ExportSamples::of_wall(recording, &wall, &input.display().to_string());
-    write(args, samples, &store, sink)?;
-    Ok(exit::of_reading(recording, problems))
-}
-
-fn write(
-    args: &ExportArgs,
-    mut samples: ExportSamples<'_>,
-    store: &SymbolStore,
-    sink: Sink,
-) -> anyhow::Result<()> {
+    let source = input.display().to_string();
     match sink {
-        Sink::File(format, out) => write_file(args, &samples, format, out),
+        Sink::File(format, out) => {
+            write_file(args, &ExportSamples::of_wall(recording, &wall, &source), format, out)?;
+        }
         Sink::Dataset(dataset) => {
-            // Tables have a day: that of the file, where the recording does not know its own.
-            samples.profile.written_unix_ns = written_unix_ns(args.input.path());
-            add_to_dataset(args, &samples, store, &dataset)
+            let spans = ExportSamples::of_wall_with_addresses(recording, &wall, &store, &source);
+            add_to_dataset(args, (spans, None), &store, &dataset)?;
         }
     }
+    Ok(exit::of_reading(recording, problems))
 }
 
 fn write_file(
@@ -267,13 +272,20 @@ fn write_file(
 
 fn add_to_dataset(
     args: &ExportArgs,
-    samples: &ExportSamples<'_>,
+    (mut samples, mut waits): (ExportSamples<'_>, Option<ExportSamples<'_>>),
     store: &SymbolStore,
     dataset: &DatasetFolder,
 ) -> anyhow::Result<()> {
+    // Tables have a day: that of the file, where the recording does not know its own.
+    for of in std::iter::once(&mut samples).chain(&mut waits) {
+        of.profile.written_unix_ns = written_unix_ns(args.input.path());
+    }
     let (service, without_symbols) = (args.service.as_deref(), args.no_symbols);
     let options = RecordingOptions { service, without_symbols, ..RecordingOptions::default() };
-    let rows = RecordingRows::new(samples, options, store.options());
+    let mut rows = RecordingRows::new(&samples, options, store.options());
+    if let Some(waits) = &waits {
+        rows = rows.with_waits(waits, store.options());
+    }
     let stem = rows.stem();
     // Samples that are there twice would be counted twice.
     anyhow::ensure!(

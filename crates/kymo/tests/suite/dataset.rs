@@ -167,3 +167,154 @@ fn wall_time_by_state() {
     assert!(found.len() > 1, "{found:?}");
     assert_eq!(found, expected);
 }
+
+/// Records a command with its waits, and exports it with these options.
+fn waits_of(folder: &Path, command: &str, options: &[&str]) -> (PathBuf, DatasetFolder) {
+    let (file, out) = (folder.join("wall.data"), folder.join("profiles"));
+    kymo().succeed(["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "--", "sh", "-c", command]);
+    let export = ["export", "-q", "--to", "parquet", "-o", text(&out), text(&file)];
+    kymo().succeed(export.iter().chain(options).copied());
+    (file, dataset(&out))
+}
+
+/// What a number of a column is.
+fn number(text: &Option<String>) -> u64 {
+    text.as_deref().expect("a value").parse().expect("a number")
+}
+
+/// A place of the table: the time, the waits, and the time by waker.
+type Place = (u64, u64, BTreeMap<String, u64>);
+
+/// By state and stack the waits of a dataset.
+fn waits_by_stack(dataset: &DatasetFolder) -> BTreeMap<(String, String), Place> {
+    let mut places: BTreeMap<(String, String), Place> = BTreeMap::new();
+    for row in query::rows(dataset, Table::Samples, &["state", "stack_id", "waker", "value", "samples"]) {
+        let [state, stack, waker, value, samples] = &row[..] else { panic!("{row:?}") };
+        let key = (state.clone().expect("a state"), stack.clone().expect("a stack"));
+        let place = places.entry(key).or_default();
+        place.0 += number(value);
+        place.1 += number(samples);
+        if let Some(waker) = waker {
+            *place.2.entry(waker.clone()).or_default() += number(value);
+        }
+    }
+    places
+}
+
+/// By stack the functions that have a name, innermost first, with their modules.
+fn named_frames(dataset: &DatasetFolder) -> BTreeMap<String, Vec<(String, String)>> {
+    let mut locations: BTreeMap<String, BTreeMap<u64, (String, String)>> = BTreeMap::new();
+    let columns = ["location_id", "inline_depth", "function", "module"];
+    for row in query::rows(dataset, Table::Frames, &columns) {
+        let [Some(location), depth, Some(function), Some(module)] = &row[..] else { continue };
+        let of_location = locations.entry(location.clone()).or_default();
+        of_location.insert(number(depth), (function.clone(), module.clone()));
+    }
+    let mut stacks: BTreeMap<String, BTreeMap<u64, String>> = BTreeMap::new();
+    for row in query::rows(dataset, Table::Stacks, &["stack_id", "depth", "location_id"]) {
+        let [Some(stack), depth, Some(location)] = &row[..] else { panic!("{row:?}") };
+        stacks.entry(stack.clone()).or_default().insert(number(depth), location.clone());
+    }
+    let frames = |stack: BTreeMap<u64, String>| {
+        let functions = stack.into_values().filter_map(|location| locations.get(&location));
+        functions.flat_map(|of_location| of_location.values().cloned()).collect()
+    };
+    stacks.into_iter().map(|(stack, of_stack)| (stack, frames(of_stack))).collect()
+}
+
+/// Checks waits against `kymo query waits`: the time of each state; and of each place the time, how
+/// many waits there were, and who ended most of it.
+#[test]
+fn waits_have_the_wakers_of_the_query() {
+    if require("dataset::waits_have_the_wakers_of_the_query", &[Need::Root]).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let command = "(sleep 0.2; seq 1 200000) | sort -n | tail -1";
+    let (file, dataset) = waits_of(folder.path(), command, &["--wall"]);
+    let answer = kymo().succeed(["query", text(&file), "waits 100000", "--json"]).json();
+    let waits = &answer["waits"];
+    let places = waits_by_stack(&dataset);
+    let mut states: BTreeMap<String, u64> = BTreeMap::new();
+    for ((state, _), (time, ..)) in &places {
+        let state = state.strip_prefix("idle: ").unwrap_or(state);
+        let state = if state == "on-cpu" { "running" } else { state };
+        *states.entry(state.to_owned()).or_default() += time;
+    }
+    let of_answer = waits["states"].as_array().expect("a list").iter();
+    let expected: BTreeMap<String, u64> = of_answer
+        .map(|state| {
+            (state["state"].as_str().expect("a name").to_owned(), state["time_ns"].as_u64().expect("ns"))
+        })
+        .collect();
+    assert_eq!(states, expected);
+
+    let frames = named_frames(&dataset);
+    let mut ended = std::collections::BTreeSet::new();
+    for row in waits["rows"].as_array().expect("a list") {
+        let names = row["functions"].as_array().expect("a list").iter();
+        let functions: Vec<&str> = names.map(|name| name.as_str().expect("a name")).collect();
+        let (Some(module), Some(first)) = (row["module"].as_str(), functions.first()) else { continue };
+        if first.starts_with("0x") || module.starts_with('[') {
+            continue;
+        }
+        let state = row["state"].as_str().expect("a state");
+        let is_idle = row["idle"].as_bool().expect("a flag") && state != "runnable";
+        let state = if is_idle { format!("idle: {state}") } else { state.to_owned() };
+        // A place is of four functions at most.
+        let is_here = |stack: &str| {
+            let own = frames.get(stack).into_iter().flatten().filter(|(_, of)| of == module);
+            let mut own: Vec<&str> = own.map(|(function, _)| function.as_str()).collect();
+            own.dedup();
+            own.truncate(4);
+            own == functions
+        };
+        let mut found = Place::default();
+        for ((_, _), place) in places.iter().filter(|((of, stack), _)| *of == state && is_here(stack)) {
+            found.0 += place.0;
+            found.1 += place.1;
+            place.2.iter().for_each(|(waker, time)| *found.2.entry(waker.clone()).or_default() += time);
+        }
+        assert_eq!(Some(found.0), row["time_ns"].as_u64(), "{row:#}");
+        if state != "runnable" {
+            assert_eq!(Some(found.1), row["waits"].as_u64(), "{row:#}");
+        }
+        found.2.retain(|waker, _| {
+            !["a timer", "the network", "a disk", "an interrupt"].contains(&waker.as_str())
+        });
+        let most = found.2.iter().max_by_key(|(_, time)| **time).map(|(waker, _)| waker.as_str());
+        assert_eq!(most, row["ended_by"].as_str(), "{row:#}");
+        ended.extend(most.map(str::to_owned));
+    }
+    assert!(ended.contains("sort") && ended.len() > 1, "{ended:?}");
+    let interrupted = places.values().any(|(.., wakers)| wakers.contains_key("a timer"));
+    assert!(interrupted, "the sleep was ended by a timer: {places:?}");
+}
+
+/// Checks that a dataset of a recording with waits has the time on a CPU as samples and the rest as
+/// waits: the sums are those of the report and of the states.
+#[test]
+fn samples_and_waits_of_one_recording() {
+    if require("dataset::samples_and_waits_of_one_recording", &[Need::Root]).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let command = "sleep 0.2; seq 1 300000 | sort -n | tail -1";
+    let (file, dataset) = waits_of(folder.path(), command, &[]);
+    let report = kymo().succeed(["report", "--json", "-i", text(&file)]).json();
+    let events = report["events"].as_array().expect("a list");
+    let clock = events.iter().find(|event| event["name"] == "cpu-clock").expect("samples");
+    let states = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let states = states["states"].as_object().expect("an object").iter();
+    let waits = states.filter(|(state, _)| *state != "running").filter_map(|(_, ns)| ns.as_u64());
+    let mut found: BTreeMap<(String, bool), u64> = BTreeMap::new();
+    for row in query::rows(&dataset, Table::Samples, &["event", "state", "value"]) {
+        let key = (row[0].clone().expect("an event"), row[1].as_deref() == Some("on-cpu"));
+        *found.entry(key).or_default() += number(&row[2]);
+    }
+    let expected = [
+        (("cpu-clock".to_owned(), true), clock["period"].as_u64().expect("ns")),
+        (("offcpu-time".to_owned(), false), waits.sum()),
+    ];
+    assert_eq!(found, expected.into());
+}

@@ -26,6 +26,16 @@ fn top_functions_are_the_sums_that_were_written() {
     assert_eq!(found, expected);
 }
 
+/// Checks who waits for whom: the waits that were written, with who ended them.
+#[test]
+fn waits_name_who_ended_them() {
+    let expected = json!([{
+        "service": "db", "command": "db", "state": "lock", "waits_in": "[db]", "waker": "web",
+        "waited": 20_000_000, "waits": 4, "waited_percent": 100.0,
+    }]);
+    assert_eq!(rows(&["--query", "waiting"]), expected);
+}
+
 /// Checks that parameters choose a service and days.
 #[test]
 fn parameters_choose_what_counts() {

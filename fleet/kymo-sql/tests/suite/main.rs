@@ -65,8 +65,9 @@ fn files(host: &str, day: i64, start_ns: i64) -> Vec<kymo_dataset::DatasetFile> 
     let db_stack = writer.stack(&[nameless]);
     let web = writer.process(&ProcessRow { pid: 1, command: "web", ..ProcessRow::default() });
     let db = writer.process(&ProcessRow { pid: 2, command: "db", ..ProcessRow::default() });
-    let on_cpu = writer.event(&EventRow { event: "cpu-clock", value_unit: "ns", state: ON_CPU });
-    let lock = writer.event(&EventRow { event: "wall-time", value_unit: "ns", state: "lock" });
+    let clock = EventRow { event: "cpu-clock", value_unit: "ns", state: ON_CPU, waker: None };
+    let wait = EventRow { event: "wall-time", value_unit: "ns", state: "lock", waker: Some("web") };
+    let (on_cpu, lock) = (writer.event(&clock), writer.event(&wait));
     let value = |value| SampleValue { time_ns: start_ns, value, samples: 1 };
     writer.sample(web, on_cpu, web_stack, value(2_000_000 * (day + 1))).expect("a sample");
     writer.sample(db, on_cpu, db_stack, value(3_000_000)).expect("a sample");
