@@ -8,11 +8,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kymo_data::Recording;
 use kymo_dataset::{ProcessNames, RecordingOptions, RecordingRows};
-use kymo_profile::export::{ExportSamples, otlp};
+use kymo_profile::export::{ExportSamples, SampleRow, otlp};
 use kymo_profile::load::{Dims, LoadOptions};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::wall::{OFF_CPU, is_of_waits};
+use kymo_profile::wall::{State, Wall, is_of_waits};
 use kymo_record::LiveSnapshot;
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use std::collections::HashMap;
@@ -22,6 +22,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What the recording of an interval is called.
+const SOURCE: &str = "kymo-daemon";
+
 /// Adds up intervals, one after the other.
 pub(crate) struct IntervalReader {
     load: LoadOptions,
@@ -29,6 +32,7 @@ pub(crate) struct IntervalReader {
     symbols: SymbolStore,
     without_symbols: bool,
     interval_s: u64,
+    off_cpu: bool,
     service: Option<String>,
     host_identity: Option<String>,
     is_written: bool,
@@ -55,6 +59,7 @@ impl IntervalReader {
             symbols: SymbolStore::new(options),
             without_symbols: !config.symbols,
             interval_s: config.interval_s,
+            off_cpu: config.off_cpu,
             service: Some(config.service.clone()).filter(|service| !service.is_empty()),
             host_identity: host::identity(),
             is_written: config.dataset.is_some(),
@@ -85,17 +90,18 @@ impl IntervalReader {
         let recording = Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string())?;
         let profile = Profile::open(&recording, &self.load, self.resolve, &self.symbols, &|_, _, _| {});
         let profile = profile.map_err(|error| error.to_string())?;
+        let waits = if self.off_cpu { self.waits(&recording)? } else { None };
         let counts = &profile.loaded.counts;
         let mut interval = Interval {
             start_s: start.as_secs(),
-            samples: sampled(&recording, &profile),
+            samples: sampled(&recording, &profile) + waits.as_ref().map_or(0, waited),
             rows: 0,
             lost: counts.lost_samples.max(counts.lost_records),
         };
-        let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, "kymo-daemon");
+        let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, SOURCE);
         let names = Names::of(&profile, &samples);
         if self.is_written {
-            match self.write_files(&samples, &names, start) {
+            match self.write_files(&samples, waits.as_ref(), &names, start) {
                 Ok(rows) => interval.rows = rows,
                 Err(reason) => self.lose(&reason, &mut interval),
             }
@@ -112,10 +118,20 @@ impl IntervalReader {
         Ok(interval)
     }
 
+    /// The time of all threads of an interval, if it has records of waits.
+    fn waits(&self, recording: &Recording) -> Result<Option<ExportSamples<'static>>, String> {
+        let wall = Wall::open(recording, (&self.load, None), self.resolve, &self.symbols, &|_, _, _| {});
+        let wall = wall.map_err(|error| error.to_string())?;
+        let spans =
+            |wall: Wall| ExportSamples::of_wall_with_addresses(recording, &wall, &self.symbols, SOURCE);
+        Ok(wall.map(spans))
+    }
+
     /// Puts the files of a dataset into the spool; how many rows they have.
     fn write_files(
         &self,
         samples: &ExportSamples<'_>,
+        waits: Option<&ExportSamples<'_>>,
         names: &Names,
         start: Duration,
     ) -> Result<u64, String> {
@@ -125,6 +141,10 @@ impl IntervalReader {
             host_identity: self.host_identity.as_deref(),
         };
         let rows = RecordingRows::new(samples, options, self.symbols.options());
+        let rows = match waits {
+            Some(spans) => rows.with_waits(spans, self.symbols.options()),
+            None => rows,
+        };
         // Those of all machines are the same, though each begins a little later.
         let begin_s = start.as_secs() - start.as_secs() % self.interval_s.max(1);
         let start_ns = i64::try_from(begin_s).unwrap_or(0).saturating_mul(1_000_000_000);
@@ -148,11 +168,17 @@ impl IntervalReader {
     }
 }
 
-/// The samples of an interval. Of the records of waits only those count that tell a thread's time.
+/// The samples of an interval, without the records of waits.
 fn sampled(recording: &Recording, profile: &Profile) -> u64 {
     let events = recording.events.list.iter().zip(&profile.loaded.totals);
-    let counted = events.filter(|(event, _)| event.name == OFF_CPU || !is_of_waits(&event.name));
+    let counted = events.filter(|(event, _)| !is_of_waits(&event.name));
     counted.map(|(_, total)| total.samples).sum()
+}
+
+/// The waits of an interval, as the rows of a dataset count them.
+fn waited(spans: &ExportSamples<'_>) -> u64 {
+    let is_wait = |row: &SampleRow| row.state.is_some_and(|state| state.state != State::Running);
+    spans.by_time().filter(is_wait).map(|row| row.waits.max(1)).sum()
 }
 
 /// A gzipped request for a collector.
@@ -167,26 +193,37 @@ fn write_request(samples: &ExportSamples<'_>, path: &Path) -> io::Result<()> {
 struct Names {
     /// By process and the cgroup of a sample.
     of_samples: HashMap<(i32, u32), ProcessNames>,
+    /// By process the first of those that is in something.
+    of_processes: HashMap<i32, ProcessNames>,
 }
 
 impl Names {
     fn of(profile: &Profile, samples: &ExportSamples<'_>) -> Names {
         let loaded = &profile.loaded;
-        let mut of_samples = HashMap::new();
+        let (mut of_samples, mut of_processes) = (HashMap::new(), HashMap::new());
         for row in samples.by_time() {
             let pid = samples.thread(row.thread).pid;
             of_samples.entry((pid, row.extra)).or_insert_with(|| {
                 let cgroup = loaded.extras.get(row.extra).cgroup;
                 let names = ProcessNames::of_cgroup(&loaded.counts.cgroups.get(cgroup).path);
                 // Samples know one hierarchy; the names may be in another one of version 1.
-                if names.is_empty() { host::names_of_process(pid) } else { names }
+                let names = if names.is_empty() { host::names_of_process(pid) } else { names };
+                if !names.is_empty() {
+                    of_processes.entry(pid).or_insert_with(|| names.clone());
+                }
+                names
             });
         }
-        Names { of_samples }
+        Names { of_samples, of_processes }
     }
 
-    fn of_process(&self, pid: i32, extra: u32) -> ProcessNames {
-        self.of_samples.get(&(pid, extra)).cloned().unwrap_or_default()
+    /// Those of a process; of a sample of it by its cgroup.
+    fn of_process(&self, pid: i32, extra: Option<u32>) -> ProcessNames {
+        let names = match extra {
+            Some(extra) => self.of_samples.get(&(pid, extra)),
+            None => self.of_processes.get(&pid),
+        };
+        names.cloned().unwrap_or_default()
     }
 
     /// As OpenTelemetry calls them, by process.

@@ -3,6 +3,7 @@ use crate::daemon::{Daemon, is_permitted};
 use crate::kills::{parquet_files, table};
 use kymo_dataset::{Table, TableReader};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -60,28 +61,56 @@ fn python() -> Option<Ran> {
     child.ok().map(|child| Ran::of("python3", child, begun))
 }
 
+/// The waits of a process in a dataset.
+#[derive(Debug, Default)]
+struct Waits {
+    all: Duration,
+    /// By state, and who ended them.
+    by_waker: BTreeMap<(String, Option<String>), Duration>,
+}
+
+impl Waits {
+    /// What it waited for longest, whether idle or not, until somebody ended it, and who that was.
+    fn longest(&self) -> (&str, Option<&str>) {
+        let ended = self.by_waker.iter().filter(|((_, waker), _)| waker.is_some());
+        let ((state, waker), _) = ended.max_by_key(|(_, time)| **time).expect("the process has waited");
+        (state.strip_prefix("idle: ").unwrap_or(state), waker.as_deref())
+    }
+}
+
 /// The time off the CPU of a process in a dataset.
-fn off_cpu(dataset: &Path, pid: u32) -> Duration {
-    let mut sum = 0;
+fn off_cpu(dataset: &Path, pid: u32) -> Waits {
+    let mut waits = Waits::default();
     for file in parquet_files(dataset) {
         if table(dataset, &file) != Table::Samples {
             continue;
         }
         let reader = TableReader::open(&file, Table::Samples).unwrap_or_else(|error| panic!("{error}"));
-        let text = |column| reader.required(column, reader.text(column).unwrap()).unwrap();
+        let texts = |column| -> Vec<Option<String>> {
+            let texts = reader.text(column).unwrap().into_iter();
+            texts.map(|text| text.map(|text| text.as_utf8().unwrap().to_owned())).collect()
+        };
         let rows = reader.int32("pid").unwrap().into_iter().zip(reader.int64("value").unwrap());
-        for ((row, event), state) in rows.zip(text("event")).zip(text("state")) {
-            assert_eq!(event.data() == b"offcpu-time", state.data() == b"off-cpu");
-            if row.0 == Some(pid.cast_signed()) && event.data() == b"offcpu-time" {
-                sum += row.1.unwrap_or(0);
+        let rows = rows.zip(texts("event")).zip(texts("state")).zip(texts("waker"));
+        for ((((of, value), event), state), waker) in rows {
+            // The time on a CPU is there once: in samples of the clock.
+            let (event, state) = (event.expect("an event"), state.expect("a state"));
+            let is_wait = event == "offcpu-time";
+            assert_eq!((is_wait, event == "cpu-clock"), (state != "on-cpu", state == "on-cpu"), "{event}");
+            assert!(is_wait || waker.is_none(), "{event}");
+            if is_wait && of == Some(pid.cast_signed()) {
+                let time = Duration::from_nanos(value.unwrap_or(0).cast_unsigned());
+                waits.all += time;
+                *waits.by_waker.entry((state, waker)).or_default() += time;
             }
         }
     }
-    Duration::from_nanos(sum.cast_unsigned())
+    waits
 }
 
 /// Checks that the rows of a process off the CPU sum to its lifetime without the time that the
-/// kernel says that it ran: for one that sleeps, one that waits for a pipe, and one that does both.
+/// kernel says that it ran: for one that sleeps, one that waits for a pipe, and one that does both;
+/// and that they say what for, and who ended it.
 #[test]
 fn waits_sum_to_what_the_kernel_says() {
     if !is_permitted("off_cpu::waits_sum_to_what_the_kernel_says") {
@@ -95,8 +124,12 @@ fn waits_sum_to_what_the_kernel_says() {
     let sent = daemon.health()["intervals"].as_u64();
     let health = daemon.wait_until("two more", |health| health["intervals"].as_u64() >= sent.map(|n| n + 2));
     assert!(daemon.terminate().success());
+    let this_thread = std::fs::read_to_string("/proc/thread-self/comm").expect("a name");
     for Ran { name, pid, lifetime, running } in programs.into_iter().flatten() {
-        let (found, expected) = (off_cpu(&dataset, pid), lifetime - running);
+        let waits = off_cpu(&dataset, pid);
+        let (found, expected) = (waits.all, lifetime - running);
+        let longest = if name == "sort" { ("pipe", this_thread.trim_end()) } else { ("timer", "a timer") };
+        assert_eq!(waits.longest(), (longest.0, Some(longest.1)), "{name}: {waits:?}");
         println!("{name}: {found:?} off the CPU by the daemon, {expected:?} by schedstat");
         // This process starts the clock before the fork, and stops it after the end.
         let slack = Duration::from_millis(150) + expected / 20;
