@@ -36,7 +36,8 @@ JOIN (
 CREATE VIEW samples_by_host AS
 SELECT s.time, s.day, s.service, s.host_id AS host_id, h.host, h.kernel, h.arch, h.cpus, h.rate_hz,
        s.pid, s.tid, s.command, s.container, s.pod, s.systemd_unit,
-       s.event, s.value_unit, s.state, s.stack_id, s.value, s.samples, s.leaf_location_id
+       s.event, s.value_unit, s.state, s.stack_id, s.value, s.samples, s.leaf_location_id,
+       s.waker
 FROM samples s
 JOIN (
     SELECT host_id, MAX(host) AS host, MAX(kernel) AS kernel, MAX(arch) AS arch,

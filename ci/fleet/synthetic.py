@@ -24,7 +24,7 @@ SCHEMAS = {
         pa.field("event", pa.string(), **NOT_NULL), pa.field("value_unit", pa.string(), **NOT_NULL),
         pa.field("state", pa.string(), **NOT_NULL), pa.field("stack_id", pa.int64(), **NOT_NULL),
         pa.field("value", pa.int64(), **NOT_NULL), pa.field("samples", pa.int64(), **NOT_NULL),
-        pa.field("leaf_location_id", pa.int64()),
+        pa.field("leaf_location_id", pa.int64()), pa.field("waker", pa.string()),
     ]),
     "stacks": pa.schema([
         pa.field("stack_id", pa.int64(), **NOT_NULL), pa.field("depth", pa.int32(), **NOT_NULL),
@@ -49,7 +49,8 @@ SCHEMAS = {
     ]),
 }
 SERVICES = ["web", "database", "007", "queue@1"]
-STATES = ["lock", "io", "sleep"]
+STATES = ["lock", "disk", "timer", "idle: condition"]
+WAKERS = {"lock": ["web", "queue@1-worker", "it's", None], "disk": ["a disk"], "timer": ["a timer"]}
 FUNCTIONS = ["main", "serve", "parse", "Straße::prüfe", 'say("hi")', "it's", "sort", "hash", "a; b", "read"]
 
 
@@ -126,7 +127,7 @@ def sample(chance, when, host_id, service, stacks, state):
         "event": "wall-time" if is_timed else "cpu-clock", "value_unit": "ns", "state": state,
         "stack_id": stack,
         "value": chance.randrange(1, 10**9) if is_timed else count * 52_631_579, "samples": count,
-        "leaf_location_id": stacks[stack][0],
+        "leaf_location_id": stacks[stack][0], "waker": chance.choice(WAKERS.get(state, [None])),
     }
 
 

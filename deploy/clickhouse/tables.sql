@@ -20,7 +20,7 @@ SELECT * FROM file('/srv/profiles/samples/*/*/*.parquet', Parquet,
     'time DateTime64(6, ''UTC''), host_id Int64, pid Int32, tid Nullable(Int32), command String,
      container Nullable(String), pod Nullable(String), systemd_unit Nullable(String),
      event String, value_unit String, state String, stack_id Int64, value Int64, samples Int64,
-     leaf_location_id Nullable(Int64), day String, service String');
+     leaf_location_id Nullable(Int64), waker Nullable(String), day String, service String');
 CREATE VIEW stacks AS
 SELECT * FROM file('/srv/profiles/stacks/*/*.parquet', Parquet,
     'stack_id Int64, depth Int32, location_id Int64, day String');
