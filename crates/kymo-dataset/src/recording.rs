@@ -36,7 +36,7 @@ pub struct RecordingRows<'a> {
     samples: &'a ExportSamples<'a>,
     /// The time off the CPU, which comes after the samples.
     waits: Option<&'a ExportSamples<'a>>,
-    kept: Kept,
+    filter: RowFilter,
     options: RecordingOptions<'a>,
     start_ns: i64,
     writer: DatasetWriter,
@@ -52,9 +52,9 @@ pub struct RecordingRows<'a> {
     events: FxHashMap<(u32, u8, u32), EventNumber>,
 }
 
-/// Which rows of what is read are kept.
+/// Which rows of what is read become rows of the dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum RowFilter {
     All,
     /// All but the records of waits: their time comes from spans.
     Samples,
@@ -85,7 +85,7 @@ impl<'a> RecordingRows<'a> {
         let mut rows = RecordingRows {
             samples,
             waits: None,
-            kept: Kept::All,
+            filter: RowFilter::All,
             options,
             start_ns,
             writer,
@@ -110,7 +110,7 @@ impl<'a> RecordingRows<'a> {
         for (pid, program) in programs(spans) {
             self.programs.entry(pid).or_insert(program);
         }
-        self.kept = Kept::Samples;
+        self.filter = RowFilter::Samples;
         self.waits = Some(spans);
         self.builds_of(spans, symbols);
         self
@@ -120,7 +120,7 @@ impl<'a> RecordingRows<'a> {
     fn begin_waits(&mut self) -> bool {
         let Some(spans) = self.waits.take() else { return false };
         self.samples = spans;
-        self.kept = Kept::OffCpu;
+        self.filter = RowFilter::OffCpu;
         self.start_ns = start_ns(spans);
         self.locations = vec![None; spans.locations.list.len()];
         self.stacks = vec![None; spans.locations.stack_count() as usize];
@@ -131,10 +131,10 @@ impl<'a> RecordingRows<'a> {
 
     /// Whether a row becomes one of the dataset.
     fn keeps(&self, row: &SampleRow) -> bool {
-        match self.kept {
-            Kept::All => true,
-            Kept::Samples => !is_of_waits(&self.samples.event(row.event).name),
-            Kept::OffCpu => row.state.is_some_and(|state| state.state != State::Running),
+        match self.filter {
+            RowFilter::All => true,
+            RowFilter::Samples => !is_of_waits(&self.samples.event(row.event).name),
+            RowFilter::OffCpu => row.state.is_some_and(|state| state.state != State::Running),
         }
     }
 
@@ -239,7 +239,7 @@ impl<'a> RecordingRows<'a> {
         let key = (row.event, state.map_or(0, SpanState::number), row.waker);
         *self.events.entry(key).or_insert_with(|| {
             let named = samples.event(row.event);
-            let event = if self.kept == Kept::OffCpu { OFF_CPU } else { named.name.as_str() };
+            let event = if self.filter == RowFilter::OffCpu { OFF_CPU } else { named.name.as_str() };
             let state = state.map_or_else(|| ON_CPU.to_owned(), SpanState::name);
             // Other units say what the name of the event says.
             let value_unit = if named.unit() == "ns" { "ns" } else { "" };

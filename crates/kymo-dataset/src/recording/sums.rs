@@ -5,7 +5,7 @@
 //!   spans of waits -----> (process, offcpu-time, state, waker, stack) --+--> sum, count
 //! ```
 //! Threads and moments are not told apart: a row has the beginning of the interval and no thread.
-use super::{Kept, RecordingRows, samples_of};
+use super::{RecordingRows, RowFilter, samples_of};
 use crate::error::DatasetError;
 use crate::process_names::ProcessNames;
 use crate::rows::{EventRow, ProcessRow, SampleValue};
@@ -96,7 +96,7 @@ impl RecordingRows<'_> {
 
     fn summed_process(&mut self, row: &SampleRow, names: &NamesOf<'_>) -> ProcessNumber {
         let pid = self.samples.thread(row.thread).pid;
-        let names = names(pid, Some(row.extra).filter(|_| self.kept != Kept::OffCpu));
+        let names = names(pid, Some(row.extra).filter(|_| self.filter != RowFilter::OffCpu));
         // Threads have names of their own; a service is a program.
         let program = self.programs.get(&pid).copied().filter(|_| names.is_empty());
         self.writer.process(&ProcessRow {
