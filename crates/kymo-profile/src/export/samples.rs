@@ -69,11 +69,11 @@ pub struct ExportSamples<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowStacks {
     /// Of a sample: its stack.
-    OfSamples,
+    Samples,
     /// Of a span: its node.
-    OfNodes,
+    Nodes,
     /// Of a span: its stack while it runs; so many more while it waits.
-    OfSpans(u32),
+    Spans(u32),
 }
 
 /// The rows of one thread and event.
@@ -164,7 +164,7 @@ impl<'a> ExportSamples<'a> {
             let nodes = export.events.first().map_or(&[][..], |event| &event.stacks.nodes);
             Locations::of_nodes(nodes, &export.functions)
         };
-        ExportSamples::of_spans(recording, wall, source, RowStacks::OfNodes, locate)
+        ExportSamples::of_spans(recording, wall, source, RowStacks::Nodes, locate)
     }
 
     /// The same with the stacks' addresses, as samples have them: the state is in the rows only.
@@ -179,7 +179,7 @@ impl<'a> ExportSamples<'a> {
             wall.add_functions(export);
             Locations::of_wall(wall, &Resolver::new(&wall.timeline, store), &export.functions)
         };
-        let stacks = RowStacks::OfSpans(wall.stacks.len() as u32);
+        let stacks = RowStacks::Spans(wall.stacks.len() as u32);
         ExportSamples::of_spans(recording, wall, source, stacks, locate)
     }
 
@@ -229,7 +229,7 @@ impl<'a> ExportSamples<'a> {
             threads,
             order,
             tracks,
-            stacks: RowStacks::OfSamples,
+            stacks: RowStacks::Samples,
             wakers: Wakers::default(),
             frequency_hz: None,
             cgroups: Vec::new(),
@@ -303,9 +303,9 @@ impl<'a> ExportSamples<'a> {
             event: Some(event).filter(|event| *event != NONE)?,
             node,
             stack: match self.stacks {
-                RowStacks::OfSamples => of_stack,
-                RowStacks::OfNodes => node,
-                RowStacks::OfSpans(all) => of_stack + if state.is_some_and(waits) { all } else { 0 },
+                RowStacks::Samples => of_stack,
+                RowStacks::Nodes => node,
+                RowStacks::Spans(all) => of_stack + if state.is_some_and(waits) { all } else { 0 },
             },
             samples: if self.is_of_spans() { period } else { 1 },
             period,
@@ -358,7 +358,7 @@ impl<'a> ExportSamples<'a> {
 
     /// Whether rows are spans of wall time.
     pub fn is_of_spans(&self) -> bool {
-        self.stacks != RowStacks::OfSamples
+        self.stacks != RowStacks::Samples
     }
 
     /// Who ended the wait of a span: the name of a thread, or what an interrupt did (`a timer`, `the
