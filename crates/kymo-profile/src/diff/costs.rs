@@ -114,6 +114,15 @@ impl SideCosts {
         }
     }
 
+    /// The mean of a row, weighted, as that of its estimate.
+    pub(crate) fn mean(&self, number: u32) -> f64 {
+        let Some(costs) = self.rows.get(&number) else { return 0.0 };
+        match self.is_one_run {
+            true => quotient(costs.iter().sum(), self.weights.iter().sum()),
+            false => self.values(costs).iter().sum::<f64>() / costs.len() as f64,
+        }
+    }
+
     /// The mean of a row, and how well it is known.
     fn estimate(&self, costs: &[f64], random: &mut SplitMix64) -> Estimate {
         let estimate = match self.is_one_run {

@@ -1,6 +1,5 @@
 //! A comparison as two flame graphs: frames as wide as on one side, coloured by what they changed.
 use super::Comparison;
-use super::text::verdict_sentence;
 use crate::export::stack_frame;
 use crate::text::shown;
 use inferno::flamegraph;
@@ -47,7 +46,7 @@ pub fn write_flamegraph(out: &mut dyn Write, comparison: &Comparison, side: Flam
     options.title = format!("kymo diff: {}, widths of the {name} side", shown(&comparison.event));
     options.subtitle = Some(format!(
         "red costs more on the new side, blue less; what only the {other} side has is not shown. {}",
-        shown(&verdict_sentence(comparison))
+        shown(&comparison.verdict_sentence())
     ));
     options.count_name = "parts of 10,000,000".to_owned();
     options.deterministic = true;

@@ -1,5 +1,4 @@
 //! A comparison as JUnit's XML, for services that show test results: a case for each row.
-use super::text::{cost_text, verdict_sentence};
 use super::{Comparison, Effect, EffectVerdict};
 use crate::text::shown;
 use std::io::{self, Write};
@@ -22,7 +21,7 @@ pub fn write_junit(out: &mut dyn Write, comparison: &Comparison) -> io::Result<(
         count(EffectVerdict::Undecided)
     )?;
     cases.iter().try_for_each(|case| write_case(out, comparison, case))?;
-    writeln!(out, "  <system-out>{}</system-out>", escaped(&verdict_sentence(comparison)))?;
+    writeln!(out, "  <system-out>{}</system-out>", escaped(&comparison.verdict_sentence()))?;
     writeln!(out, "</testsuite>")
 }
 
@@ -30,7 +29,7 @@ fn write_case(out: &mut dyn Write, comparison: &Comparison, case: &Effect) -> io
     let name = if case.name.is_empty() { "the whole" } else { &case.name };
     let (name, module) = (escaped(name), escaped(&case.module));
     write!(out, "  <testcase name=\"{name}\" classname=\"{module}\"")?;
-    let cost = |cost| cost_text(comparison, cost);
+    let cost = |cost| comparison.cost_text(cost);
     let message = format!(
         "{} before, {} now: {:+.1} % of the whole ({:+.1} to {:+.1})",
         cost(case.old),

@@ -15,7 +15,7 @@
 //!                        |
 //!                        v
 //!      differences, p-values, false-discovery rate --> verdict; moved --> Comparison
-//!                                                  '--> text, markdown, json, junit, flame, page
+//!                                      text, markdown, json, junit, flame, page, tree <--'
 //! ```
 //!
 //! # Guarantees
@@ -50,8 +50,10 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tree;
 mod turns;
 mod verdict;
+mod words;
 
 pub use comparable::NotComparable;
 pub use costs::Subject;
@@ -64,7 +66,9 @@ pub use run::{RunError, RunFacts, RunOptions, RunSums, SamplingRate};
 pub use stacks::SharedStacks;
 pub use statistics::Interval;
 pub use text::{write_markdown, write_text};
+pub use tree::{ComparedNode, ComparedTree, CostPair, NodeRange, TreeOrder, TreeStart};
 pub use verdict::EffectVerdict;
+pub use words::{module_beside_name, rate_text};
 
 use costs::{Grouping, SideCosts};
 use moved::ChangedFunction;
@@ -221,7 +225,7 @@ pub struct Comparison {
     paths: MeanPaths,
 }
 
-/// Mean cost by path on each side.
+/// Mean cost by path on each side, weighted.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct MeanPaths {
     functions: Vec<FunctionLabel>,
@@ -469,18 +473,13 @@ impl Comparer<'_> {
 
     fn mean_paths(&self) -> MeanPaths {
         let sides = self.side_costs(Subject::Paths);
-        let mean = |side: &SideCosts, node: u32, runs: usize| {
-            side.rows.get(&node).map_or(0.0, |costs| costs.iter().sum::<f64>() / runs as f64)
-        };
         let mut nodes: Vec<u32> = sides.0.rows.keys().chain(sides.1.rows.keys()).copied().collect();
         nodes.sort_unstable();
         nodes.dedup();
         let path = |node: u32| {
             let mut functions: Vec<u32> = self.stacks.path(node).collect();
             functions.reverse();
-            let (old, new) =
-                (mean(&sides.0, node, self.sides.0.len()), mean(&sides.1, node, self.sides.1.len()));
-            MeanPath { functions, old, new }
+            MeanPath { functions, old: sides.0.mean(node), new: sides.1.mean(node) }
         };
         MeanPaths { functions: self.stacks.functions.clone(), list: nodes.into_iter().map(path).collect() }
     }

@@ -101,7 +101,7 @@ fn p_values_are_those_of_all_deals() {
 
 /// Runs of a program of these functions, each with its mean cost in samples of 1000 ns. `noise` is
 /// that of a run as a whole.
-fn runs(
+pub(super) fn runs(
     stacks: &mut SharedStacks,
     functions: &[(&str, f64)],
     count: usize,
@@ -139,7 +139,7 @@ fn runs(
         .collect()
 }
 
-const PROGRAM: [(&str, f64); 8] = [
+pub(super) const PROGRAM: [(&str, f64); 8] = [
     ("parse", 15_000.0),
     ("hash", 4000.0),
     ("copy", 8000.0),
@@ -151,7 +151,7 @@ const PROGRAM: [(&str, f64); 8] = [
 ];
 
 /// The program with one function changed.
-fn changed(name: &str, factor: f64) -> Vec<(&'static str, f64)> {
+pub(super) fn changed(name: &str, factor: f64) -> Vec<(&'static str, f64)> {
     PROGRAM.iter().map(|(of, cost)| (*of, if *of == name { cost * factor } else { *cost })).collect()
 }
 
@@ -353,7 +353,7 @@ fn fixture(stacks: &mut SharedStacks, blocks: bool) -> RunSums {
 }
 
 /// Checks D3 and D4 on a real recording: it does not differ from itself, its functions add up to
-/// the whole, blocks add up to the run, and a second comparison says the same.
+/// the whole, as its paths do, blocks add up to the run, and a second comparison says the same.
 #[test]
 fn a_recording_does_not_differ_from_itself() {
     let mut stacks = SharedStacks::new();
@@ -369,6 +369,8 @@ fn a_recording_does_not_differ_from_itself() {
     assert!((shares - 1.0).abs() < 1e-9, "{shares}");
     assert!(found.effects.iter().all(|effect| effect.change.estimate == 0.0));
     assert_ne!(found.verdict, OverallVerdict::Regression);
+    let of_paths = ComparedTree::new(&found, TreeStart::Outermost, "").whole();
+    assert!((of_paths.old - 1.0).abs() < 1e-9 && (of_paths.new - 1.0).abs() < 1e-9, "{of_paths:?}");
     let mut stacks = SharedStacks::new();
     let (old, new) = (vec![fixture(&mut stacks, true)], vec![fixture(&mut stacks, true)]);
     assert_eq!(compare(stacks, &old, &new, &options).expect("comparable"), found);

@@ -61,15 +61,20 @@ pub struct BranchNode {
 
 /// What of a branch is asked for below a node.
 #[derive(Clone, Copy)]
-struct Levels {
+pub(crate) struct Levels {
     left: usize,
     /// All nodes above were without others beside them.
     is_chain: bool,
 }
 
 impl Levels {
+    /// So many levels, at least one.
+    pub(crate) fn asked(levels: usize) -> Levels {
+        Levels { left: levels.max(1), is_chain: true }
+    }
+
     /// What is left for nodes that are so many beside each other; `None`: they are not shown.
-    fn below(self, beside: usize) -> Option<Levels> {
+    pub(crate) fn below(self, beside: usize) -> Option<Levels> {
         match self.is_chain && beside == 1 {
             true => Some(self),
             false => Some(Levels { left: self.left.checked_sub(1)?, is_chain: false }),
@@ -84,7 +89,7 @@ fn finish(mut tree: Growing, scan: &Scan<'_>, all: Sum, levels: usize, least_per
     let mut branch = Branch { samples: all.samples, period: all.period, ..Branch::default() };
     // Lists of nodes beside each other to come: how deep, what is left for them, and the next one.
     let mut pending: Vec<(usize, Levels, std::slice::Iter<'_, usize>)> = Vec::new();
-    let asked = Levels { left: levels.max(1), is_chain: true };
+    let asked = Levels::asked(levels);
     pending.extend(asked.below(tree.roots.len()).map(|levels| (0, levels, tree.roots.iter())));
     while let Some((depth, levels, list)) = pending.last_mut() {
         let (depth, levels) = (*depth, *levels);

@@ -52,6 +52,7 @@ mod tree;
 mod waits;
 
 pub use answer::{AnswerHead, Body, QueryAnswer, SCHEMA_VERSION};
+pub(crate) use branch::Levels;
 pub use branch::{Branch, BranchNode, TreeKind};
 pub use dataset::{Dataset, DatasetKind, EventRow, OpenError, WALL_TIME, open};
 pub use filter::{Condition, Filter, FilterField, FilterValue};
@@ -66,6 +67,7 @@ pub(crate) use text::cell as markdown_cell;
 pub use text::{amount, write_json, write_markdown, write_text};
 pub use tiles::{Lane, LaneKey, Tiles};
 pub use top::{GroupBy, Top, TopRow, Weight};
+pub(crate) use tree::MOST_NODES;
 pub use tree::{CallTreeAnswer, TreeNode};
 pub use waits::{WaitRow, Waits};
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 
 /// A tree has so many nodes at most; what is left out is said.
-pub(super) const MOST_NODES: usize = 100_000;
+pub(crate) const MOST_NODES: usize = 100_000;
 
 /// Which way a tree goes from a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
