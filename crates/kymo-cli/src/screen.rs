@@ -106,18 +106,24 @@ impl FullScreen {
     ///
     /// # Errors
     /// The terminal cannot be read or written.
-    pub fn wait(&mut self, other: BorrowedFd<'_>, most_ms: Option<i64>) -> io::Result<Vec<ScreenEvent>> {
+    pub fn wait(
+        &mut self,
+        other: Option<BorrowedFd<'_>>,
+        most_ms: Option<i64>,
+    ) -> io::Result<Vec<ScreenEvent>> {
         let mut events = Vec::new();
         let of_key = self.decoder.has_part().then_some(KEY_TIMEOUT_MS);
         let timeout = of_key.into_iter().chain(most_ms).min();
         let input = io::stdin();
-        let mut fds = [input.as_fd(), self.signals.as_fd(), self.changes.as_fd(), other]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let own = [input.as_fd(), self.signals.as_fd(), self.changes.as_fd()];
+        let mut fds: Vec<PollFd<'_>> =
+            own.into_iter().chain(other).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let count = match poll(&mut fds, timeout.map(milliseconds).as_ref()) {
             Err(rustix::io::Errno::INTR) => return Ok(events),
             count => count?,
         };
-        let [typed, ended, changed, ready] = fds.map(|fd| !fd.revents().is_empty());
+        let has_come = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let [typed, ended, changed, ready] = [0, 1, 2, 3].map(has_come);
         if count == 0 {
             events.extend(self.decoder.end_part().map(ScreenEvent::Key));
         }

@@ -52,6 +52,7 @@
 //! | queries by the Model Context Protocol: `kymo mcp` | `mcp/`, which `make test-mcp` runs |
 //! | instructions and source lines: `kymo annotate` | `annotate.rs` |
 //! | `kymo report` as a browser in the terminal | `browser.rs`, through `at_terminal.rs` |
+//! | `kymo diff` as a browser in the terminal | `browser_diff.rs` |
 //! | `kymo top` | `top.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
@@ -65,6 +66,7 @@ mod at_terminal;
 mod bench;
 mod bombs;
 mod browser;
+mod browser_diff;
 mod cgroups;
 mod cli;
 mod control;

@@ -2,15 +2,13 @@
 use kymo_profile::query::{self, QueryAnswer, Weight, amount};
 use kymo_profile::text::shown;
 use ratatui_core::buffer::Buffer;
-use ratatui_core::layout::Rect;
-use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::style::Color;
 
 use super::help;
-use super::list::Row;
+use super::screen::{BodyLines, Cell, Screen, Surroundings, row_text, wrapped};
 use super::state::{Browser, Mode, NOTHING, Page, Prompt};
+use super::subject::Row;
 
-/// A screen with fewer lines has no line of zooms and no column names.
-const SMALL: u16 = 6;
 /// A screen with fewer columns has one column of numbers.
 const NARROW: u16 = 40;
 
@@ -18,115 +16,34 @@ const NARROW: u16 = 40;
 const MANY: f64 = 5.0;
 const SOME: f64 = 0.5;
 
-/// The lines of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BodyLines {
-    /// The first of them.
-    pub(super) first: u16,
-    /// How many.
-    pub(super) height: usize,
-}
-
 /// The lines that the list has.
 pub(super) fn body(browser: &Browser) -> BodyLines {
-    let height = browser.size.1;
-    let above = match height {
-        0..SMALL => 1.min(height),
-        _ => 2 + u16::from(browser.has_head),
-    };
-    BodyLines { first: above, height: usize::from(height.saturating_sub(above + 1)) }
+    BodyLines::of(browser.size.1, browser.has_head)
 }
 
 /// Draws the browser. `color`: the terminal has colours.
 pub(super) fn draw(browser: &Browser, buffer: &mut Buffer, color: bool) {
     let mut screen = Screen { buffer, color };
     let lines = body(browser);
-    let height = screen.buffer.area.height;
-    screen.line(0, &title(browser), Style::new().add_modifier(Modifier::BOLD));
     if let Mode::Page(of, from) = browser.mode {
-        let text = page(browser, of);
-        for (y, line) in (1..height.saturating_sub(1)).zip(text.iter().skip(from)) {
-            screen.line(y, line, Style::new());
-        }
-        let is_whole = text.len() - from.min(text.len()) <= usize::from(height).saturating_sub(2);
-        let hint = if is_whole { "any other key: back to the list" } else { "Down: more  other keys: back" };
-        screen.line(height.saturating_sub(1), hint, REVERSED);
+        screen.page(&title(browser), &page(browser, of), from);
         return;
     }
-    if lines.first > 1 {
-        screen.line(1, &situation(browser), Style::new());
-    }
-    if lines.first > 2 {
-        screen.line(2, &head(browser), Style::new().add_modifier(Modifier::UNDERLINED));
-    }
-    if browser.place.list.counts().0 == 0 && lines.height > 0 {
-        let words = match &browser.place.problem {
-            _ if browser.is_waiting() => "asking...",
-            Some(problem) => problem,
-            None => NOTHING,
-        };
-        for (y, line) in (lines.first..height.saturating_sub(1)).zip(wrapped(words, screen.width())) {
-            screen.line(y, &line, Style::new());
-        }
-    }
+    let nothing = (browser.place.list.counts().0 == 0).then(|| match &browser.place.problem {
+        _ if browser.is_waiting() => "asking...".to_owned(),
+        Some(problem) => problem.clone(),
+        None => NOTHING.to_owned(),
+    });
+    let around = Surroundings {
+        title: title(browser),
+        situation: situation(browser),
+        head: head(browser),
+        nothing,
+        status: status(browser),
+    };
+    screen.surroundings(lines, &around);
     for (y, (row, selected)) in (lines.first..).zip(browser.place.list.on_screen(lines.height)) {
-        screen.row(y, browser, row, selected);
-    }
-    if height > 1 {
-        screen.line(height - 1, &status(browser), REVERSED);
-    }
-}
-
-const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
-
-struct Screen<'a> {
-    buffer: &'a mut Buffer,
-    color: bool,
-}
-
-impl Screen<'_> {
-    fn width(&self) -> usize {
-        usize::from(self.buffer.area.width)
-    }
-
-    /// Writes a line in its full width; a line that is too long ends in `>`.
-    fn line(&mut self, y: u16, text: &str, style: Style) {
-        let Rect { width, height, .. } = self.buffer.area;
-        if y >= height || width == 0 {
-            return;
-        }
-        self.buffer.set_style(Rect { x: 0, y, width, height: 1 }, style);
-        let before = self.buffer.set_stringn(0, y, text, self.width(), style).0;
-        // What did not fit would have gone on.
-        let mut whole = Buffer::empty(Rect { x: 0, y: 0, width: width.saturating_add(1), height: 1 });
-        if before >= width.saturating_sub(1)
-            && whole.set_stringn(0, 0, text, self.width() + 1, style).0 > width
-        {
-            self.buffer.set_stringn(width - 1, y, ">", 1, style);
-        }
-    }
-
-    fn row(&mut self, y: u16, browser: &Browser, row: &Row, selected: bool) {
-        let (numbers, text) = (numbers(browser, row), name(row));
-        let style = if selected { REVERSED } else { Style::new() };
-        self.line(y, &format!("{}{text}", numbers.concat()), style);
-        if selected || !self.color {
-            return;
-        }
-        let mut x = 0;
-        for number in numbers {
-            let width = (number.len() as u16).min(self.buffer.area.width.saturating_sub(x));
-            let share: f64 = number.trim().trim_end_matches('%').parse().unwrap_or(0.0);
-            let color = match share {
-                share if share >= MANY => Some(Color::Red),
-                share if share >= SOME => Some(Color::Green),
-                _ => None,
-            };
-            if let Some(color) = color {
-                self.buffer.set_style(Rect { x, y, width, height: 1 }, Style::new().fg(color));
-            }
-            x += width;
-        }
+        screen.row(y, &numbers(browser, row), row, selected);
     }
 }
 
@@ -141,26 +58,23 @@ fn columns(browser: &Browser) -> (bool, bool) {
     }
 }
 
-fn numbers(browser: &Browser, row: &Row) -> Vec<String> {
+fn numbers(browser: &Browser, row: &Row) -> Vec<Cell> {
     let hundred = browser.hundred();
-    let share = |part: Option<u64>| match part {
-        Some(part) => format!("{:>8}", format!("{:.2}%", 100.0 * part as f64 / hundred.max(1) as f64)),
-        None => " ".repeat(8),
+    let share = |part: Option<u64>| {
+        let Some(part) = part else { return Cell { text: " ".repeat(8), color: None } };
+        let text = format!("{:>8}", format!("{:.2}%", 100.0 * part as f64 / hundred.max(1) as f64));
+        let color = match text.trim().trim_end_matches('%').parse().unwrap_or(0.0) {
+            share if share >= MANY => Some(Color::Red),
+            share if share >= SOME => Some(Color::Green),
+            _ => None,
+        };
+        Cell { text, color }
     };
     let (total, own) = columns(browser);
-    let own_share = if row.depth > 0 && !browser.place.subject.is_tree() { None } else { row.own };
-    let cells = [total.then(|| share(Some(row.total))), own.then(|| share(own_share))];
+    let sums = &row.numbers;
+    let own_share = if row.depth > 0 && !browser.place.subject.is_tree() { None } else { sums.own };
+    let cells = [total.then(|| share(Some(sums.total))), own.then(|| share(own_share))];
     cells.into_iter().flatten().collect()
-}
-
-fn name(row: &Row) -> String {
-    let mark = match (row.is_open, row.has_below) {
-        (true, _) => '-',
-        (false, true) => '+',
-        (false, false) => ' ',
-    };
-    let module = row.module.as_ref().map_or_else(String::new, |module| format!("  ({})", shown(module)));
-    format!("  {}{mark} {}{module}", "  ".repeat(row.indent), row.name)
 }
 
 fn title(browser: &Browser) -> String {
@@ -285,9 +199,9 @@ pub(super) fn page(browser: &Browser, page: Page) -> Vec<String> {
             let share = 100.0 * period as f64 / browser.hundred().max(1) as f64;
             format!("{share:.2}%, {} {}", amount(unit, period), if unit == "ns" { "" } else { unit })
         };
-        lines.push(format!("with what it called: {}", part(row.total).trim_end()));
-        lines.extend(row.own.map(|own| format!("itself: {}", part(own).trim_end())));
-        lines.push(format!("samples: {}", row.samples));
+        lines.push(format!("with what it called: {}", part(row.numbers.total).trim_end()));
+        lines.extend(row.numbers.own.map(|own| format!("itself: {}", part(own).trim_end())));
+        lines.push(format!("samples: {}", row.numbers.samples));
         lines.push(String::new());
     }
     lines.extend(wrapped(&format!("recording: {}", shown(&browser.start.recording)), width));
@@ -304,39 +218,11 @@ pub(super) fn page(browser: &Browser, page: Page) -> Vec<String> {
     lines
 }
 
-/// Text in lines of so many characters at most, broken at spaces where there are any.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(8);
-    let mut lines = vec![String::new()];
-    for word in text.split_inclusive(' ') {
-        let mut word = word;
-        loop {
-            // SANITY: there is always a last line.
-            let line = lines.last_mut().expect("a line");
-            let room = width.saturating_sub(line.chars().count());
-            let length = word.chars().count();
-            if length <= room {
-                line.push_str(word);
-                break;
-            }
-            if length <= width && !line.is_empty() {
-                lines.push(String::new());
-                continue;
-            }
-            let at = word.char_indices().nth(room).map_or(word.len(), |(at, _)| at);
-            line.push_str(&word[..at]);
-            word = &word[at..];
-            lines.push(String::new());
-        }
-    }
-    lines
-}
-
 /// The list as text, in its full width.
 pub(super) fn printed(browser: &Browser) -> String {
     let mut text = format!("# {}\n# {}\n#{}\n", title(browser), situation(browser), head(browser));
     for row in browser.place.list.all() {
-        text.push_str(&format!(" {}{}\n", numbers(browser, row).concat(), name(row)));
+        text.push_str(&format!(" {}\n", row_text(&numbers(browser, row), row)));
     }
     text
 }

@@ -2,50 +2,29 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use kymo_profile::query::FunctionKey;
-
-/// What a row is about, to ask for it alone.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Item {
-    /// A function.
-    Function(FunctionKey),
-    /// A module, by its name.
-    Module(String),
-    /// A thread, by its number.
-    Thread(i32),
-    /// A process, by its number.
-    Process(i32),
-    /// A CPU, by its number.
-    Cpu(String),
-}
-
-/// A row.
+/// A row: what it is about, to ask for it alone, and its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct Row<I, N> {
     /// So many rows are above it in the tree.
     pub(super) depth: usize,
     /// How far its name is moved to the right: not along a chain of rows that have no others beside
     /// them, so that deep stacks stay on the screen. [`List`] sets it.
     pub(super) indent: usize,
-    pub(super) item: Item,
+    pub(super) item: I,
     /// Its name, as it may be written to a terminal.
     pub(super) name: String,
     /// The module of a function, as the recording has it.
     pub(super) module: Option<String>,
-    /// What it has itself; `None` where that is no question.
-    pub(super) own: Option<u64>,
-    /// What it has with all that it called.
-    pub(super) total: u64,
-    pub(super) samples: u64,
+    pub(super) numbers: N,
     /// Whether it can be opened.
     pub(super) has_below: bool,
     pub(super) is_open: bool,
 }
 
 /// Rows in their order, of which some are shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct List {
-    rows: Vec<Row>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct List<I, N> {
+    rows: Vec<Row<I, N>>,
     /// The rows that are not hidden.
     shown: Vec<usize>,
     /// The selected one of those shown.
@@ -56,8 +35,14 @@ pub(super) struct List {
     part: String,
 }
 
-impl List {
-    pub(super) fn new(rows: Vec<Row>, part: &str) -> List {
+impl<I, N> Default for List<I, N> {
+    fn default() -> List<I, N> {
+        List { rows: Vec::new(), shown: Vec::new(), cursor: 0, top: 0, part: String::new() }
+    }
+}
+
+impl<I, N> List<I, N> {
+    pub(super) fn new(rows: Vec<Row<I, N>>, part: &str) -> List<I, N> {
         let mut list = List { rows, part: part.to_owned(), ..List::default() };
         list.show();
         list
@@ -124,18 +109,18 @@ impl List {
     }
 
     /// The selected row.
-    pub(super) fn selected(&self) -> Option<&Row> {
+    pub(super) fn selected(&self) -> Option<&Row<I, N>> {
         self.selected_at().map(|at| &self.rows[at])
     }
 
     /// The shown rows, and whether each is selected, of a screen with so many lines.
-    pub(super) fn on_screen(&self, height: usize) -> impl Iterator<Item = (&Row, bool)> {
+    pub(super) fn on_screen(&self, height: usize) -> impl Iterator<Item = (&Row<I, N>, bool)> {
         let rows = self.shown.iter().enumerate().skip(self.top).take(height);
         rows.map(|(at, row)| (&self.rows[*row], at == self.cursor))
     }
 
     /// All shown rows.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Row<I, N>> {
         self.shown.iter().map(|row| &self.rows[*row])
     }
 
@@ -163,16 +148,14 @@ impl List {
         above.is_some()
     }
 
-    /// The functions from the root of the tree to the selected row.
-    pub(super) fn path(&self) -> Vec<FunctionKey> {
+    /// What the rows from the root of the tree to the selected one are about.
+    pub(super) fn path(&self) -> Vec<&I> {
         let mut path = Vec::new();
         let mut depth = usize::MAX;
         for row in self.selected_at().into_iter().flat_map(|at| self.rows[..=at].iter().rev()) {
             if row.depth < depth {
                 depth = row.depth;
-                if let Item::Function(key) = &row.item {
-                    path.push(key.clone());
-                }
+                path.push(&row.item);
             }
             if depth == 0 {
                 break;
@@ -183,7 +166,7 @@ impl List {
     }
 
     /// Puts rows below a row, whose depths count from it. The selected row stays selected.
-    pub(super) fn open(&mut self, at: usize, below: Vec<Row>) {
+    pub(super) fn open(&mut self, at: usize, below: Vec<Row<I, N>>) {
         if at >= self.rows.len() {
             return;
         }
@@ -209,6 +192,15 @@ impl List {
         self.show();
     }
 
+    /// Closes the selected row, or goes to the one above it in the tree.
+    pub(super) fn step_out(&mut self) -> StepOut {
+        if self.selected().is_some_and(|row| row.is_open) {
+            self.close();
+            return StepOut::Closed;
+        }
+        if self.go_to_parent() { StepOut::ToParent } else { StepOut::AtRoot }
+    }
+
     /// Takes away all rows that are below others, and selects what was above the selected one.
     pub(super) fn close_all(&mut self) {
         while self.go_to_parent() {}
@@ -218,6 +210,17 @@ impl List {
         self.show();
         self.cursor = root.min(self.shown.len().saturating_sub(1));
     }
+}
+
+/// What [`List::step_out`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StepOut {
+    /// The selected row is closed.
+    Closed,
+    /// The row above is selected.
+    ToParent,
+    /// Nothing: no row is above the selected one.
+    AtRoot,
 }
 
 /// Where the user is in a list, to be there in one with newer numbers, too.
@@ -232,11 +235,11 @@ pub(super) struct ListPlace {
     line: usize,
 }
 
-impl List {
+impl<I: Hash, N> List<I, N> {
     /// A number for the path of each row, the same for the same path.
-    fn path_numbers(rows: &[Row]) -> Vec<u64> {
+    fn path_numbers(rows: &[Row<I, N>]) -> Vec<u64> {
         let mut above: Vec<u64> = Vec::new();
-        let number = |row: &Row| {
+        let number = |row: &Row<I, N>| {
             above.truncate(row.depth);
             let mut hasher = DefaultHasher::new();
             (above.last(), &row.item).hash(&mut hasher);
@@ -246,14 +249,9 @@ impl List {
         rows.iter().map(number).collect()
     }
 
-    /// The open rows of the first level, at most so many.
-    pub(super) fn open_roots(&self, most: usize) -> Vec<FunctionKey> {
-        let open = self.rows.iter().filter(|row| row.depth == 0 && row.is_open);
-        let keys = open.filter_map(|row| match &row.item {
-            Item::Function(key) => Some(key.clone()),
-            _ => None,
-        });
-        keys.take(most).collect()
+    /// The open rows.
+    pub(super) fn open_rows(&self) -> impl Iterator<Item = &Row<I, N>> {
+        self.rows.iter().filter(|row| row.is_open)
     }
 
     /// Whether any row is open.
@@ -276,9 +274,9 @@ impl List {
     /// A list of rows with all that may be open below them; open are those that were, and the
     /// selected row is that of before on the same line of the screen, wherever it is now. Where it
     /// is gone, the one in its place is selected.
-    pub(super) fn at_place(rows: Vec<Row>, part: &str, place: &ListPlace) -> List {
+    pub(super) fn at_place(rows: Vec<Row<I, N>>, part: &str, place: &ListPlace) -> List<I, N> {
         let numbers = List::path_numbers(&rows);
-        let mut shown: Vec<(u64, Row)> = Vec::new();
+        let mut shown: Vec<(u64, Row<I, N>)> = Vec::new();
         // Rows from this depth on are below one that is closed.
         let mut closed = usize::MAX;
         for (number, mut row) in numbers.into_iter().zip(rows) {
@@ -289,7 +287,7 @@ impl List {
             closed = if row.is_open { usize::MAX } else { row.depth + 1 };
             shown.push((number, row));
         }
-        let (numbers, rows): (Vec<u64>, Vec<Row>) = shown.into_iter().unzip();
+        let (numbers, rows): (Vec<u64>, Vec<Row<I, N>>) = shown.into_iter().unzip();
         let mut list = List::new(rows, part);
         let last = list.shown.len().saturating_sub(1);
         let selected = place.selected.and_then(|selected| numbers.iter().position(|it| *it == selected));
@@ -304,22 +302,20 @@ impl List {
 mod tests {
     use super::*;
 
-    fn row(depth: usize, name: &str) -> Row {
+    fn row(depth: usize, name: &str) -> Row<String, ()> {
         Row {
             depth,
             indent: 0,
-            item: Item::Module(name.into()),
+            item: name.into(),
             name: name.into(),
             module: None,
-            own: None,
-            total: 1,
-            samples: 1,
+            numbers: (),
             has_below: true,
             is_open: false,
         }
     }
 
-    fn names(list: &List) -> Vec<String> {
+    fn names(list: &List<String, ()>) -> Vec<String> {
         list.all().map(|row| format!("{}{}", " ".repeat(row.depth), row.name)).collect()
     }
 
@@ -332,9 +328,10 @@ mod tests {
         assert_eq!(names(&list), ["a", "b", " x", "  y", " z"]);
         list.go(2);
         assert_eq!(list.selected().map(|row| &*row.name), Some("y"));
-        assert!(list.go_to_parent() && list.go_to_parent() && !list.go_to_parent());
+        let steps: Vec<StepOut> = (0..2).map(|_| list.step_out()).collect();
+        assert_eq!(steps, [StepOut::ToParent, StepOut::ToParent]);
         assert_eq!(list.selected().map(|row| &*row.name), Some("b"));
-        list.close();
+        assert_eq!((list.step_out(), list.step_out()), (StepOut::Closed, StepOut::AtRoot));
         assert_eq!(names(&list), ["a", "b"]);
         list.open(0, vec![row(0, "w")]);
         assert_eq!((list.cursor(), list.selected().map(|row| &*row.name)), (2, Some("b")));
@@ -400,7 +397,7 @@ mod tests {
         list.go(9);
         let newer = List::at_place(vec![row(0, "x"), row(0, "y")], "", &list.place());
         assert_eq!(newer.selected().map(|row| &*row.name), Some("y"));
-        assert_eq!(List::at_place(Vec::new(), "", &list.place()).selected(), None);
+        assert_eq!(List::<String, ()>::at_place(Vec::new(), "", &list.place()).selected(), None);
     }
 
     /// Checks that the selected row is on the screen, whatever its height, and that no line is

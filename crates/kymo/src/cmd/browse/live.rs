@@ -2,8 +2,8 @@
 //! rows are open, and the same one is selected on the same line.
 use kymo_profile::query::{FunctionKey, Query, QueryAnswer, QueryError};
 
-use super::list::{Item, List, Row};
 use super::state::{Browser, Newer};
+use super::subject::{Row, RowList};
 use super::update::Effect;
 
 /// So many rows of a table stay open.
@@ -38,7 +38,9 @@ impl Browser {
         self.live.is_stale = false;
         self.asked += 1;
         let is_tree = self.place.subject.is_tree();
-        let roots = if is_tree { Vec::new() } else { self.place.list.open_roots(MOST_OPEN) };
+        let open = self.place.list.open_rows().filter(|row| row.depth == 0 && !is_tree);
+        let roots = open.filter_map(|row| row.item.function().cloned());
+        let roots: Vec<FunctionKey> = roots.take(MOST_OPEN).collect();
         let questions = self.questions(&roots);
         self.live.refresh = Some((self.asked, roots));
         vec![Effect::Refresh(self.asked, questions)]
@@ -95,7 +97,7 @@ impl Browser {
             Err(error) => {
                 let is_unknown = matches!(error, QueryError::Unknown(_));
                 place.problem = Some(if is_unknown { IDLE.to_owned() } else { error.to_string() });
-                place.list = List::default();
+                place.list = RowList::default();
                 place.whole = (0, 0);
                 return self.refresh_if_stale();
             }
@@ -104,8 +106,8 @@ impl Browser {
         let part = if place.subject.is_tree() { "" } else { &place.part };
         let rows = with_below(rows, roots.iter().zip(parts.map(|(rows, _)| rows)));
         place.list = match place.list.counts().1 {
-            0 => List::new(rows, part),
-            _ => List::at_place(rows, part, &place.list.place()),
+            0 => RowList::new(rows, part),
+            _ => RowList::at_place(rows, part, &place.list.place()),
         };
         place.whole = whole;
         place.problem = (whole.0 == 0).then(|| IDLE.to_owned());
@@ -118,10 +120,8 @@ fn with_below<'a>(rows: Vec<Row>, below: impl Iterator<Item = (&'a FunctionKey, 
     let mut below: Vec<_> = below.collect();
     let mut all = Vec::with_capacity(rows.len());
     for mut row in rows {
-        let own = match &row.item {
-            Item::Function(key) => below.iter().position(|(root, _)| *root == key),
-            _ => None,
-        };
+        let key = row.item.function();
+        let own = key.and_then(|key| below.iter().position(|(root, _)| *root == key));
         let own = own.map(|at| below.swap_remove(at).1).unwrap_or_default();
         row.is_open |= !own.is_empty();
         all.push(row);

@@ -11,7 +11,9 @@
 //!
 //! - `state.rs` is what is shown: rows (`list.rs`), and what they are of (`subject.rs`).
 //!   `update.rs` decides what a key does: a function from what happened to what is to be done.
-//! - `layout.rs` says where things are on a screen of any size, `help.rs` which keys there are.
+//! - `layout.rs` says where things are on a screen of any size (`screen.rs`), `help.rs` which keys
+//!   there are; those that mean the same everywhere are in `keys.rs`.
+//! - `comparison/` is the browser that `kymo diff --tui` opens, with the same list and screen.
 //! - This file joins them with the terminal ([`FullScreen`]) and with the thread that asks.
 //!
 //! # Invariants
@@ -29,17 +31,20 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kymo_cli::screen::{FullScreen, ScreenEvent};
+use kymo_cli::screen::{FullScreen, ScreenEvent, is_possible};
 use kymo_cli::{exit, open, terminal};
 use kymo_data::Recording;
 use kymo_profile::live::LiveData;
 use kymo_profile::query::{self, Dataset, Filter, FilterField, Query, QueryAnswer, QueryError};
 use kymo_symbols::SymbolStore;
 
+pub(crate) mod comparison;
 mod help;
+mod keys;
 mod layout;
 mod list;
 mod live;
+mod screen;
 mod state;
 mod subject;
 #[cfg(test)]
@@ -50,6 +55,19 @@ use state::Browser;
 pub(crate) use state::{Newer, Start};
 pub(crate) use subject::Subject;
 use update::{Effect, Input};
+
+/// Why a browser that is asked for with `--tui` cannot be had. `text_option`: an option that is
+/// about text; `text`: what is text without `--tui`.
+pub(crate) fn refusal(text_option: Option<&str>, text: &str) -> Option<String> {
+    if let Some(option) = text_option {
+        return Some(format!("--tui opens the browser, and {option} is about text: leave one of them out"));
+    }
+    (!is_possible()).then(|| {
+        format!(
+            "--tui needs a terminal on stdin and stdout, and a TERM other than dumb: without --tui {text} is text"
+        )
+    })
+}
 
 /// What is asked: rows.
 #[derive(Clone)]
@@ -244,7 +262,7 @@ impl TerminalLoop<'_> {
             }
             let left_ms = self.following.as_ref().and_then(Following::left_ms);
             let waits_ms = timeout.into_iter().chain(left_ms).min();
-            let events = self.screen.wait(self.answered.as_fd(), waits_ms)?;
+            let events = self.screen.wait(Some(self.answered.as_fd()), waits_ms)?;
             self.following.iter_mut().for_each(Following::ask_if_due);
             if events.is_empty() && redraw {
                 self.draw(&browser, color)?;

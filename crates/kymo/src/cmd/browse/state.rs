@@ -1,8 +1,7 @@
 //! What the browser shows: where one is, where one was before, and what the keys mean.
 use kymo_profile::query::{EventRow, Filter, FilterField, FunctionKey, Weight};
 
-use super::list::List;
-use super::subject::{Subject, Zoom};
+use super::subject::{RowList, Subject, Zoom};
 
 /// What the keys mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub(super) struct Place {
     pub(super) conditions: (String, Filter),
     /// Only rows with this in their names; of trees, only stacks with such a function.
     pub(super) part: String,
-    pub(super) list: List,
+    pub(super) list: RowList,
     /// The samples that count, and the sum of their periods.
     pub(super) whole: (u64, u64),
     /// Why there is no row.

@@ -5,7 +5,47 @@ use kymo_profile::query::{
 };
 use kymo_profile::text::shown;
 
-use super::list::{Item, Row};
+use super::list;
+
+/// What a row is about, to ask for it alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Item {
+    /// A function.
+    Function(FunctionKey),
+    /// A module, by its name.
+    Module(String),
+    /// A thread, by its number.
+    Thread(i32),
+    /// A process, by its number.
+    Process(i32),
+    /// A CPU, by its number.
+    Cpu(String),
+}
+
+impl Item {
+    /// The function that it is about.
+    pub(super) fn function(&self) -> Option<&FunctionKey> {
+        match self {
+            Item::Function(key) => Some(key),
+            _ => None,
+        }
+    }
+}
+
+/// The samples of a row, and the sums of their periods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SampleSums {
+    /// What it has itself; `None` where that is no question.
+    pub(super) own: Option<u64>,
+    /// What it has with all that it called.
+    pub(super) total: u64,
+    pub(super) samples: u64,
+}
+
+/// A row of a recording.
+pub(super) type Row = list::Row<Item, SampleSums>;
+/// Rows of a recording.
+pub(super) type RowList = list::List<Item, SampleSums>;
 
 /// What a list is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,9 +214,11 @@ impl Subject {
                 item,
                 name,
                 module: row.module,
-                own: Some(row.self_period),
-                total: row.total_period,
-                samples: row.total_samples,
+                numbers: SampleSums {
+                    own: Some(row.self_period),
+                    total: row.total_period,
+                    samples: row.total_samples,
+                },
                 is_open: false,
             }
         });
@@ -193,9 +235,11 @@ fn rows_of_branch(branch: Branch, has_own: bool) -> Vec<Row> {
         item: Item::Function(node.function),
         name: shown(&node.name).into_owned(),
         module: Some(node.module),
-        own: has_own.then_some(node.self_period),
-        total: node.total_period,
-        samples: node.total_samples,
+        numbers: SampleSums {
+            own: has_own.then_some(node.self_period),
+            total: node.total_period,
+            samples: node.total_samples,
+        },
         has_below: node.has_below,
         is_open: deeper.get(at).copied().unwrap_or(false),
     });

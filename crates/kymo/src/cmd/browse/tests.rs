@@ -13,6 +13,7 @@ use kymo_profile::query::{
 use kymo_profile::resolve::ResolveOptions;
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use ratatui_core::backend::TestBackend;
+use ratatui_core::buffer::Buffer;
 use ratatui_core::style::Color;
 use ratatui_core::terminal::Terminal;
 
@@ -136,14 +137,7 @@ impl Opened {
     fn screen(&mut self) -> String {
         let browser = &self.browser;
         self.terminal.draw(|frame| layout::draw(browser, frame.buffer_mut(), true)).expect("drawn");
-        let buffer = self.terminal.backend().buffer();
-        let mut text = String::new();
-        for line in buffer.content().chunks(usize::from(buffer.area.width).max(1)) {
-            let line: String = line.iter().map(|cell| cell.symbol()).collect();
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        text
+        text_of(self.terminal.backend().buffer())
     }
 
     fn shows(&mut self, words: &str) {
@@ -152,8 +146,19 @@ impl Opened {
     }
 }
 
+/// A screen as lines of text.
+pub(super) fn text_of(buffer: &Buffer) -> String {
+    let mut text = String::new();
+    for line in buffer.content().chunks(usize::from(buffer.area.width).max(1)) {
+        let line: String = line.iter().map(|cell| cell.symbol()).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
 /// Compares with `golden/NAME.txt`. `KYMO_BLESS=1` writes the file instead.
-fn golden(name: &str, actual: &str) {
+pub(super) fn golden(name: &str, actual: &str) {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cmd/browse/golden").join(format!("{name}.txt"));
     if std::env::var_os("KYMO_BLESS").is_some() {
@@ -542,7 +547,7 @@ fn newer_samples() {
         let mut fresh = Opened::new("callgraph.data", (80, 40));
         fresh.typed(keys);
         let total = |opened: &Opened| -> u64 {
-            opened.browser.place.list.all().filter(|row| row.depth == 0).map(|row| row.total).sum()
+            opened.browser.place.list.all().filter(|row| row.depth == 0).map(|row| row.numbers.total).sum()
         };
         assert_eq!(total(&opened), total(&fresh), "{keys}");
     }

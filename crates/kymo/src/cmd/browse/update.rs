@@ -1,13 +1,13 @@
 //! What each key makes of the browser. Nothing here reads, writes or waits: what is to be done goes
 //! out as an [`Effect`], and what came of it comes in as an [`Input`].
 use kymo_cli::keys::Key;
-use kymo_profile::query::{Filter, FilterField, Query, QueryAnswer, QueryError, Weight};
+use kymo_profile::query::{Filter, FilterField, FunctionKey, Query, QueryAnswer, QueryError, Weight};
 use kymo_profile::text::shown;
 
-use super::layout;
-use super::list::{Item, List};
+use super::list::StepOut;
 use super::state::{Browser, LiveState, Mode, NOTHING, Newer, Page, Place, Prompt, Purpose, Start};
-use super::subject::{Subject, Zoom, code_of, condition, filter_of};
+use super::subject::{Item, RowList, Subject, Zoom, code_of, condition, filter_of};
+use super::{keys, layout};
 
 /// What happened.
 #[derive(Debug)]
@@ -49,9 +49,6 @@ pub(super) enum Effect {
 
 const NO_FUNCTION: &str = "no function is selected: 1 lists them";
 
-/// A line that is written has no more characters.
-const MOST_TYPED: usize = 200;
-
 impl Browser {
     /// A browser and the first question.
     pub(super) fn new(start: Start, size: (u16, u16)) -> (Browser, Vec<Effect>) {
@@ -62,7 +59,7 @@ impl Browser {
             zooms: Vec::new(),
             conditions: Default::default(),
             part: start.part.clone(),
-            list: List::default(),
+            list: RowList::default(),
             whole: (0, 0),
             problem: None,
         };
@@ -137,25 +134,21 @@ impl Browser {
     }
 
     fn list_key(&mut self, key: Key) -> Vec<Effect> {
-        let page = layout::body(self).height.max(1).cast_signed();
         if self.start.live && matches!(key, Key::Char('p' | ' ')) {
             return self.freeze();
         }
-        let list = &mut self.place.list;
+        let height = layout::body(self).height;
+        if keys::move_in_list(&mut self.place.list, key, height) {
+            return Vec::new();
+        }
         match key {
-            Key::Up => list.go(-1),
-            Key::Down => list.go(1),
-            Key::PageUp => list.go(-page),
-            Key::PageDown | Key::Char(' ') => list.go(page),
-            Key::Home => list.go(isize::MIN),
-            Key::End => list.go(isize::MAX),
             Key::Enter => return self.enter(),
             Key::Right => return self.open(1),
             Key::Char('+') => return self.toggle(1),
             Key::Char('e') => return self.toggle(usize::MAX),
             Key::Char('E') => return self.open_all(),
             Key::Char('C') => {
-                list.close_all();
+                self.place.list.close_all();
                 self.rows_moved();
             }
             Key::Left => return self.left(),
@@ -185,21 +178,11 @@ impl Browser {
     }
 
     fn page_key(&mut self, page: Page, from: usize, key: Key) {
-        let height = usize::from(self.size.1).saturating_sub(2).max(1);
-        let last = layout::page(self, page).len().saturating_sub(height);
-        let from = match key {
-            Key::Up => from.saturating_sub(1),
-            Key::Down => from + 1,
-            Key::PageUp => from.saturating_sub(height),
-            Key::PageDown | Key::Char(' ') => from + height,
-            Key::Home => 0,
-            Key::End => last,
-            _ => {
-                self.mode = Mode::List;
-                return;
-            }
+        let lines = layout::page(self, page).len();
+        self.mode = match keys::turn_page(key, from, lines, self.size.1) {
+            Some(from) => Mode::Page(page, from),
+            None => Mode::List,
         };
-        self.mode = Mode::Page(page, from.min(last));
     }
 
     // Questions and answers.
@@ -247,7 +230,7 @@ impl Browser {
                 let is_unknown = matches!(error, QueryError::Unknown(_)) && !place.part.is_empty();
                 let words = error.to_string();
                 place.problem = Some(if is_unknown { NOTHING.to_owned() } else { words });
-                place.list = List::default();
+                place.list = RowList::default();
                 place.whole = (0, 0);
                 return;
             }
@@ -260,7 +243,7 @@ impl Browser {
             Purpose::Rows => {
                 // The part of names of a tree is in the question.
                 let part = if place.subject.is_tree() { "" } else { &place.part };
-                place.list = List::new(rows, part);
+                place.list = RowList::new(rows, part);
                 place.whole = whole;
                 place.problem = None;
             }
@@ -280,7 +263,7 @@ impl Browser {
         if self.pending.is_some_and(|(_, purpose)| purpose == Purpose::Rows) {
             return Vec::new();
         }
-        let selected = self.place.list.selected().filter(|row| matches!(row.item, Item::Function(_)));
+        let selected = self.place.list.selected().filter(|row| row.item.function().is_some());
         let Some(row) = selected else {
             self.message = Some(NO_FUNCTION.to_owned());
             return Vec::new();
@@ -315,7 +298,8 @@ impl Browser {
         if (&subject, &zooms) == (&self.place.subject, &self.place.zooms) {
             return Vec::new();
         }
-        let next = Place { subject, zooms, list: List::default(), part: String::new(), ..self.place.clone() };
+        let next =
+            Place { subject, zooms, list: RowList::default(), part: String::new(), ..self.place.clone() };
         self.leave_for(next)
     }
 
@@ -347,17 +331,13 @@ impl Browser {
     }
 
     fn left(&mut self) -> Vec<Effect> {
-        match self.place.list.selected() {
-            Some(row) if row.is_open => {
-                self.place.list.close();
+        match self.place.list.step_out() {
+            StepOut::Closed => {
                 self.rows_moved();
                 Vec::new()
             }
-            Some(row) if row.depth > 0 => {
-                self.place.list.go_to_parent();
-                Vec::new()
-            }
-            _ => self.back(),
+            StepOut::ToParent => Vec::new(),
+            StepOut::AtRoot => self.back(),
         }
     }
 
@@ -463,7 +443,8 @@ impl Browser {
         if !row.has_below || is_old {
             return Vec::new();
         }
-        let path = self.place.list.path();
+        let path = self.place.list.path().into_iter().filter_map(Item::function);
+        let path: Vec<FunctionKey> = path.cloned().collect();
         let verb = self.place.subject.verb_below(&path, levels, self.start.least_percent);
         match (verb, self.place.list.selected_at()) {
             (Some(verb), Some(at)) => self.ask(Purpose::Below(at), Query { verb, filter: self.filter() }),
@@ -497,14 +478,11 @@ impl Browser {
                 self.mode = Mode::List;
                 return self.finish_prompt(prompt, text);
             }
-            Key::Char(char) if text.chars().count() < MOST_TYPED => text.push(char),
-            Key::Backspace => drop(text.pop()),
-            Key::Ctrl('u') => text.clear(),
             // The list can be moved in while names are typed.
             Key::Up | Key::Down | Key::PageUp | Key::PageDown if prompt == Prompt::Part => {
                 return self.list_key(key);
             }
-            _ => {}
+            key => keys::edit_line(&mut text, key),
         }
         self.mode = Mode::Prompt(prompt, text.clone(), before);
         if prompt == Prompt::Part { self.set_part(text) } else { Vec::new() }
@@ -546,7 +524,8 @@ impl Browser {
         match understood {
             Ok(filter) if filter == self.place.conditions.1 => Vec::new(),
             Ok(filter) => {
-                let next = Place { conditions: (text, filter), list: List::default(), ..self.place.clone() };
+                let next =
+                    Place { conditions: (text, filter), list: RowList::default(), ..self.place.clone() };
                 self.leave_for(next)
             }
             Err(error) => {

@@ -12,7 +12,7 @@ use crate::cmd::report::SymbolArgs;
 /// Compare two builds by several recordings of each: what costs more, and how certain that is.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status:\n  0  no regression    1  a regression    3  undecided\n  2  no answer: recordings cannot be made, read or compared\n\nExamples:\n  kymo diff --run './old input' --run './new input' -n 10\n  kymo diff old-*.data -- new-*.data\n  kymo diff --per probe:handle_request old-*.data -- new-*.data\n  kymo diff                           perf.data.old and perf.data"
+    after_help = "Exit status:\n  0  no regression    1  a regression    3  undecided\n  2  no answer: recordings cannot be made, read or compared\n\nExamples:\n  kymo diff --run './old input' --run './new input' -n 10\n  kymo diff old-*.data -- new-*.data\n  kymo diff --per probe:handle_request old-*.data -- new-*.data\n  kymo diff --tui old-*.data -- new-*.data\n  kymo diff                           perf.data.old and perf.data"
 )]
 pub(crate) struct DiffArgs {
     /// The recordings of the old side; of two files without -- the second is the new side
@@ -79,6 +79,9 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
 
+    /// Show the comparison in the terminal, with the call trees of both sides: ? shows the keys
+    #[arg(long)]
+    pub(super) tui: bool,
     /// JSON
     #[arg(long, conflicts_with = "md")]
     pub(super) json: bool,

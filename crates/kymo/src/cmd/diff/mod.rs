@@ -13,6 +13,8 @@ use kymo_cli::{exit, open};
 use kymo_profile::diff::{self, Comparison, FlameSide, OverallVerdict, RunOptions, RunSums, SharedStacks};
 use kymo_symbols::SymbolStore;
 
+use crate::cmd::browse;
+
 pub(crate) use args::DiffArgs;
 use args::RowSubject;
 
@@ -25,6 +27,12 @@ pub(crate) fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn compare(args: &DiffArgs) -> anyhow::Result<ExitCode> {
+    let text_option = [(args.json, "--json"), (args.md, "--md")].into_iter().find(|(given, _)| *given);
+    let refusal = || browse::refusal(text_option.map(|(_, name)| name), "the comparison");
+    // Before anything is recorded.
+    if let Some(sentence) = args.tui.then(refusal).flatten() {
+        return Err(exit::usage(anyhow!("{sentence}")));
+    }
     let recorded = match args.commands.len() {
         0 => None,
         2 => Some(record_runs::run(args)?),
@@ -40,21 +48,29 @@ fn compare(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let mut reader = Reader { args, stacks: SharedStacks::new(), store: None };
     let (old_runs, new_runs) = (reader.side(&old)?, reader.side(&new)?);
     let options = args.options((old.len(), new.len()), args.seed.unwrap_or(SEED));
-    if !args.quiet {
-        let mut notes: Vec<&String> =
-            old_runs.iter().chain(&new_runs).flat_map(|run| &run.facts.notes).collect();
-        notes.sort();
-        notes.dedup();
-        notes.into_iter().for_each(|note| say(note));
-    }
+    let mut notes: Vec<String> =
+        old_runs.iter().chain(&new_runs).flat_map(|run| run.facts.notes.iter().cloned()).collect();
+    notes.sort();
+    notes.dedup();
     let compared = diff::compare(reader.stacks, &old_runs, &new_runs, &options);
+    // The browser shows them, if there is anything to browse.
+    if !args.quiet && (!args.tui || compared.is_err()) {
+        notes.iter().for_each(|note| say(note));
+    }
     let compared = compared.map_err(|refusal| anyhow!("these recordings cannot be compared: {refusal}"))?;
-    show(args, &compared)?;
-    Ok(match compared.verdict {
+    let status = match compared.verdict {
         OverallVerdict::NoRegression => ExitCode::SUCCESS,
         OverallVerdict::Regression => ExitCode::from(exit::REGRESSION),
         OverallVerdict::Undecided => ExitCode::from(exit::UNDECIDED),
-    })
+    };
+    write_files(args, &compared)?;
+    if args.tui {
+        notes.extend(compared.notes.iter().cloned());
+        let notes = if args.quiet { Vec::new() } else { notes };
+        return browse::comparison::run(&compared, notes, status);
+    }
+    print(args, &compared)?;
+    Ok(status)
 }
 
 /// The files of both sides, as named.
@@ -119,11 +135,8 @@ impl Reader<'_> {
     }
 }
 
-/// Prints the comparison, and writes the files that were asked for.
-fn show(args: &DiffArgs, compared: &Comparison) -> anyhow::Result<()> {
-    if !args.quiet && !args.md {
-        compared.notes.iter().for_each(|note| say(note));
-    }
+/// Writes the files that were asked for.
+fn write_files(args: &DiffArgs, compared: &Comparison) -> anyhow::Result<()> {
     if let Some(path) = &args.junit {
         write_file(path, |out| diff::write_junit(out, compared))?;
     }
@@ -133,6 +146,14 @@ fn show(args: &DiffArgs, compared: &Comparison) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.html {
         write_file(path, |out| diff::write_page(out, compared))?;
+    }
+    Ok(())
+}
+
+/// Prints the comparison.
+fn print(args: &DiffArgs, compared: &Comparison) -> anyhow::Result<()> {
+    if !args.quiet && !args.md {
+        compared.notes.iter().for_each(|note| say(note));
     }
     let mut out = BufWriter::new(io::stdout().lock());
     match () {

@@ -24,12 +24,7 @@ pub(super) fn opens(args: &ReportArgs, no_pager: bool) -> bool {
 
 /// Why `--tui` cannot be had.
 pub(super) fn refusal(args: &ReportArgs) -> Option<String> {
-    if let Some(option) = text_option(args) {
-        return Some(format!("--tui opens the browser, and {option} is about text: leave one of them out"));
-    }
-    (!screen::is_possible()).then(|| {
-        "--tui needs a terminal on stdin and stdout, and a TERM other than dumb: without --tui the report is text".into()
-    })
+    browse::refusal(text_option(args), "the report")
 }
 
 /// The first option that says something of text or files, which the browser has no place for.
