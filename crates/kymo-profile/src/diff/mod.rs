@@ -29,9 +29,9 @@
 //! # Which interval
 //! Welch's t on the logarithm of the ratio of means; the t of differences within turns where runs
 //! were made in turns, because what a machine does for longer than a turn is in both of its runs.
-//! `tests` measures it beside the percentile
-//! bootstrap and the studentized bootstrap over runs, for noise that is normal, log-normal, and
-//! that of counts. A permutation test is the oracle of the p-values (`model`).
+//! `tests` measures it beside the percentile bootstrap and the studentized bootstrap over runs, for
+//! noise that is normal, log-normal, and that of counts. A permutation test is the oracle of the
+//! p-values (`model`).
 mod bootstrap;
 mod comparable;
 mod costs;
