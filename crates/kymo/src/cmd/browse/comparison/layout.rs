@@ -48,7 +48,7 @@ fn situation(browser: &Browser<'_>) -> String {
     let mut parts = vec![shown(&comparison.verdict_sentence()).into_owned(), list];
     if place.hides_same && place.view == ComparedView::Effects {
         let hidden = comparison.count(EffectVerdict::NoDifference);
-        parts.push(format!("{hidden} without a difference hidden"));
+        parts.push(format!("{hidden} hidden"));
     }
     if !place.part.is_empty() {
         parts.push(format!("names with '{}'", shown(&place.part)));
@@ -88,8 +88,8 @@ Esc          go back: to all names, or to the list before
 1            what was compared; below functions by their own cost their callers
 2, 3         the call tree of both sides, from outermost callers; from
              innermost functions
-s            sort by the change of the whole (the order of the table), or by what
-             the new side costs
+s            sort by the change of the whole, as the table is, or by the cost of
+             the new side
 n            hide rows without a difference, or show them
 i            the row in full: intervals and each run; notes on the comparison
 Ctrl-L       draw the screen anew

@@ -152,8 +152,9 @@ pub(super) fn of_open_nodes(
     let mut pending = vec![tree.directly_below(node, order).into_iter()];
     while let Some(list) = pending.last_mut() {
         match list.next() {
-            Some(next) => {
-                nodes.push(ComparedNode { depth: pending.len() - 1, ..next });
+            Some(mut next) => {
+                next.depth = pending.len() - 1;
+                nodes.push(next);
                 if open.contains(&Item::Node(next.node)) {
                     pending.push(tree.directly_below(Some(next.node), order).into_iter());
                 }

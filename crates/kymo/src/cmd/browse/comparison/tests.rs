@@ -207,7 +207,7 @@ fn the_list_and_its_callers() {
     assert!(opened.rows().contains(&(1, "parse_rows")));
     let all = opened.rows().len();
     opened.typed("n");
-    opened.shows("without a difference hidden");
+    opened.shows("by new cost | 3 hidden");
     assert!(opened.rows().len() < all && opened.selected() == "hash_rows");
     assert!(!opened.rows().contains(&(0, "emit_rows")) && opened.rows().contains(&(1, "parse_rows")));
     opened.typed("ns");
