@@ -123,7 +123,11 @@ fn main() -> ExitCode {
     if !no_symbol_cache {
         use_symbol_cache();
     }
-    let in_browser = matches!(&verb, Verb::Report(args) if cmd::report::opens_browser(args, no_pager));
+    let in_browser = match &verb {
+        Verb::Report(args) => cmd::report::opens_browser(args, no_pager),
+        Verb::Diff(args) => cmd::diff::opens_browser(args),
+        _ => false,
+    };
     let pager = if no_pager || in_browser || !verb.is_paged() { None } else { Pager::start() };
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),

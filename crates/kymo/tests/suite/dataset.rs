@@ -261,13 +261,15 @@ fn waits_have_the_wakers_of_the_query() {
         let state = row["state"].as_str().expect("a state");
         let is_idle = row["idle"].as_bool().expect("a flag") && state != "runnable";
         let state = if is_idle { format!("idle: {state}") } else { state.to_owned() };
-        // A place is of four functions at most.
+        // A place is of four functions at most; of a program without names it is the innermost one.
         let is_here = |stack: &str| {
-            let own = frames.get(stack).into_iter().flatten().filter(|(_, of)| of == module);
+            let all = || frames.get(stack).into_iter().flatten().filter(|(_, of)| !of.starts_with('['));
+            let own = all().filter(|(_, of)| of == module);
             let mut own: Vec<&str> = own.map(|(function, _)| function.as_str()).collect();
             own.dedup();
             own.truncate(4);
-            own == functions
+            let innermost = all().next().is_some_and(|(function, of)| function == first && of == module);
+            own == functions || functions.len() == 1 && innermost
         };
         let mut found = Place::default();
         for ((_, _), place) in places.iter().filter(|((of, stack), _)| *of == state && is_here(stack)) {

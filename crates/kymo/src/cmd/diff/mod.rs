@@ -26,6 +26,11 @@ pub(crate) fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
     exit::or_no_answer(compare(&args))
 }
 
+/// Whether the answer is shown in the browser: there is no text for a pager then.
+pub(crate) fn opens_browser(args: &DiffArgs) -> bool {
+    args.tui
+}
+
 fn compare(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let text_option = [(args.json, "--json"), (args.md, "--md")].into_iter().find(|(given, _)| *given);
     let refusal = || browse::refusal(text_option.map(|(_, name)| name), "the comparison");
