@@ -201,12 +201,18 @@ fn waits_by_stack(dataset: &DatasetFolder) -> BTreeMap<(String, String), Place> 
     places
 }
 
-/// By stack the functions that have a name, innermost first, with their modules.
-fn named_frames(dataset: &DatasetFolder) -> BTreeMap<String, Vec<(String, String)>> {
-    let mut locations: BTreeMap<String, BTreeMap<u64, (String, String)>> = BTreeMap::new();
+/// A function of a program, if it has a name, and its module.
+type Frame = (Option<String>, String);
+
+/// By stack the functions outside of the kernel, innermost first.
+fn frames_by_stack(dataset: &DatasetFolder) -> BTreeMap<String, Vec<Frame>> {
+    let mut locations: BTreeMap<String, BTreeMap<u64, Frame>> = BTreeMap::new();
     let columns = ["location_id", "inline_depth", "function", "module"];
     for row in query::rows(dataset, Table::Frames, &columns) {
-        let [Some(location), depth, Some(function), Some(module)] = &row[..] else { continue };
+        let [Some(location), depth, function, Some(module)] = &row[..] else { panic!("{row:?}") };
+        if module.starts_with('[') {
+            continue;
+        }
         let of_location = locations.entry(location.clone()).or_default();
         of_location.insert(number(depth), (function.clone(), module.clone()));
     }
@@ -220,6 +226,24 @@ fn named_frames(dataset: &DatasetFolder) -> BTreeMap<String, Vec<(String, String
         functions.flat_map(|of_location| of_location.values().cloned()).collect()
     };
     stacks.into_iter().map(|(stack, of_stack)| (stack, frames(of_stack))).collect()
+}
+
+/// Whether a stack is one of a place of the query: of a program the functions that have names, four
+/// at most; of a stack without any the innermost function.
+fn is_at(stack: &[Frame], functions: &[&str], module: &str) -> bool {
+    let is_library = |module: &str| module.starts_with("lib") || module.starts_with("ld-");
+    // What a program begins with is no place.
+    let is_named =
+        |(function, of): &&Frame| function.as_deref().is_some_and(|name| name != "_start") && !is_library(of);
+    if is_library(module) {
+        let innermost = stack.first().and_then(|(function, _)| function.as_deref());
+        return innermost == functions.first().copied() && !stack.iter().any(|frame| is_named(&frame));
+    }
+    let own = stack.iter().filter(|(_, of)| of == module).filter_map(|(function, _)| function.as_deref());
+    let mut own: Vec<&str> = own.collect();
+    own.dedup();
+    own.truncate(4);
+    own == functions
 }
 
 /// Checks waits against `kymo query waits`: the time of each state; and of each place the time, how
@@ -249,7 +273,7 @@ fn waits_have_the_wakers_of_the_query() {
         .collect();
     assert_eq!(states, expected);
 
-    let frames = named_frames(&dataset);
+    let frames = frames_by_stack(&dataset);
     let mut ended = std::collections::BTreeSet::new();
     for row in waits["rows"].as_array().expect("a list") {
         let names = row["functions"].as_array().expect("a list").iter();
@@ -261,16 +285,7 @@ fn waits_have_the_wakers_of_the_query() {
         let state = row["state"].as_str().expect("a state");
         let is_idle = row["idle"].as_bool().expect("a flag") && state != "runnable";
         let state = if is_idle { format!("idle: {state}") } else { state.to_owned() };
-        // A place is of four functions at most; of a program without names it is the innermost one.
-        let is_here = |stack: &str| {
-            let all = || frames.get(stack).into_iter().flatten().filter(|(_, of)| !of.starts_with('['));
-            let own = all().filter(|(_, of)| of == module);
-            let mut own: Vec<&str> = own.map(|(function, _)| function.as_str()).collect();
-            own.dedup();
-            own.truncate(4);
-            let innermost = all().next().is_some_and(|(function, of)| function == first && of == module);
-            own == functions || functions.len() == 1 && innermost
-        };
+        let is_here = |stack: &str| frames.get(stack).is_some_and(|stack| is_at(stack, &functions, module));
         let mut found = Place::default();
         for ((_, _), place) in places.iter().filter(|((of, stack), _)| *of == state && is_here(stack)) {
             found.0 += place.0;
