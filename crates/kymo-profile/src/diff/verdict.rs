@@ -139,7 +139,8 @@ mod tests {
         assert_eq!(verdict(of(0.0, 0.011), Some(0.0), 1.0), Undecided);
     }
 
-    /// Checks that so many runs more shrink the interval below what is needed, and one less does not.
+    /// Checks that so many runs more shrink the interval below what is needed, and one less does
+    /// not.
     #[test]
     fn more_runs_are_the_least_that_decide() {
         let options = DiffOptions::default();

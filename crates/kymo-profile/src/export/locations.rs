@@ -95,9 +95,9 @@ impl Locations {
         builder.locations
     }
 
-    /// Those of the spans of wall time: each stack as a thread runs on it, then each as one waits on
-    /// it, from where the wait begins. `functions` are those of the export, all of the stacks among
-    /// them.
+    /// Those of the spans of wall time: each stack as a thread runs on it, then each as one waits
+    /// on it, from where the wait begins. `functions` are those of the export, all of the stacks
+    /// among them.
     pub(super) fn of_wall(wall: &Wall, resolver: &Resolver<'_>, functions: &[Function]) -> Locations {
         let (chains, timeline) = (&wall.chains, &wall.timeline);
         let stacks = ResolvedStacks { chains, timeline, functions: &wall.functions, stacks: &wall.stacks };

@@ -361,8 +361,8 @@ impl<'a> ExportSamples<'a> {
         self.stacks != RowStacks::Samples
     }
 
-    /// Who ended the wait of a span: the name of a thread, or what an interrupt did (`a timer`, `the
-    /// network`, `a disk`); `None` where that is not known, and of time that is no wait.
+    /// Who ended the wait of a span: the name of a thread, or what an interrupt did (`a timer`,
+    /// `the network`, `a disk`); `None` where that is not known, and of time that is no wait.
     pub fn waker(&self, row: &SampleRow) -> Option<&str> {
         self.wakers.name(row.waker)
     }

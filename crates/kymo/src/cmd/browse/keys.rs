@@ -1,5 +1,5 @@
-//! Keys that mean the same wherever they are pressed: in lists, on pages of text, and in a line that
-//! is written.
+//! Keys that mean the same wherever they are pressed: in lists, on pages of text, and in a line
+//! that is written.
 use kymo_cli::keys::Key;
 
 use super::list::List;

@@ -1,7 +1,7 @@
 //! A comparison in the terminal: what was compared, and the call trees of both sides.
 //!
-//! - `state.rs` is what is shown, as rows of a [`Comparison`] (`rows.rs`). `update.rs` decides what a
-//!   key does.
+//! - `state.rs` is what is shown, as rows of a [`Comparison`] (`rows.rs`). `update.rs` decides
+//!   what a key does.
 //! - `columns.rs` says which numbers a screen of any width has, `layout.rs` what else is on it, and
 //!   `details.rs` what is known of one row.
 //! - The list, the lines of the screen and most keys are those of the browser of recordings

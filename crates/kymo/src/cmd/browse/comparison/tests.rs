@@ -358,7 +358,8 @@ fn colors_are_verdicts() {
     }
 }
 
-/// Checks names that would act on a terminal, are wide, or are very long, in lists, trees and pages.
+/// Checks names that would act on a terminal, are wide, or are very long, in lists, trees and
+/// pages.
 #[test]
 fn hostile_names() {
     const LONG: &str = "a_very_long_name_of_a_function_that_no_screen_of_this_width_has_room_for_in_one_line";
