@@ -84,11 +84,7 @@ impl<'a> Browser<'a> {
             Key::Char('e') => self.toggle(usize::MAX),
             Key::Char('E') => self.open_all(),
             Key::Char('C') => self.place.list.close_all(),
-            Key::Left => {
-                if self.place.list.step_out() == StepOut::AtRoot {
-                    self.back();
-                }
-            }
+            Key::Left => self.left(),
             Key::Esc => self.back(),
             Key::Char('1') => self.go_to(ComparedView::Effects),
             Key::Char('2') => self.go_to(ComparedView::Calls),
@@ -201,6 +197,12 @@ impl<'a> Browser<'a> {
             Place { view, tree, part: String::new(), list: ComparedList::default(), ..self.place.clone() };
         self.before.push(std::mem::replace(&mut self.place, next));
         self.load();
+    }
+
+    fn left(&mut self) {
+        if self.place.list.step_out() == StepOut::AtRoot {
+            self.back();
+        }
     }
 
     fn back(&mut self) {
