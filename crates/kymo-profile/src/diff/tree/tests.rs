@@ -106,7 +106,7 @@ fn orders_and_levels() {
     chain.paths.list = vec![path, branch];
     let tree = ComparedTree::new(&chain, TreeStart::Outermost, "");
     let depths: Vec<usize> = tree.below(None, 1, TreeOrder::New).iter().map(|node| node.depth).collect();
-    assert_eq!(depths, [0, 1], "the chain up to where it branches");
+    assert_eq!(depths, [0, 1, 2, 2], "the chain, and where it branches");
 }
 
 /// Checks T2, and that the whole is the sum of paths: of functions of random paths, and of whole
