@@ -1,12 +1,12 @@
 """How often `kymo diff` is right.
 
-Equal builds: real programs are recorded again and again, and two sets of runs of one program are compared. Any difference that is reported
-is a false one. Seeded slow-downs: builds of `fixtures/programs/rows.c` differ in one function by a known amount of work; counted is how often
-it is found. How often its interval holds the amount is counted where each comparison has runs of its own. Then 20 recordings are compared,
-and the time is taken.
+Equal builds: two sets of runs of one real program are compared. Any difference that is reported is a false one. Seeded slow-downs: builds of
+`fixtures/programs/rows.c` differ in one function by a known amount of work; counted is how often it is found, and how often its interval holds
+the amount. Then 20 recordings are compared, and the time is taken.
 
-Elsewhere all runs of a pool are recorded first, in turns. Each comparison draws turns from the pools, so comparisons share runs: their number
-says less than as many independent ones would. The same draws are compared by absolute costs and by shares.
+Runs are made in turns. Where false differences and intervals are counted, each comparison has runs of its own. For seeded slow-downs all runs
+of a pool are recorded first, and each comparison draws turns from it, so comparisons share runs: their number says less than as many independent
+ones would. The same runs are compared by absolute costs and by shares.
 """
 
 import json
@@ -24,8 +24,8 @@ HELP = "how often kymo diff is right: equal builds, seeded slow-downs, intervals
 REAL = {
     "gzip": "gzip -9 -c {text}",
     "sort": "sort -r {text}",
-    "python": "python3 -c 'import json; [json.loads(json.dumps(list(range(9000)))) for _ in range(150)]'",
-    "sha": "sha256sum {text} {text} {text} {text} {text} {text}",
+    "python": "python3 -c 'import json; [json.loads(json.dumps(list(range(9000)))) for _ in range(60)]'",
+    "sha": "sha256sum" + 12 * " {text}",
 }
 # Name, flags of the new build, the function, and how much more it costs.
 SEEDED = [
@@ -34,6 +34,8 @@ SEEDED = [
 ]
 # The options of each way to compare costs.
 WEIGHTS = {"absolute": [], "share": ["--share"]}
+# Lines of the text that real programs read: so many that a run takes a tenth of a second or more.
+TEXT_LINES = 100_000
 # How often a recording is repeated that lost samples.
 ATTEMPTS = 10
 # How often rows.c does its work in a second, about.
@@ -42,7 +44,7 @@ BUILD = ["-O1", "-g", "-fno-omit-frame-pointer"]
 
 
 def add_arguments(parser):
-    parser.add_argument("--pool", type=int, default=20, help="runs of each program and build (default: 20)")
+    parser.add_argument("--pool", type=int, default=20, help="runs of each seeded build (default: 20)")
     parser.add_argument("--trials", type=int, default=50, help="comparisons of each kind (default: 50)")
     parser.add_argument("--side", type=int, default=10, help="runs a side (default: 10)")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a run of rows.c takes (default: 1)")
@@ -96,48 +98,54 @@ def differing(answer):
 
 
 def equal_builds(bench, args, draws):
+    """How often a program differs from itself."""
     text = bench.scratch / "text"
-    text.write_text("\n".join(str(draws.random()) for _ in range(400_000)))
+    text.write_text("\n".join(str(draws.random()) for _ in range(TEXT_LINES)))
     found, rows = {}, []
     for name, command in REAL.items():
         words = command.format(text=text)
         if not shutil.which(words.split()[0]):
             print(f"{words.split()[0]} is not installed: left out", file=sys.stderr)
             continue
-        pool = [record(bench, f"{name}-{at}", ["sh", "-c", words + " >/dev/null"]) for at in range(2 * args.pool)]
-        turns = list(zip(pool[::2], pool[1::2]))
-        pairs = [sides_of_turns(draws.sample(turns, args.side), draws) for _ in range(args.trials)]
-        for weight in WEIGHTS:
-            answers = [compare(bench, *sides, weight) for sides in pairs]
-            said = [names for names in map(differing, answers) if names]
-            undecided = sum(answer["verdict"] == "undecided" for answer in answers)
+        sides = dict.fromkeys((f"{name}-old", f"{name}-new"), ["sh", "-c", words + " >/dev/null"])
+        answers = {weight: [] for weight in WEIGHTS}
+        for runs in own_runs(bench, args, draws, sides, f"equal builds: {name}"):
+            for weight in WEIGHTS:
+                answers[weight].append(compare(bench, *([of_turn[side] for of_turn in runs] for side in sides), weight))
+        for weight, of_weight in answers.items():
+            said = [names for names in map(differing, of_weight) if names]
+            undecided = sum(answer["verdict"] == "undecided" for answer in of_weight)
             found.setdefault(name, {})[weight] = {"trials": args.trials, "differ": len(said), "undecided": undecided, "what": said}
             rows.append([name, weight, args.trials, len(said), undecided])
     table(["equal builds", "costs", "comparisons", "report a difference", "undecided"], rows)
     return found
 
 
-def sides_of_turns(turns, draws):
-    """Two sides of one run of each turn, whichever it is."""
-    shuffled = [draws.sample(turn, 2) for turn in turns]
-    return [list(side) for side in zip(*shuffled)]
-
-
-def seeded_builds(bench):
-    """The usual build of rows.c, and by function one in which this function costs more."""
+def seeded_builds(bench, run_seconds):
+    """The usual build of rows.c, and by function one in which this function costs more: commands of so many seconds."""
     source = "fixtures/programs/rows.c"
     builds = {"old": shutil.copy(bench.compile(source, *BUILD), bench.scratch / "rows-old")}
     for _, flags, function, _ in SEEDED:
         builds[function] = shutil.copy(bench.compile(source, *BUILD, *flags), bench.scratch / f"rows-{function}")
-    return builds
-
-
-def record_turns(bench, builds, draws, name, run_seconds):
-    """A run of each build, in random order: the recordings by build."""
-    turns = list(builds.items())
-    draws.shuffle(turns)
     rounds = str(int(max(1.0, run_seconds * ROUNDS_A_SECOND)))
-    return {build: record(bench, f"{build}-{name}", [program, rounds]) for build, program in turns}
+    return {name: [program, rounds] for name, program in builds.items()}
+
+
+def record_turn(bench, commands, draws, name):
+    """A run of each command, in random order: the recordings by the command's name."""
+    turn = list(commands.items())
+    draws.shuffle(turn)
+    return {of: record(bench, f"{of}-{name}", command) for of, command in turn}
+
+
+def own_runs(bench, args, draws, commands, title):
+    """The turns of each comparison, which no other comparison has."""
+    for trial in range(args.trials):
+        turns = [record_turn(bench, commands, draws, f"{trial}-{at}") for at in range(args.side)]
+        yield turns
+        for path in (path for turn in turns for path in turn.values()):
+            path.unlink()
+        bench.say(f"{title}: {trial + 1} of {args.trials}")
 
 
 class SeededEffect:
@@ -181,8 +189,8 @@ def show_seeded(title, effects):
 
 
 def seeded(bench, args, draws):
-    builds = seeded_builds(bench)
-    pools = [record_turns(bench, builds, draws, at, args.seconds) for at in range(args.pool)]
+    builds = seeded_builds(bench, args.seconds)
+    pools = [record_turn(bench, builds, draws, at) for at in range(args.pool)]
     effects, drawn = seeded_effects(), [draws.sample(pools, args.side) for _ in range(args.trials)]
     for effect in effects:
         for turns in drawn:
@@ -191,15 +199,11 @@ def seeded(bench, args, draws):
 
 
 def intervals(bench, args, draws):
-    """How often intervals hold the truth: each comparison has runs of its own, which no other one has."""
-    builds, effects = seeded_builds(bench), seeded_effects()
-    for trial in range(args.trials):
-        runs = [record_turns(bench, builds, draws, f"{trial}-{at}", args.interval_seconds) for at in range(args.side)]
+    """How often intervals hold the truth."""
+    effects = seeded_effects()
+    for turns in own_runs(bench, args, draws, seeded_builds(bench, args.interval_seconds), "intervals"):
         for effect in effects:
-            effect.add(compare(bench, *sides_of_builds(runs, effect), effect.weight))
-        for path in (path for of_run in runs for path in of_run.values()):
-            path.unlink()
-        bench.say(f"intervals: {trial + 1} of {args.trials}")
+            effect.add(compare(bench, *sides_of_builds(turns, effect), effect.weight))
     return show_seeded("runs of their own, slower by", effects)
 
 
