@@ -1,18 +1,16 @@
-//! ColumnWriters as Parquet.
+//! Tables as Parquet files.
+use crate::columns::Columns;
 use crate::error::DatasetError;
 use crate::schema::{HOST_KEY, TABLE_KEY, Table, VERSION, VERSION_KEY};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
 
-/// Values that are handed to the library at once.
-const BATCH: usize = 8192;
 /// Distinct stacks of a row group are many; beyond this limit each value would take 8 bytes.
 const DICTIONARY_BYTES: usize = 16 << 20;
 /// Level of zstd: 3 is the default of the program.
@@ -20,11 +18,14 @@ const LEVEL: i32 = 3;
 /// Files of fewer rows are not compressed. A compressor for each column takes longer to make than
 /// the rows, of which most bytes are hashes: a daemon writes dozens of such files each minute.
 const LEAST_COMPRESSED_ROWS: usize = 1000;
+/// Columns of a file of as many rows are encoded on all CPUs.
+const LEAST_PARALLEL_ROWS: usize = 100_000;
 
 /// A Parquet file in memory.
 pub(crate) struct TableFile {
     writer: SerializedFileWriter<Vec<u8>>,
     path: String,
+    is_large: bool,
 }
 
 impl TableFile {
@@ -41,21 +42,24 @@ impl TableFile {
             SerializedFileWriter::new(Vec::new(), schema, properties)
         };
         let writer = make().map_err(|error| encode_error(&path, error))?;
-        Ok(TableFile { writer, path })
+        Ok(TableFile { writer, path, is_large: rows >= LEAST_PARALLEL_ROWS })
     }
 
-    /// Adds rows; `write` writes all columns in their order.
-    pub(crate) fn row_group(
-        &mut self,
-        write: impl FnOnce(&mut ColumnWriters<'_, '_>) -> Result<(), ParquetError>,
-    ) -> Result<(), DatasetError> {
-        let add = || {
+    /// Adds rows; `add` adds all columns in their order.
+    pub(crate) fn row_group<'a>(&mut self, add: impl FnOnce(&mut Columns<'a>)) -> Result<(), DatasetError> {
+        let mut columns = Columns::default();
+        add(&mut columns);
+        let write = || {
+            let encoded =
+                columns.encode(self.writer.schema_descr(), self.writer.properties(), self.is_large)?;
             let mut group = self.writer.next_row_group()?;
-            write(&mut ColumnWriters { group: &mut group })?;
+            for column in encoded {
+                group.append_column(&column.pages, column.close)?;
+            }
             group.close()?;
             Ok(())
         };
-        add().map_err(|error| encode_error(&self.path, error))
+        write().map_err(|error| encode_error(&self.path, error))
     }
 
     /// Bytes of the row groups that it has.
@@ -107,83 +111,4 @@ fn properties(table: Table, host: &str, rows: usize) -> Result<WriterProperties,
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(*column), false);
     }
     Ok(properties.build())
-}
-
-/// The columns of a row group, each written as a whole, in the order of the schema.
-pub(crate) struct ColumnWriters<'g, 'f> {
-    group: &'g mut SerializedRowGroupWriter<'f, Vec<u8>>,
-}
-
-impl ColumnWriters<'_, '_> {
-    pub(crate) fn int64(&mut self, values: impl Iterator<Item = i64>) -> Result<(), ParquetError> {
-        self.required::<Int64Type>(values)
-    }
-
-    pub(crate) fn int32(&mut self, values: impl Iterator<Item = i32>) -> Result<(), ParquetError> {
-        self.required::<Int32Type>(values)
-    }
-
-    pub(crate) fn double(&mut self, values: impl Iterator<Item = f64>) -> Result<(), ParquetError> {
-        self.required::<DoubleType>(values)
-    }
-
-    pub(crate) fn text(&mut self, values: impl Iterator<Item = ByteArray>) -> Result<(), ParquetError> {
-        self.required::<ByteArrayType>(values)
-    }
-
-    pub(crate) fn optional_int64(
-        &mut self,
-        values: impl Iterator<Item = Option<i64>>,
-    ) -> Result<(), ParquetError> {
-        self.optional::<Int64Type>(values)
-    }
-
-    pub(crate) fn optional_int32(
-        &mut self,
-        values: impl Iterator<Item = Option<i32>>,
-    ) -> Result<(), ParquetError> {
-        self.optional::<Int32Type>(values)
-    }
-
-    pub(crate) fn optional_text(
-        &mut self,
-        values: impl Iterator<Item = Option<ByteArray>>,
-    ) -> Result<(), ParquetError> {
-        self.optional::<ByteArrayType>(values)
-    }
-
-    fn required<T: DataType>(&mut self, values: impl Iterator<Item = T::T>) -> Result<(), ParquetError> {
-        self.column::<T>(values.map(Some), false)
-    }
-
-    fn optional<T: DataType>(
-        &mut self,
-        values: impl Iterator<Item = Option<T::T>>,
-    ) -> Result<(), ParquetError> {
-        self.column::<T>(values, true)
-    }
-
-    fn column<T: DataType>(
-        &mut self,
-        mut values: impl Iterator<Item = Option<T::T>>,
-        is_optional: bool,
-    ) -> Result<(), ParquetError> {
-        let missing = || ParquetError::General("the schema has fewer columns".to_owned());
-        let mut column = self.group.next_column()?.ok_or_else(missing)?;
-        let (mut batch, mut levels) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
-        loop {
-            batch.clear();
-            levels.clear();
-            for value in values.by_ref().take(BATCH) {
-                levels.push(i16::from(value.is_some()));
-                batch.extend(value);
-            }
-            if levels.is_empty() {
-                break;
-            }
-            let levels = is_optional.then_some(&levels[..]);
-            column.typed::<T>().write_batch(&batch, levels, None)?;
-        }
-        column.close()
-    }
 }

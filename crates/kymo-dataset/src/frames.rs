@@ -58,15 +58,15 @@ impl Frames {
         for begin in (0..self.len()).step_by(ROWS_OF_GROUP) {
             let rows = begin..self.len().min(begin + ROWS_OF_GROUP);
             file.row_group(|columns| {
-                columns.int64(self.location_id[rows.clone()].iter().copied())?;
-                columns.int32(self.inline_depth[rows.clone()].iter().copied())?;
-                columns.optional_text(self.function[rows.clone()].iter().cloned())?;
-                columns.optional_text(self.file[rows.clone()].iter().cloned())?;
-                columns.optional_int32(self.line[rows.clone()].iter().copied())?;
-                columns.text(self.module[rows.clone()].iter().cloned())?;
-                columns.optional_text(self.build_id[rows.clone()].iter().cloned())?;
-                columns.int64(self.address[rows.clone()].iter().copied())?;
-                columns.text(self.kind[rows.clone()].iter().cloned())
+                columns.int64(self.location_id[rows.clone()].iter().copied());
+                columns.int32(self.inline_depth[rows.clone()].iter().copied());
+                columns.optional_text(self.function[rows.clone()].iter().cloned());
+                columns.optional_text(self.file[rows.clone()].iter().cloned());
+                columns.optional_int32(self.line[rows.clone()].iter().copied());
+                columns.text(self.module[rows.clone()].iter().cloned());
+                columns.optional_text(self.build_id[rows.clone()].iter().cloned());
+                columns.int64(self.address[rows.clone()].iter().copied());
+                columns.text(self.kind[rows.clone()].iter().cloned());
             })?;
         }
         Ok(())

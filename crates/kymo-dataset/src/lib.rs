@@ -22,6 +22,7 @@
 //! Queries (`kymo sql`), the network, changing samples that were written.
 #![forbid(unsafe_code)]
 
+mod columns;
 mod compact;
 mod encode;
 mod error;

@@ -340,9 +340,9 @@ impl DatasetWriter {
             let of_rows =
                 || now.iter().flat_map(|at| stacks.get(*at).iter().zip(0..).map(move |row| (*at, row)));
             file.row_group(|columns| {
-                columns.int64(of_rows().map(|(at, _)| stacks.ids[at]))?;
-                columns.int32(of_rows().map(|(_, (_, depth))| depth))?;
-                columns.int64(of_rows().map(|(_, (location, _))| self.locations.ids[*location as usize]))
+                columns.int64(of_rows().map(|(at, _)| stacks.ids[at]));
+                columns.int32(of_rows().map(|(_, (_, depth))| depth));
+                columns.int64(of_rows().map(|(_, (location, _))| self.locations.ids[*location as usize]));
             })?;
         }
         finished(Table::Stacks, file)
@@ -356,15 +356,15 @@ impl DatasetWriter {
         self.locations.frames.sort_by_key(|frame| (frame.module, frame.address, frame.location_id));
         for rows in self.locations.frames.chunks(SIDE_ROWS_OF_GROUP) {
             file.row_group(|columns| {
-                columns.int64(rows.iter().map(|row| row.location_id))?;
-                columns.int32(rows.iter().map(|row| row.inline_depth))?;
-                columns.optional_text(rows.iter().map(|row| optional(row.function)))?;
-                columns.optional_text(rows.iter().map(|row| optional(row.file)))?;
-                columns.optional_int32(rows.iter().map(|row| row.line))?;
-                columns.text(rows.iter().map(|row| texts.get(row.module)))?;
-                columns.optional_text(rows.iter().map(|row| optional(row.build_id)))?;
-                columns.int64(rows.iter().map(|row| row.address))?;
-                columns.text(rows.iter().map(|row| ByteArray::from(row.kind.name())))
+                columns.int64(rows.iter().map(|row| row.location_id));
+                columns.int32(rows.iter().map(|row| row.inline_depth));
+                columns.optional_text(rows.iter().map(|row| optional(row.function)));
+                columns.optional_text(rows.iter().map(|row| optional(row.file)));
+                columns.optional_int32(rows.iter().map(|row| row.line));
+                columns.text(rows.iter().map(|row| texts.get(row.module)));
+                columns.optional_text(rows.iter().map(|row| optional(row.build_id)));
+                columns.int64(rows.iter().map(|row| row.address));
+                columns.text(rows.iter().map(|row| ByteArray::from(row.kind.name())));
             })?;
         }
         finished(Table::Frames, file)
@@ -375,12 +375,12 @@ impl DatasetWriter {
         let rows = || self.builds.values();
         if !self.builds.is_empty() {
             file.row_group(|columns| {
-                columns.text(rows().map(|row| ByteArray::from(row.build_id.as_str())))?;
-                columns.text(rows().map(|row| ByteArray::from(row.path.as_str())))?;
-                columns.text(rows().map(|row| ByteArray::from(row.module.as_str())))?;
-                columns.text(rows().map(|row| ByteArray::from(row.arch.as_str())))?;
-                columns.int64(rows().map(|row| row.first_seen_ns.div_euclid(1000)))?;
-                columns.optional_int64(rows().map(|row| row.code_bias))
+                columns.text(rows().map(|row| ByteArray::from(row.build_id.as_str())));
+                columns.text(rows().map(|row| ByteArray::from(row.path.as_str())));
+                columns.text(rows().map(|row| ByteArray::from(row.module.as_str())));
+                columns.text(rows().map(|row| ByteArray::from(row.arch.as_str())));
+                columns.int64(rows().map(|row| row.first_seen_ns.div_euclid(1000)));
+                columns.optional_int64(rows().map(|row| row.code_bias));
             })?;
         }
         finished(Table::Builds, file)
@@ -391,14 +391,14 @@ impl DatasetWriter {
         let host = &self.host;
         let text = |text: &str| std::iter::once(ByteArray::from(text));
         file.row_group(|columns| {
-            columns.int64(std::iter::once(self.stem.host_id))?;
-            columns.text(text(&host.host))?;
-            columns.text(text(&host.kernel))?;
-            columns.text(text(&host.arch))?;
-            columns.int32(std::iter::once(host.cpus))?;
-            columns.double(std::iter::once(host.rate_hz))?;
-            columns.text(text(&host.kymo_version))?;
-            columns.int64(std::iter::once(host.first_seen_ns.div_euclid(1000)))
+            columns.int64(std::iter::once(self.stem.host_id));
+            columns.text(text(&host.host));
+            columns.text(text(&host.kernel));
+            columns.text(text(&host.arch));
+            columns.int32(std::iter::once(host.cpus));
+            columns.double(std::iter::once(host.rate_hz));
+            columns.text(text(&host.kymo_version));
+            columns.int64(std::iter::once(host.first_seen_ns.div_euclid(1000)));
         })?;
         finished(Table::Hosts, file)
     }

@@ -157,8 +157,9 @@ fn recorded_kernel(recording: &Recording) -> Option<Option<Vec<u8>>> {
 fn traces(recording: &Recording, loaded: &Loaded, resolver: &Resolver<'_>) -> Vec<Box<str>> {
     let mut tracepoints = Tracepoints::of(recording);
     let mut text = |extra: &Extra| {
-        let event = recording.events.list.get(extra.event as usize).filter(|_| !extra.raw.is_empty())?;
-        tracepoints.as_mut()?.text(event.attr.config, &extra.raw, resolver)
+        let raw = extra.raw.as_ref()?;
+        let event = recording.events.list.get(extra.event as usize)?;
+        tracepoints.as_mut()?.text(event.attr.config, raw, resolver)
     };
     loaded.extras.iter().map(|extra| text(extra).unwrap_or_default().into()).collect()
 }

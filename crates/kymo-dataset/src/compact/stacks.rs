@@ -21,9 +21,9 @@ impl StackRows {
     fn write(&mut self, file: &mut TableFile) -> Result<(), DatasetError> {
         if !self.depth.is_empty() {
             file.row_group(|columns| {
-                columns.int64(self.stack_id.iter().copied())?;
-                columns.int32(self.depth.iter().copied())?;
-                columns.int64(self.location_id.iter().copied())
+                columns.int64(self.stack_id.iter().copied());
+                columns.int32(self.depth.iter().copied());
+                columns.int64(self.location_id.iter().copied());
             })?;
             *self = StackRows::default();
         }

@@ -61,12 +61,12 @@ impl Compaction<'_> {
         let rows = || hosts.iter();
         let text = |at: usize| rows().map(move |(key, _)| ByteArray::from(key.1[at].clone()));
         file.row_group(|columns| {
-            columns.int64(rows().map(|(key, _)| key.0))?;
-            (0..3).try_for_each(|at| columns.text(text(at)))?;
-            columns.int32(rows().map(|(key, _)| key.2))?;
-            columns.double(rows().map(|(key, _)| f64::from_bits(key.3)))?;
-            columns.text(text(3))?;
-            columns.int64(rows().map(|(_, first)| *first))
+            columns.int64(rows().map(|(key, _)| key.0));
+            (0..3).for_each(|at| columns.text(text(at)));
+            columns.int32(rows().map(|(key, _)| key.2));
+            columns.double(rows().map(|(key, _)| f64::from_bits(key.3)));
+            columns.text(text(3));
+            columns.int64(rows().map(|(_, first)| *first));
         })?;
         self.put(Table::Hosts, file)
     }
@@ -90,9 +90,9 @@ impl Compaction<'_> {
         if !builds.is_empty() {
             let text = |at: usize| builds.keys().map(move |key| ByteArray::from(key[at].clone()));
             file.row_group(|columns| {
-                (0..4).try_for_each(|at| columns.text(text(at)))?;
-                columns.int64(builds.values().map(|(seen, _)| *seen))?;
-                columns.optional_int64(builds.values().map(|(_, bias)| *bias))
+                (0..4).for_each(|at| columns.text(text(at)));
+                columns.int64(builds.values().map(|(seen, _)| *seen));
+                columns.optional_int64(builds.values().map(|(_, bias)| *bias));
             })?;
         }
         self.put(Table::Builds, file)

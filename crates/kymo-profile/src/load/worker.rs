@@ -144,11 +144,11 @@ impl<'a> Worker<'a> {
         if quantum == 0 && !dims.raw && !dims.cgroup && !dims.parallelism {
             return 0;
         }
-        let raw = if dims.raw { sample.raw.unwrap_or_default() } else { &[] };
+        let raw = sample.raw.filter(|raw| dims.raw && !raw.is_empty());
         self.tally.extras.intern(Extra {
             time_ns: sample.time.unwrap_or(0).checked_div(quantum).unwrap_or(0) * quantum,
-            event: if raw.is_empty() { 0 } else { event as u32 },
-            raw: raw.into(),
+            event: raw.map_or(0, |_| event as u32),
+            raw: raw.map(Box::from),
             cgroup: sample.cgroup.filter(|_| dims.cgroup).unwrap_or(0),
             parallelism: if dims.parallelism { parallelism } else { 0 },
         })
