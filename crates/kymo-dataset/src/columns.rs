@@ -111,3 +111,61 @@ fn encode<T: DataType>(
     let close = writer.close()?;
     Ok(EncodedColumn { pages: pages.into_inner()?.into(), close })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::properties::WriterProperties;
+    use parquet::schema::parser::parse_message_type;
+    use std::sync::Arc;
+
+    const SCHEMA: &str = "message rows {
+      required int64 number;
+      optional int32 thread;
+      required binary name (STRING);
+      required double rate;
+    }";
+
+    fn schema() -> SchemaDescriptor {
+        SchemaDescriptor::new(Arc::new(parse_message_type(SCHEMA).expect("a schema")))
+    }
+
+    fn columns<'a>(rows: i64) -> Columns<'a> {
+        let mut columns = Columns::default();
+        columns.int64(0..rows);
+        columns.optional_int32((0..rows).map(|at| (at % 3 > 0).then_some(at as i32)));
+        columns.text((0..rows).map(|at| ByteArray::from(format!("name {}", at / 100).as_str())));
+        columns.double((0..rows).map(|at| at as f64));
+        columns
+    }
+
+    /// Checks that columns have the same pages and the same facts, encoded on one CPU or on all.
+    #[test]
+    fn on_all_cpus_the_same() {
+        let (schema, properties) = (schema(), Arc::new(WriterProperties::new()));
+        let encode = |are_long| columns(20_000).encode(&schema, &properties, are_long).expect("encoded");
+        let (alone, together) = (encode(false), encode(true));
+        assert_eq!(alone.len(), 4);
+        for (one, other) in alone.iter().zip(&together) {
+            assert_eq!(one.pages, other.pages);
+            assert_eq!(one.close.metadata, other.close.metadata);
+            assert_eq!(one.close.rows_written, 20_000);
+        }
+        let bounds = alone[1].close.metadata.statistics().expect("bounds");
+        assert_eq!(bounds.null_count_opt(), Some(6667));
+    }
+
+    /// Checks that columns that are not those of the schema are refused.
+    #[test]
+    fn columns_of_another_schema() {
+        let (schema, properties) = (schema(), Arc::new(WriterProperties::new()));
+        let mut fewer = Columns::default();
+        fewer.int64(0..3);
+        let reason = fewer.encode(&schema, &properties, false).err().expect("refused").to_string();
+        assert!(reason.contains("1 columns for a schema of 4"), "{reason}");
+        let mut others = columns(3);
+        others.0.swap(0, 3);
+        let reason = others.encode(&schema, &properties, false).err().expect("refused").to_string();
+        assert!(reason.contains("column number has values of the type DOUBLE"), "{reason}");
+    }
+}

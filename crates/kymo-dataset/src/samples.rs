@@ -151,3 +151,18 @@ impl SampleTables {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a text without bytes lies somewhere: see [`bytes_of`] for what it costs if not.
+    #[test]
+    fn empty_texts_have_an_address() {
+        let mut texts = Texts::default();
+        let number = texts.number("");
+        assert_eq!((texts.number(""), texts.get(number).data()), (number, &b""[..]));
+        // The first page is never mapped.
+        assert!(texts.get(number).data().as_ptr().addr() > 4096);
+    }
+}

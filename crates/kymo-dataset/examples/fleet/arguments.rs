@@ -7,6 +7,9 @@ const START_S: i64 = 1_795_478_400;
 /// What is to be made.
 pub(crate) struct Arguments {
     pub(crate) recordings: Vec<PathBuf>,
+    /// How many of the recordings are there from the first day on; the others come when half of the
+    /// days are over, as a new build does.
+    pub(crate) from_the_first_day: usize,
     pub(crate) hosts: u32,
     /// At least so many; all hosts and recordings have the same number of repetitions.
     pub(crate) samples: u64,
@@ -18,6 +21,7 @@ impl Arguments {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         let mut arguments = Arguments {
             recordings: Vec::new(),
+            from_the_first_day: usize::MAX,
             hosts: 100,
             samples: 1_000_000,
             days: 2,
@@ -30,6 +34,7 @@ impl Arguments {
                 "--hosts" => arguments.hosts = number(value()?)?.try_into().unwrap_or(u32::MAX),
                 "--samples" => arguments.samples = number(value()?)?,
                 "--days" => arguments.days = number(value()?)?.try_into().unwrap_or(u32::MAX),
+                "--then" => arguments.from_the_first_day = arguments.recordings.len(),
                 "--out" => arguments.out = value()?.into(),
                 _ if word.starts_with("--") => return Err(format!("there is no {word}")),
                 _ => arguments.recordings.push(word.into()),
@@ -38,7 +43,10 @@ impl Arguments {
         let is_complete = !arguments.recordings.is_empty() && !arguments.out.as_os_str().is_empty();
         match is_complete && arguments.hosts > 0 && arguments.days > 0 {
             true => Ok(arguments),
-            false => Err("RECORDING.. --out DIR [--hosts N] [--samples N] [--days N]".to_owned()),
+            false => {
+                Err("RECORDING.. [--then RECORDING..] --out DIR [--hosts N] [--samples N] [--days N]"
+                    .to_owned())
+            }
         }
     }
 

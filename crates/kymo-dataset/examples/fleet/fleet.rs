@@ -50,13 +50,16 @@ pub(crate) fn make(arguments: &Arguments) -> Result<String, String> {
 fn plan(arguments: &Arguments, recordings: usize, repetitions: u64) -> Plan {
     let mut plan = Plan::new();
     for recording in 0..recordings {
+        let is_new = recording >= arguments.from_the_first_day;
+        let first_day = if is_new { arguments.days / 2 } else { 0 };
+        let days = u64::from(arguments.days - first_day);
         for repetition in 0..repetitions {
             // Any hash does; this one is at hand, and gives the same plan each time.
             let chosen = ids::host(&format!("{recording} {repetition}")).unsigned_abs();
             let host = (chosen % u64::from(arguments.hosts)) as u32;
             let chosen = chosen / u64::from(arguments.hosts);
-            let day = (chosen % u64::from(arguments.days)) as u32;
-            let minute = (chosen / u64::from(arguments.days) % u64::from(MINUTES_A_DAY)) as u32;
+            let day = first_day + (chosen % days) as u32;
+            let minute = (chosen / days % u64::from(MINUTES_A_DAY)) as u32;
             let begun = plan.entry((host, day)).or_default().entry(recording).or_default();
             *begun.entry(minute).or_default() += 1;
         }

@@ -6,7 +6,7 @@
 //! | the program gives the right answers | the next kymo counts exactly, and the program has its file's code |
 //! | none of its threads is stopped or traced | no probe of a dead kymo in `uprobe_events`, no cgroup, no BPF program, no watchpoint |
 //!
-//! `KYMO_KILLS` says how many; 300, or 10,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the moments.
+//! `KYMO_KILLS` says how many; 120, or 10,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the moments.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ fn lives(number: u64, all: u64) -> Vec<&'static [&'static str]> {
 }
 
 fn kills() -> u64 {
-    let usual = if std::env::var_os("KYMO_SOAK").is_some() { 10_000 } else { 300 };
+    let usual = if std::env::var_os("KYMO_SOAK").is_some() { 10_000 } else { 120 };
     std::env::var("KYMO_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
 }
 

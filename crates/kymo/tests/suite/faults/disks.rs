@@ -83,7 +83,7 @@ fn a_recording_in_several_files() {
     for pack in [&[][..], &["-z"][..]] {
         let folder = folder(&format!("series-{}", pack.len()));
         let path = folder.join("perf.data");
-        let mut arguments = vec!["record", "-F", "6000", "-m", "8", "--switch-output=20K", "-o", text(&path)];
+        let mut arguments = vec!["record", "-F", "6000", "-m", "8", "--switch-output=50K", "-o", text(&path)];
         arguments.extend(pack);
         arguments.extend(["--", "sh", "-c", BUSY]);
         let said = kymo().succeed(&arguments);
