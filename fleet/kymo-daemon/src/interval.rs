@@ -30,6 +30,8 @@ pub(crate) struct IntervalReader {
     load: LoadOptions,
     resolve: ResolveOptions,
     symbols: SymbolStore,
+    /// The kernel modules that `symbols` knows.
+    kernel_modules: Vec<String>,
     without_symbols: bool,
     interval_s: u64,
     off_cpu: bool,
@@ -57,6 +59,7 @@ impl IntervalReader {
             load,
             resolve,
             symbols: SymbolStore::new(options),
+            kernel_modules: host::kernel_modules(),
             without_symbols: !config.symbols,
             interval_s: config.interval_s,
             off_cpu: config.off_cpu,
@@ -72,6 +75,7 @@ impl IntervalReader {
     /// Adds up the recording of an interval that began at `start` since 1970. What fails is noted,
     /// and its samples are counted as lost.
     pub(crate) fn add(&mut self, file: LiveSnapshot, start: Duration) {
+        self.forget_other_modules();
         match self.try_add(file.file, start) {
             Ok(interval) => self.status.change(|counters| {
                 counters.intervals += 1;
@@ -84,6 +88,15 @@ impl IntervalReader {
         // Code of programs changes; the kernel's stays.
         self.symbols.retain(|key| matches!(key, ModuleKey::Kernel { .. } | ModuleKey::KernelModule { .. }));
         kymo_perf::sys::memory::return_free_memory();
+    }
+
+    /// Code of the kernel is known by a list that is read once: anew where modules came or went.
+    fn forget_other_modules(&mut self) {
+        let modules = host::kernel_modules();
+        if modules != self.kernel_modules {
+            self.symbols = SymbolStore::new(self.symbols.options().clone());
+            self.kernel_modules = modules;
+        }
     }
 
     fn try_add(&self, file: File, start: Duration) -> Result<Interval, String> {

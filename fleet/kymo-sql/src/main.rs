@@ -11,6 +11,7 @@ mod engine;
 mod format;
 mod output;
 mod parameters;
+mod progress;
 mod recording;
 mod sentence;
 mod store;
@@ -20,15 +21,18 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
 
 use crate::dataset::{Dataset, Source};
 use crate::output::OutputFormat;
 use crate::parameters::Assignment;
+use crate::progress::QueryProgress;
 
 /// The command line was not understood, as in kymo.
 const USAGE: u8 = 129;
@@ -168,14 +172,17 @@ async fn answer(args: &SqlArgs, query: &str, sources: Vec<Source>, threads: usiz
     let context = engine::new(threads, args.memory)?;
     dataset::register(&context, &datasets).await?;
     let frame = engine::plan(&context, query, &args.param).await?;
-    let stream = frame.execute_stream().await.map_err(sentence::of_query)?;
+    let tasks = Arc::new(frame.task_ctx());
+    let plan = frame.create_physical_plan().await.map_err(sentence::of_query)?;
+    let progress = QueryProgress::start(Arc::clone(&plan));
+    let stream = execute_stream(plan, tasks).map_err(sentence::of_query)?;
     let format = match () {
         () if args.json => OutputFormat::Json,
         () if args.csv => OutputFormat::Csv,
         () => OutputFormat::Text,
     };
     let mut out = BufWriter::new(io::stdout());
-    output::write(stream, format, query, &mut out).await
+    output::write(stream, progress, format, query, &mut out).await
 }
 
 fn list() -> anyhow::Result<ExitCode> {

@@ -13,6 +13,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use futures::StreamExt as _;
 
+use crate::progress::QueryProgress;
 use crate::sentence;
 
 /// How an answer is written.
@@ -33,24 +34,28 @@ trait BatchWriter {
     fn finish(self: Box<Self>) -> anyhow::Result<()>;
 }
 
-/// Writes an answer.
+/// Writes an answer; the progress of the query ends where it begins.
 ///
 /// # Errors
 /// The query fails on its way, or the output cannot be written.
 pub(crate) async fn write(
     mut stream: SendableRecordBatchStream,
+    progress: QueryProgress,
     format: OutputFormat,
     query: &str,
     out: &mut (dyn Write + Send),
 ) -> anyhow::Result<()> {
     let schema: SchemaRef = stream.schema();
+    let mut next = stream.next().await;
+    progress.finish().await;
     let mut writer: Box<dyn BatchWriter> = match format {
         OutputFormat::Text => Box::new(text::TableWriter::new(&schema, out)),
         OutputFormat::Json => Box::new(json::JsonWriter::new(&schema, query, out)?),
         OutputFormat::Csv => Box::new(csv::CsvWriter::new(&schema, out)?),
     };
-    while let Some(batch) = stream.next().await {
+    while let Some(batch) = next {
         writer.write(&batch.map_err(sentence::of_query)?)?;
+        next = stream.next().await;
     }
     writer.finish()
 }

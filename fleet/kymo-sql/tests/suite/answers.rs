@@ -1,5 +1,7 @@
 //! Answers and their formats.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use super::{ask, dataset, kymo_sql, run};
@@ -100,4 +102,30 @@ fn answers_may_have_no_rows() {
     let answer: Value = serde_json::from_str(&ask(&[query, "--json"], &profiles)).expect("JSON");
     assert_eq!(answer["rows"], json!([]));
     assert_eq!(answer["columns"], json!([{ "name": "pid", "type": "integer" }]));
+}
+
+/// Checks that a long query shows on a terminal how many files it has read, and takes that away
+/// before the answer; without a terminal nothing is shown.
+#[test]
+fn long_queries_show_their_progress() {
+    let sql = "SELECT COUNT(*) AS rows_of_all, SUM(s.value % g.value) AS work FROM samples s, \
+               generate_series(1, 30000000) g";
+    let target = dataset();
+    let words = ["--csv", "--jobs", "1", sql];
+    let silent = ask(&words, &target.path().join("profiles"));
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--log-out", "/dev/null", "--command"]);
+    command.arg(format!("$KYMO_SQL --csv --jobs 1 \"$QUERY\" {}", target.path().join("profiles").display()));
+    command.env("KYMO_SQL", env!("CARGO_BIN_EXE_kymo-sql")).env("QUERY", sql).env("TERM", "xterm");
+    command.stdin(Stdio::null());
+    let stdout = match command.output() {
+        Ok(output) => String::from_utf8(output.stdout).expect("UTF-8"),
+        Err(error) => {
+            eprintln!("SKIPPED answers::long_queries_show_their_progress: script: {error}");
+            return;
+        }
+    };
+    let (progress, answer) = stdout.rsplit_once("\u{1b}[2K").expect("a line that is taken away");
+    assert!(progress.contains(" files, "), "{progress}");
+    assert_eq!(answer.trim_start_matches(['\r', '\n']).replace('\r', ""), silent);
 }
