@@ -8,6 +8,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterPropertiesPtr;
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
+use std::sync::Arc;
 
 /// Values that are handed to the library at once.
 const BATCH: usize = 8192;
@@ -28,9 +29,9 @@ type Encode<'a> =
 
 /// The columns of a row group, in the order of the schema.
 #[derive(Default)]
-pub(crate) struct Columns<'a>(Vec<Box<Encode<'a>>>);
+pub(crate) struct RowGroupColumns<'a>(Vec<Box<Encode<'a>>>);
 
-impl<'a> Columns<'a> {
+impl<'a> RowGroupColumns<'a> {
     pub(crate) fn int64(&mut self, values: impl Values<i64> + 'a) {
         self.add::<Int64Type>(values.map(Some));
     }
@@ -93,7 +94,7 @@ fn encode<T: DataType>(
     }
     let mut pages = TrackedWrite::new(Vec::new());
     let page_writer = Box::new(SerializedPageWriter::new(&mut pages));
-    let mut writer = ColumnWriterImpl::<T>::new(column.clone(), properties.clone(), page_writer);
+    let mut writer = ColumnWriterImpl::<T>::new(Arc::clone(column), Arc::clone(properties), page_writer);
     let is_optional = column.max_def_level() > 0;
     let (mut batch, mut levels) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
     loop {
@@ -117,7 +118,6 @@ mod tests {
     use super::*;
     use parquet::file::properties::WriterProperties;
     use parquet::schema::parser::parse_message_type;
-    use std::sync::Arc;
 
     const SCHEMA: &str = "message rows {
       required int64 number;
@@ -130,8 +130,8 @@ mod tests {
         SchemaDescriptor::new(Arc::new(parse_message_type(SCHEMA).expect("a schema")))
     }
 
-    fn columns<'a>(rows: i64) -> Columns<'a> {
-        let mut columns = Columns::default();
+    fn columns<'a>(rows: i64) -> RowGroupColumns<'a> {
+        let mut columns = RowGroupColumns::default();
         columns.int64(0..rows);
         columns.optional_int32((0..rows).map(|at| (at % 3 > 0).then_some(at as i32)));
         columns.text((0..rows).map(|at| ByteArray::from(format!("name {}", at / 100).as_str())));
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn columns_of_another_schema() {
         let (schema, properties) = (schema(), Arc::new(WriterProperties::new()));
-        let mut fewer = Columns::default();
+        let mut fewer = RowGroupColumns::default();
         fewer.int64(0..3);
         let reason = fewer.encode(&schema, &properties, false).err().expect("refused").to_string();
         assert!(reason.contains("1 columns for a schema of 4"), "{reason}");

@@ -1,5 +1,5 @@
 //! Tables as Parquet files.
-use crate::columns::Columns;
+use crate::columns::RowGroupColumns;
 use crate::error::DatasetError;
 use crate::schema::{HOST_KEY, TABLE_KEY, Table, VERSION, VERSION_KEY};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -46,8 +46,11 @@ impl TableFile {
     }
 
     /// Adds rows; `add` adds all columns in their order.
-    pub(crate) fn row_group<'a>(&mut self, add: impl FnOnce(&mut Columns<'a>)) -> Result<(), DatasetError> {
-        let mut columns = Columns::default();
+    pub(crate) fn row_group<'a>(
+        &mut self,
+        add: impl FnOnce(&mut RowGroupColumns<'a>),
+    ) -> Result<(), DatasetError> {
+        let mut columns = RowGroupColumns::default();
         add(&mut columns);
         let write = || {
             let encoded =
