@@ -14,32 +14,22 @@
 //! A frame's place is the column that its name starts in: the same column without a share continues a run, the same column
 //! with a share is a sibling, a column further left ends the branches in between.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::table::{is_unresolved, plain};
+use crate::table::plain;
 
-/// Names of rows of unresolved addresses that are there more than once, without their shares: each such row hangs a part of
-/// the address's tree below it, without the branches that are too thin in that part. They cannot be put together again.
-pub(crate) fn divided(text: &str) -> BTreeSet<String> {
-    let mut once = BTreeSet::new();
-    let names = rows(text).filter_map(|(_, row)| row).map(|row| without_shares(&row).to_owned());
-    names.filter(|name| is_unresolved(name) && !once.insert(name.clone())).collect()
-}
-
-/// Shares by place: `row > main;work;hash` is `60.00%`. A root's share is `all`. Rows named in `without` are left out.
-pub(crate) fn branches(text: &str, without: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+/// Shares by place: `row > main;work;hash` is `60.00%`. A root's share is `all`.
+pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut row = String::new();
-    let mut kept = true;
     let mut open: Vec<Frame> = Vec::new();
     for (line, begun) in rows(text) {
         if let Some(begun) = begun {
-            kept = !without.contains(without_shares(&begun));
             row = begun;
             open.clear();
             continue;
         }
-        let Some((column, share, name)) = frame(line).filter(|_| kept) else { continue };
+        let Some((column, share, name)) = frame(line) else { continue };
         open.retain(|frame| frame.column <= column);
         let share = match share {
             Some(share) => {
@@ -54,6 +44,42 @@ pub(crate) fn branches(text: &str, without: &BTreeSet<String>) -> BTreeMap<Strin
     }
     for shares in all.values_mut() {
         shares.sort();
+    }
+    all
+}
+
+/// Shares by place of two reports without a least share, in hundredths of a percent. Rows of one
+/// name are put together, and so are branches. What a whole root has in one report is left out of
+/// both, for its frames have no shares. What differs by no more than the printed digits do is made
+/// equal.
+pub(crate) fn sums(reports: [&str; 2]) -> [BTreeMap<String, Vec<String>>; 2] {
+    let [theirs, ours] = reports.map(parts);
+    let mut both = [BTreeMap::new(), BTreeMap::new()];
+    for place in theirs.keys().chain(ours.keys()) {
+        let sum = |shares: &Vec<Option<u64>>| shares.iter().copied().sum::<Option<u64>>();
+        let said = match [&theirs, &ours].map(|all| all.get(place)) {
+            [Some(a), Some(b)] => match (sum(a), sum(b)) {
+                (Some(left), Some(right)) if left.abs_diff(right) * 2 > (a.len() + b.len()) as u64 => {
+                    [Some(left.to_string()), Some(right.to_string())]
+                }
+                _ => [Some("equal".to_owned()), Some("equal".to_owned())],
+            },
+            one => one.map(|shares| Some(shares?.len().to_string())),
+        };
+        for (all, said) in both.iter_mut().zip(said) {
+            all.extend(said.map(|said| (place.clone(), vec![said])));
+        }
+    }
+    both
+}
+
+/// The shares of all rows and branches of a place, in hundredths of a percent; nothing for what a
+/// root has.
+fn parts(report: &str) -> BTreeMap<String, Vec<Option<u64>>> {
+    let mut all: BTreeMap<String, Vec<Option<u64>>> = BTreeMap::new();
+    for (place, shares) in branches(report) {
+        let shares = shares.iter().map(|share| share.strip_suffix('%')?.replace('.', "").parse().ok());
+        all.entry(without_shares(&place).to_owned()).or_default().extend(shares);
     }
     all
 }
@@ -141,7 +167,7 @@ mod tests {
     /// Checks that runs, branches and siblings are told apart.
     #[test]
     fn a_drawing_is_read_back() {
-        let found: Vec<String> = branches(REPORT, &BTreeSet::new())
+        let found: Vec<String> = branches(REPORT)
             .iter()
             .map(|(place, shares)| {
                 format!("{} {}", place.split_once(" > ").expect("a place").1, shares.join(","))
@@ -163,41 +189,59 @@ mod tests {
         );
     }
 
-    /// Checks that trees of an address whose row is divided are left out, and no others.
+    /// Checks that what perf divides adds up to what kymo has whole: branches beside an unresolved
+    /// one, and rows of an address.
     #[test]
-    fn trees_of_divided_rows_are_left_out() {
+    fn divided_branches_add_up() {
         const DIVIDED: &str = "\
-# Samples: 239  of event 'cpu-clock'
-    31.65%     0.00%  ls   [unknown]  [k] 0000000000000000
+# Samples: 172  of event 'cpu-clock'
+     2.91%     0.00%  bash  bash       [.] main
             |
             ---main
+               |
+               |--1.16%--reader_loop
+               |          |
+               |          |--0.58%--execute_command
+               |          |
+               |           --0.58%--read_command
+               |
+               |--1.16%--reader_loop
+               |          execute_command
+               |
+                --0.58%--0x55f2fcabd15d
 
-     5.86%     0.42%  ls   libc.so.6  [.] read
+     1.74%     0.00%  ls    [unknown]  [k] 0000000000000000
             |
-            ---main
+             --1.74%--main
 
-     0.72%     0.00%  ls   [unknown]  [.] 0000000000000000
+     0.58%     0.00%  ls    [unknown]  [.] 0000000000000000
             |
-            ---sort
-
-     0.72%     0.00%  cat  [unknown]  [.] 0000000000000000
-            |
-            ---sort
-
-     0.10%     0.42%  ls   libc.so.6  [.] read
-            |
-            ---sort
+             --0.58%--main
 ";
-        let divided = divided(DIVIDED);
-        assert_eq!(divided, BTreeSet::from(["cpu-clock ls [unknown] [.] 0000000000000000".to_owned()]));
-        let found: Vec<String> = branches(DIVIDED, &divided).into_keys().collect();
-        assert_eq!(
-            found,
-            [
-                "0.10% 0.42% cpu-clock ls libc.so.6 [.] read > sort",
-                "0.72% 0.00% cpu-clock cat [unknown] [.] 0000000000000000 > sort",
-                "5.86% 0.42% cpu-clock ls libc.so.6 [.] read > main",
-            ]
-        );
+        const WHOLE: &str = "\
+# Samples: 172  of event 'cpu-clock'
+     2.91%     0.00%  bash  bash       [.] main
+            |
+            ---main
+               |
+               |--2.33%--reader_loop
+               |          |
+               |          |--1.74%--execute_command
+               |          |
+               |           --0.58%--read_command
+               |
+                --0.58%--0x55f2fcabd15d
+
+     2.33%     0.00%  ls    [unknown]  [.] 0000000000000000
+            |
+            ---main
+";
+        let [divided, whole] = sums([DIVIDED, WHOLE]);
+        assert_eq!(divided, whole);
+        assert_eq!(divided.len(), 6);
+        for (part, other) in [("2.33%--", "2.91%--"), ("--read_command", "--parse_command")] {
+            let [divided, whole] = sums([DIVIDED, &WHOLE.replace(part, other)]);
+            assert_ne!(divided, whole);
+        }
     }
 }
