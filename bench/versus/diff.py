@@ -9,6 +9,7 @@ of a pool are recorded first, and each comparison draws turns from it, so compar
 ones would. The same runs are compared by absolute costs and by shares.
 """
 
+import concurrent.futures
 import json
 import random
 import shutil
@@ -50,6 +51,8 @@ def add_arguments(parser):
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a run of rows.c takes (default: 1)")
     parser.add_argument("--interval-seconds", type=float, default=0.5,
                         help="how long a run of rows.c takes where each comparison has runs of its own (default: 0.5)")
+    parser.add_argument("--jobs", type=int, default=1,
+                        help="comparisons that are recorded at the same time, where each has runs of its own (default: 1)")
     parser.add_argument("--parts", default="equal,seeded,intervals,speed", help="what is measured (default: equal,seeded,intervals,speed)")
     parser.add_argument("--recordings", metavar="DIR", help="record into this folder, and take what an earlier run has left there")
     parser.add_argument("--samples", type=int, default=1_000_000, help="samples of each of the 20 recordings (default: 1000000)")
@@ -61,7 +64,8 @@ def run(bench, args):
     draws = random.Random(1)
     bench.pools = Path(args.recordings).resolve() if args.recordings else bench.scratch
     bench.pools.mkdir(exist_ok=True)
-    result = {"runs_a_side": args.side, "pool": args.pool, "trials": args.trials, "run_seconds": args.seconds}
+    result = {"runs_a_side": args.side, "pool": args.pool, "trials": args.trials, "jobs": args.jobs, "run_seconds": args.seconds,
+              "interval_seconds": args.interval_seconds}
     parts = {"equal": equal_builds, "seeded": seeded, "intervals": intervals, "speed": speed}
     for part in args.parts.split(","):
         if part not in parts:
@@ -139,13 +143,17 @@ def record_turn(bench, commands, draws, name):
 
 
 def own_runs(bench, args, draws, commands, title):
-    """The turns of each comparison, which no other comparison has."""
-    for trial in range(args.trials):
-        turns = [record_turn(bench, commands, draws, f"{trial}-{at}") for at in range(args.side)]
-        yield turns
-        for path in (path for turn in turns for path in turn.values()):
-            path.unlink()
-        bench.say(f"{title}: {trial + 1} of {args.trials}")
+    """The turns of each comparison, which no other comparison has. `--jobs` comparisons are recorded at the same time."""
+    def record_trial(trial, own):
+        return [record_turn(bench, commands, own, f"{trial}-{at}") for at in range(args.side)]
+
+    trials = range(args.trials)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as jobs:
+        for trial, turns in enumerate(jobs.map(record_trial, trials, [random.Random(draws.random()) for _ in trials])):
+            yield turns
+            for path in (path for turn in turns for path in turn.values()):
+                path.unlink()
+            bench.say(f"{title}: {trial + 1} of {args.trials}")
 
 
 class SeededEffect:
