@@ -4,10 +4,10 @@ use crate::rows::{
     BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ON_CPU, ProcessRow, SampleValue,
 };
 use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
-use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, SampleRow};
+use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, RowFilter, SampleRow};
 use kymo_profile::load::{CgroupNames, ExtraId};
 use kymo_profile::timeline::ModuleKind;
-use kymo_profile::wall::{OFF_CPU, SpanState, State, is_of_waits};
+use kymo_profile::wall::{SpanState, State};
 use kymo_symbols::{SymbolOptions, code_bias};
 use rustc_hash::FxHashMap;
 use std::path::Path;
@@ -50,16 +50,6 @@ pub struct RecordingRows<'a> {
     cgroups: FxHashMap<i32, &'a CgroupNames>,
     /// By event, state and waker.
     events: FxHashMap<(u32, u8, u32), EventNumber>,
-}
-
-/// Which rows of what is read become rows of the dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RowFilter {
-    All,
-    /// All but the records of waits: their time comes from spans.
-    Samples,
-    /// The spans in which a thread does not run: while it does, it has samples.
-    OffCpu,
 }
 
 impl<'a> RecordingRows<'a> {
@@ -129,15 +119,6 @@ impl<'a> RecordingRows<'a> {
         true
     }
 
-    /// Whether a row becomes one of the dataset.
-    fn keeps(&self, row: &SampleRow) -> bool {
-        match self.filter {
-            RowFilter::All => true,
-            RowFilter::Samples => !is_of_waits(&self.samples.event(row.event).name),
-            RowFilter::OffCpu => row.state.is_some_and(|state| state.state != State::Running),
-        }
-    }
-
     /// What the names of its files have in common.
     pub fn stem(&self) -> crate::schema::FileStem {
         self.writer.stem()
@@ -160,7 +141,7 @@ impl<'a> RecordingRows<'a> {
         let samples = self.samples;
         for track in samples.tracks() {
             for row in samples.rows_of(track) {
-                if self.keeps(&row) {
+                if self.filter.keeps(samples, &row) {
                     self.add(&row)?;
                 }
             }
@@ -239,7 +220,7 @@ impl<'a> RecordingRows<'a> {
         let key = (row.event, state.map_or(0, SpanState::number), row.waker);
         *self.events.entry(key).or_insert_with(|| {
             let named = samples.event(row.event);
-            let event = if self.filter == RowFilter::OffCpu { OFF_CPU } else { named.name.as_str() };
+            let event = self.filter.event_name(samples, row.event);
             let state = state.map_or_else(|| ON_CPU.to_owned(), SpanState::name);
             // Other units say what the name of the event says.
             let value_unit = if named.unit() == "ns" { "ns" } else { "" };

@@ -8,11 +8,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kymo_data::Recording;
 use kymo_dataset::{ProcessNames, RecordingOptions, RecordingRows};
-use kymo_profile::export::{ExportSamples, SampleRow, otlp};
+use kymo_profile::export::{ExportSamples, RowFilter, otlp};
 use kymo_profile::load::{Dims, LoadOptions};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::wall::{State, Wall, is_of_waits};
+use kymo_profile::wall::Wall;
 use kymo_record::LiveSnapshot;
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use std::collections::HashMap;
@@ -103,15 +103,15 @@ impl IntervalReader {
         let recording = Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string())?;
         let profile = Profile::open(&recording, &self.load, self.resolve, &self.symbols, &|_, _, _| {});
         let profile = profile.map_err(|error| error.to_string())?;
-        let waits = if self.off_cpu { self.waits(&recording)? } else { None };
+        let mut waits = if self.off_cpu { self.waits(&recording)? } else { None };
         let counts = &profile.loaded.counts;
+        let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, SOURCE);
         let mut interval = Interval {
             start_s: start.as_secs(),
-            samples: sampled(&recording, &profile) + waits.as_ref().map_or(0, waited),
+            samples: sampled(&samples) + waits.as_ref().map_or(0, waited),
             rows: 0,
             lost: counts.lost_samples.max(counts.lost_records),
         };
-        let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, SOURCE);
         let names = Names::of(&profile, &samples);
         if self.is_written {
             match self.write_files(&samples, waits.as_ref(), &names, start) {
@@ -121,10 +121,10 @@ impl IntervalReader {
         }
         if self.is_pushed {
             samples.attributes = names.attributes(&samples);
-            let put = self.spool.put(Destination::Otlp, start.as_nanos() as u64, |folder| {
-                write_request(&samples, &folder.join(REQUEST)).map(|()| interval.samples)
-            });
-            if let Err(error) = put {
+            if let Some(spans) = &mut waits {
+                spans.attributes = names.attributes(spans);
+            }
+            if let Err(error) = self.put_requests(&samples, waits.as_ref(), start) {
                 self.lose(&error.to_string(), &mut interval);
             }
         }
@@ -174,6 +174,22 @@ impl IntervalReader {
         put.map(|()| summed.rows).map_err(|error| error.to_string())
     }
 
+    /// Puts requests for a collector into the spool: one with the samples, one with the waits.
+    fn put_requests(
+        &self,
+        samples: &ExportSamples<'_>,
+        waits: Option<&ExportSamples<'_>>,
+        start: Duration,
+    ) -> io::Result<()> {
+        let put = |rows: &ExportSamples<'_>, filter, count| {
+            self.spool.put(Destination::Otlp, start.as_nanos() as u64, |folder| {
+                write_request(rows, filter, &folder.join(REQUEST)).map(|()| count)
+            })
+        };
+        put(samples, RowFilter::Samples, sampled(samples))?;
+        waits.map_or(Ok(()), |spans| put(spans, RowFilter::OffCpu, waited(spans)))
+    }
+
     fn lose(&self, reason: &str, interval: &mut Interval) {
         interval.lost += interval.samples;
         let samples = interval.samples;
@@ -182,23 +198,21 @@ impl IntervalReader {
 }
 
 /// The samples of an interval, without the records of waits.
-fn sampled(recording: &Recording, profile: &Profile) -> u64 {
-    let events = recording.events.list.iter().zip(&profile.loaded.totals);
-    let counted = events.filter(|(event, _)| !is_of_waits(&event.name));
-    counted.map(|(_, total)| total.samples).sum()
+fn sampled(samples: &ExportSamples<'_>) -> u64 {
+    samples.by_time().filter(|row| RowFilter::Samples.keeps(samples, row)).map(|row| row.samples).sum()
 }
 
 /// The waits of an interval, as the rows of a dataset count them.
 fn waited(spans: &ExportSamples<'_>) -> u64 {
-    let is_wait = |row: &SampleRow| row.state.is_some_and(|state| state.state != State::Running);
-    spans.by_time().filter(is_wait).map(|row| row.waits.max(1)).sum()
+    let waits = spans.by_time().filter(|row| RowFilter::OffCpu.keeps(spans, row));
+    waits.map(|row| row.waits.max(1)).sum()
 }
 
 /// A gzipped request for a collector.
-fn write_request(samples: &ExportSamples<'_>, path: &Path) -> io::Result<()> {
+fn write_request(samples: &ExportSamples<'_>, filter: RowFilter, path: &Path) -> io::Result<()> {
     let file = BufWriter::new(File::create_new(path)?);
     let mut packed = GzEncoder::new(file, Compression::fast());
-    otlp(samples, &mut packed)?;
+    otlp(samples, filter, &mut packed)?;
     packed.finish()?.flush()
 }
 
@@ -246,7 +260,7 @@ impl Names {
     {
         let threads = samples.profile.threads.iter().map(|thread| thread.pid);
         let named = |pid: i32| {
-            let names = self.of_samples.iter().find(|((of, _), names)| *of == pid && !names.is_empty())?.1;
+            let names = self.of_processes.get(&pid)?;
             let facts = [
                 ("container.id", &names.container),
                 ("k8s.pod.uid", &names.pod),

@@ -5,12 +5,12 @@
 //!   spans of waits -----> (process, offcpu-time, state, waker, stack) --+--> sum, count
 //! ```
 //! Threads and moments are not told apart: a row has the beginning of the interval and no thread.
-use super::{RecordingRows, RowFilter, samples_of};
+use super::{RecordingRows, samples_of};
 use crate::error::DatasetError;
 use crate::process_names::ProcessNames;
 use crate::rows::{EventRow, ProcessRow, SampleValue};
 use crate::writer::{DatasetFile, EventNumber, ProcessNumber, StackNumber};
-use kymo_profile::export::SampleRow;
+use kymo_profile::export::{RowFilter, SampleRow};
 use kymo_profile::load::ExtraId;
 use kymo_profile::wall::{OFF_CPU, is_of_waits};
 use rustc_hash::FxHashMap;
@@ -67,7 +67,7 @@ impl RecordingRows<'_> {
         let mut processes = FxHashMap::default();
         let samples = self.samples;
         for row in samples.by_time() {
-            if !self.keeps(&row) {
+            if !self.filter.keeps(samples, &row) {
                 continue;
             }
             let process = *processes

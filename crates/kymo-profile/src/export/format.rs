@@ -1,4 +1,5 @@
 //! Which formats there are, and the writer of each.
+use super::row_filter::RowFilter;
 use super::samples::ExportSamples;
 use super::{callgrind, chrome, firefox, folded, otlp, perfetto, pprof, speedscope};
 use std::io::{self, Write};
@@ -61,7 +62,7 @@ impl ExportFormat {
             ExportFormat::Firefox => firefox(samples, out),
             ExportFormat::Speedscope => speedscope(samples, out),
             ExportFormat::Perfetto => perfetto(samples, out),
-            ExportFormat::Otlp => otlp(samples, out),
+            ExportFormat::Otlp => otlp(samples, RowFilter::All, out),
             ExportFormat::Chrome => chrome(samples, out),
             ExportFormat::Callgrind => callgrind(samples, out),
             ExportFormat::Folded => {

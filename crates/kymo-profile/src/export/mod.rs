@@ -28,6 +28,7 @@ mod otlp;
 mod perfetto;
 mod pprof;
 mod protobuf;
+mod row_filter;
 mod samples;
 mod slices;
 mod speedscope;
@@ -54,6 +55,7 @@ pub use locations::{FrameLocation, LocationLine, Locations, MappedFile};
 pub use otlp::otlp;
 pub use perfetto::perfetto;
 pub use pprof::pprof;
+pub use row_filter::RowFilter;
 pub use samples::{ExportSamples, SampleRow, Track};
 pub use speedscope::speedscope;
 

@@ -6,14 +6,18 @@
 //!     '------> dictionary: strings, functions, locations, mappings, stacks, attributes
 //! ```
 //! A sample of OTLP is a stack of one thread with a value for each time that it was seen: its
-//! period. Moments are there where the recording says when it was made on the wall clock. The
-//! first entry of each table of the dictionary is empty, which stands for "none". Field numbers
-//! are those of the package opentelemetry-proto 1.45.
+//! period. Moments are there where the recording says when it was made on the wall clock. A span
+//! of wall time says what the thread did in `thread.state`, and who ended its wait in
+//! `thread.waker`; there is no convention for either. The first entry of each table of the
+//! dictionary is empty, which stands for "none". Field numbers are those of the package
+//! opentelemetry-proto 1.45.
 use super::model::FunctionKind;
 use super::pprof::hexadecimal;
 use super::protobuf::{Message, StringTable};
+use super::row_filter::RowFilter;
 use super::samples::{ExportSamples, SampleRow, Track};
 use crate::load::Count;
+use crate::wall::SpanState;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
@@ -33,17 +37,17 @@ mod table {
     pub(super) const STACK: u64 = 7;
 }
 
-/// Writes a profile for each process and event.
+/// Writes a profile for each process and event that has such rows.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn otlp(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub fn otlp(samples: &ExportSamples<'_>, filter: RowFilter, out: &mut dyn Write) -> io::Result<()> {
     let mut dictionary = Dictionary::new();
     let mut tracks: Vec<Track> = samples.tracks().to_vec();
     let pid = |track: &Track| samples.thread(track.thread).pid;
     tracks.sort_by_key(|track| (pid(track), track.event));
     for of_process in tracks.chunk_by(|a, b| pid(a) == pid(b)) {
-        write_process(samples, of_process, &mut dictionary, out)?;
+        write_process((samples, filter), of_process, &mut dictionary, out)?;
     }
     dictionary.write(samples, out)
 }
@@ -168,7 +172,7 @@ impl<'a> Dictionary<'a> {
 
 /// The profiles of a process: one for each event.
 fn write_process<'a>(
-    samples: &'a ExportSamples<'_>,
+    (samples, filter): (&'a ExportSamples<'_>, RowFilter),
     tracks: &[Track],
     dictionary: &mut Dictionary<'a>,
     out: &mut dyn Write,
@@ -177,8 +181,15 @@ fn write_process<'a>(
     scope.bytes(1, b"kymo").bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
     let mut of_scope = Message::default();
     of_scope.message(1, &scope);
+    let mut is_empty = true;
     for of_event in tracks.chunk_by(|a, b| a.event == b.event) {
-        of_scope.message(2, &profile(samples, of_event, dictionary));
+        if let Some(profile) = profile((samples, filter), of_event, dictionary) {
+            of_scope.message(2, &profile);
+            is_empty = false;
+        }
+    }
+    if is_empty {
+        return Ok(());
     }
     let mut of_resource = Message::default();
     if let Some(track) = tracks.first() {
@@ -211,20 +222,28 @@ fn resource(samples: &ExportSamples<'_>, pid: i32) -> Message {
     resource
 }
 
-/// The samples of an event of the threads of a process.
-fn profile<'a>(samples: &'a ExportSamples<'_>, tracks: &[Track], dictionary: &mut Dictionary<'a>) -> Message {
-    let number = tracks.first().map_or(0, |track| track.event);
-    let event = samples.event(number);
+/// The samples of an event of the threads of a process; none if there are no such rows.
+fn profile<'a>(
+    (samples, filter): (&'a ExportSamples<'_>, RowFilter),
+    tracks: &[Track],
+    dictionary: &mut Dictionary<'a>,
+) -> Option<Message> {
+    let rows_of = |track| samples.rows_of(track).filter(|row| filter.keeps(samples, row));
+    let first = tracks.first()?;
+    tracks.iter().flat_map(rows_of).next()?;
+    let event = samples.event(first.event);
+    let name = filter.event_name(samples, first.event);
     let unit = if event.unit() == "ns" { "nanoseconds" } else { "count" };
-    let kind = dictionary.value_type(&event.name, unit);
+    let kind = dictionary.value_type(name, unit);
     let facts = &samples.profile;
     let start_ns = facts.start_unix_ns.filter(|_| samples.has_times());
     let mut profile = Message::default();
     profile.message(1, &kind);
     let mut sum = Count::default();
     for track in tracks {
-        let mut rows: Vec<SampleRow> = samples.rows_of(track).collect();
-        let identity = |row: &SampleRow| (row.named_thread, row.stack);
+        let mut rows: Vec<SampleRow> = rows_of(track).collect();
+        let state = |row: &SampleRow| row.state.map_or(0, |state| state.shown().number());
+        let identity = |row: &SampleRow| (row.named_thread, row.stack, state(row), row.waker);
         rows.sort_by_key(identity);
         for rows in rows.chunk_by(|a, b| identity(a) == identity(b)) {
             profile.message(2, &sample(samples, rows, start_ns, dictionary));
@@ -232,11 +251,10 @@ fn profile<'a>(samples: &'a ExportSamples<'_>, tracks: &[Track], dictionary: &mu
         }
     }
     profile.fixed(3, start_ns.unwrap_or(0)).number(4, facts.duration_ns + 1);
-    profile.message(5, &kind).number(6, samples.fixed_period(number).unwrap_or(0));
-    let pid = tracks.first().map_or(0, |track| samples.thread(track.thread).pid);
-    profile
-        .bytes(7, &profile_id((&facts.source, &facts.host, facts.start_ns, pid, &event.name, sum.samples)));
-    profile
+    profile.message(5, &kind).number(6, samples.fixed_period(first.event).unwrap_or(0));
+    let pid = samples.thread(first.thread).pid;
+    profile.bytes(7, &profile_id((&facts.source, &facts.host, facts.start_ns, pid, name, sum.samples)));
+    Some(profile)
 }
 
 /// 16 bytes that other profiles do not have, and that are the same when it is written again.
@@ -261,7 +279,13 @@ fn sample(
     let Some(first) = rows.first() else { return message };
     let tid = AttributeValue::Number(i64::from(samples.thread(first.thread).tid));
     let comm = AttributeValue::Text(samples.comm(first).to_owned());
-    let attributes = [dictionary.attribute("thread.id", tid), dictionary.attribute("thread.name", comm)];
+    let state = first.state.map(SpanState::shown).map(SpanState::name);
+    let waker = samples.waker(first).map(str::to_owned);
+    let mut attributes =
+        vec![dictionary.attribute("thread.id", tid), dictionary.attribute("thread.name", comm)];
+    for (key, text) in [("thread.state", state), ("thread.waker", waker)] {
+        attributes.extend(text.map(|text| dictionary.attribute(key, AttributeValue::Text(text))));
+    }
     message.number(1, u64::from(first.stack) + 1).numbers(2, attributes.into_iter());
     message.numbers(4, rows.iter().map(|row| row.period));
     if let Some(start_ns) = start_ns {

@@ -1,5 +1,6 @@
 //! A collector that behaves as a test wants, and keeps what it took.
 use flate2::read::GzDecoder;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -61,6 +62,18 @@ impl FakeCollector {
     /// The samples of all requests that it took.
     pub(crate) fn samples(&self) -> u64 {
         self.taken.lock().expect("a list").iter().map(|body| samples_of(body)).sum()
+    }
+
+    /// The texts in the dictionaries of all requests that it took: strings, and values of attributes.
+    pub(crate) fn texts(&self) -> BTreeSet<String> {
+        let mut texts = BTreeSet::new();
+        for dictionary in self.taken.lock().expect("a list").iter().flat_map(|body| fields(body, 2)) {
+            let values = fields(&dictionary, 6).into_iter().flat_map(|attribute| fields(&attribute, 2));
+            let values = values.flat_map(|value| fields(&value, 1));
+            let all = fields(&dictionary, 5).into_iter().chain(values);
+            texts.extend(all.map(|text| String::from_utf8(text).expect("UTF-8")));
+        }
+        texts
     }
 }
 

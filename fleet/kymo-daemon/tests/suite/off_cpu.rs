@@ -1,7 +1,9 @@
 //! The time off the CPU, against what the kernel says of the same processes.
 use crate::daemon::{Daemon, is_permitted};
+use crate::fake_collector::{Behaviour, FakeCollector};
 use crate::kills::{parquet_files, table};
 use kymo_dataset::{Table, TableReader};
+use kymo_profile::wall::{STACK, WAKEUP};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -110,7 +112,7 @@ fn off_cpu(dataset: &Path, pid: u32) -> Waits {
 
 /// Checks that the rows of a process off the CPU sum to its lifetime without the time that the
 /// kernel says that it ran: for one that sleeps, one that waits for a pipe, and one that does both;
-/// and that they say what for, and who ended it.
+/// and that they say what for, and who ended it. A collector gets the same waits.
 #[test]
 fn waits_sum_to_what_the_kernel_says() {
     if !is_permitted("off_cpu::waits_sum_to_what_the_kernel_says") {
@@ -118,12 +120,22 @@ fn waits_sum_to_what_the_kernel_says() {
     }
     let state = tempfile::tempdir().unwrap();
     let dataset = state.path().join("dataset");
-    let mut daemon = Daemon::start(state.path(), &["--off-cpu", "--dataset", dataset.to_str().unwrap()]);
+    let collector = FakeCollector::start(Behaviour::Takes, None);
+    let endpoint = format!("http://{}", collector.address);
+    let places = ["--off-cpu", "--dataset", dataset.to_str().unwrap(), "--otlp", &endpoint];
+    let mut daemon = Daemon::start(state.path(), &places);
     daemon.wait_until("an interval", |health| health["intervals"].as_u64() >= Some(1));
     let programs = [Some(sleeper()), Some(sorter()), python()];
     let sent = daemon.health()["intervals"].as_u64();
     let health = daemon.wait_until("two more", |health| health["intervals"].as_u64() >= sent.map(|n| n + 2));
     assert!(daemon.terminate().success());
+    let texts = collector.texts();
+    for expected in ["cpu-clock", "offcpu-time", "thread.state", "pipe", "thread.waker", "a timer"] {
+        let is_expected = |text: &String| text.strip_prefix("idle: ").unwrap_or(text) == expected;
+        assert!(texts.iter().any(is_expected), "{expected}: {texts:?}");
+    }
+    let raw = texts.iter().find(|text| [WAKEUP, STACK].contains(&text.as_str()));
+    assert_eq!(raw, None, "records that waits are made of");
     let this_thread = std::fs::read_to_string("/proc/thread-self/comm").expect("a name");
     for Ran { name, pid, lifetime, running } in programs.into_iter().flatten() {
         let waits = off_cpu(&dataset, pid);

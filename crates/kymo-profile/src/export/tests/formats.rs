@@ -1,6 +1,7 @@
 //! A reader for each format.
 use super::protobuf::Fields;
 use super::*;
+use crate::wall::{OFF_CPU, SpanState, State};
 use std::io::Read as _;
 
 fn unzip(bytes: &[u8]) -> Vec<u8> {
@@ -342,6 +343,61 @@ fn otlp_has_the_sums_of_the_report() {
     };
     each_recording(check);
     with_wall(|samples| check("wall", samples));
+}
+
+/// Checks that a request of OTLP says of waits what the threads waited for and who ended them, and
+/// that it has the rows that were asked for and no others.
+#[test]
+fn otlp_says_what_threads_waited_for() {
+    let request_of = |samples: &ExportSamples<'_>, filter| {
+        let mut bytes = Vec::new();
+        otlp(samples, filter, &mut bytes).expect("memory takes everything");
+        Fields::of(&bytes)
+    };
+    with_wall(|samples| {
+        for filter in [RowFilter::All, RowFilter::OffCpu] {
+            let mut expected = BTreeMap::<_, u64>::new();
+            for row in samples.by_time().filter(|row| filter.keeps(samples, row)) {
+                let state = row.state.map_or("none".to_owned(), SpanState::name);
+                let waker = samples.waker(&row).map(str::to_owned);
+                *expected.entry((state, waker)).or_default() += row.period;
+            }
+            let request = request_of(samples, filter);
+            let strings = request.message(2).texts(5);
+            let attributes = request.message(2).messages(6);
+            let (mut found, mut events) = (BTreeMap::<_, u64>::new(), BTreeSet::new());
+            for resource in request.messages(1) {
+                for profile in resource.message(2).messages(2) {
+                    events.insert(strings[profile.message(1).number(1) as usize].clone());
+                    for sample in profile.messages(2) {
+                        let numbers = sample.numbers(2);
+                        let text = |key: &str| {
+                            let named =
+                                |at: &&u64| strings[attributes[**at as usize].number(1) as usize] == key;
+                            let at = numbers.iter().find(named)?;
+                            Some(attributes[*at as usize].message(2).text(1))
+                        };
+                        let state = text("thread.state").expect("a state");
+                        let sum: u64 = sample.numbers(4).iter().sum();
+                        *found.entry((state, text("thread.waker"))).or_default() += sum;
+                    }
+                }
+            }
+            assert_eq!(found, expected);
+            let is_off_cpu = filter == RowFilter::OffCpu;
+            let event = if is_off_cpu { OFF_CPU } else { &samples.event(0).name };
+            assert_eq!(events, BTreeSet::from([event.to_owned()]));
+            let states = found.keys().map(|(state, _)| state.as_str());
+            let states = BTreeSet::from_iter(states.filter(|state| *state != State::Running.name()));
+            assert!(states.len() > 1, "{states:?}");
+            assert!(found.keys().any(|(_, waker)| waker.is_some()));
+        }
+        // No span is a record of waits, and no sample is a wait.
+        assert!(!request_of(samples, RowFilter::Samples).messages(1).is_empty());
+    });
+    each_recording(|name, samples| {
+        assert!(request_of(samples, RowFilter::OffCpu).messages(1).is_empty(), "{name}");
+    });
 }
 
 /// Checks that a trace of Perfetto has the samples of the report, with counters that grow by the
