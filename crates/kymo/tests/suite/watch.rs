@@ -17,12 +17,17 @@ fn program() -> PathBuf {
     programs::build("watched.c", &[])
 }
 
+/// The debug registers of the whole machine, for one test at a time.
+pub(crate) fn registers() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The right to watch, for one test at a time: each takes registers of the whole machine. `None` where nothing can be watched, which is
 /// said as the reason for skipping the test.
 pub(crate) fn alone(test: &str) -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = registers();
     let refused = REFUSED.get_or_init(|| {
         let said = watch(&["total"], &["1", "1"]);
         (said.code != Some(3)).then_some(said.stderr)
