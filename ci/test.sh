@@ -151,6 +151,13 @@ sum() {
     grep -o "[0-9]* $1;" "$scratch/tests" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }'
 }
 
+# GB that are free where everything is built. A first run takes up to 10 of them. Where they end, whatever test is last
+# fails.
+free_gb() { df --output=avail --block-size=1GB "${CARGO_TARGET_DIR:-target}" | tail -n 1 | tr -dc 0-9; }
+mkdir -p "${CARGO_TARGET_DIR:-target}"
+free_at_first=$(free_gb)
+((free_at_first >= 10)) || echo "only $free_at_first GB are free here: a first build and the tests take up to 10" >&2
+
 command -v cargo >/dev/null || {
     echo "cargo is not installed; kymo needs a Rust toolchain (rust-version in Cargo.toml)" >&2
     exit 1
@@ -206,6 +213,7 @@ fi
 
 step "seconds of each check"
 printf '  %s\n' "${took[@]}"
+echo "  disk: $free_at_first GB were free at first, $(free_gb) GB are now"
 step "result"
 skipped=$(wc -l <"$KYMO_SKIP_LOG")
 if ((skipped)); then

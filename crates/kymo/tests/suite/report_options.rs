@@ -60,8 +60,8 @@ fn rows_are_those_of_perf() {
         &["-s", "parent,dso", "-p", "main", "-x"],
         &["-s", "dso", "--show-cpu-utilization"],
         &["-s", "sym", "-d", "libc.so.6", "--percentage", "relative"],
-        &["-s", "dso", "--time", "10%/2"],
-        &["-s", "dso", "--time", "0%-10%,40%-50%"],
+        &["-s", "dso", "--time", "50%/2"],
+        &["-s", "dso", "--time", "0%-40%,50%-90%"],
         &["--hierarchy", "-s", "dso,sym"],
         &["--hierarchy", "-s", "dso,sym", "-n", "--percent-limit", "3"],
     ] {
