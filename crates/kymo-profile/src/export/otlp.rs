@@ -8,9 +8,9 @@
 //! A sample of OTLP is a stack of one thread with a value for each time that it was seen: its
 //! period. Moments are there where the recording says when it was made on the wall clock. A span
 //! of wall time says what the thread did in `thread.state`, and who ended its wait in
-//! `thread.waker`; there is no convention for either. The first entry of each table of the
-//! dictionary is empty, which stands for "none". Field numbers are those of the package
-//! opentelemetry-proto 1.45.
+//! `thread.waker`; there is no convention for either. The dictionary has what the samples of the
+//! request name and nothing else; the first entry of each of its tables is empty, which stands for
+//! "none". Field numbers are those of the package opentelemetry-proto 1.45.
 use super::model::FunctionKind;
 use super::pprof::hexadecimal;
 use super::protobuf::{Message, StringTable};
@@ -52,12 +52,29 @@ pub fn otlp(samples: &ExportSamples<'_>, filter: RowFilter, out: &mut dyn Write)
     dictionary.write(samples, out)
 }
 
-/// Attributes and strings, as far as they are known.
+/// What the samples so far have named.
 struct Dictionary<'a> {
     strings: StringTable<'a>,
+    stacks: Numbering,
     attributes: Message,
     /// By key and text, or number.
     numbers: FxHashMap<(&'static str, AttributeValue), u64>,
+}
+
+/// The entries of a table, in the order in which they were named first. Their numbers begin with 1.
+#[derive(Default)]
+struct Numbering {
+    entries: Vec<u32>,
+    numbers: FxHashMap<u32, u64>,
+}
+
+impl Numbering {
+    fn number(&mut self, entry: u32) -> u64 {
+        *self.numbers.entry(entry).or_insert_with(|| {
+            self.entries.push(entry);
+            self.entries.len() as u64
+        })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -82,7 +99,12 @@ impl<'a> Dictionary<'a> {
     fn new() -> Dictionary<'a> {
         let mut attributes = Message::default();
         attributes.message(table::ATTRIBUTE, &Message::default());
-        Dictionary { strings: StringTable::new(), attributes, numbers: FxHashMap::default() }
+        Dictionary {
+            strings: StringTable::new(),
+            stacks: Numbering::default(),
+            attributes,
+            numbers: FxHashMap::default(),
+        }
     }
 
     /// The number of an attribute in the table.
@@ -108,22 +130,11 @@ impl<'a> Dictionary<'a> {
     /// All tables as one message.
     fn write(mut self, samples: &'a ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()> {
         let mut all = Message::default();
-        self.add_mappings(samples, &mut all);
-        self.add_locations(samples, &mut all);
-        let mut message = Message::default();
-        all.message(table::FUNCTION, &message);
-        for (function, number) in samples.profile.functions.iter().zip(0_u32..) {
-            let file = samples.locations.file(number).unwrap_or_default();
-            message.clear().number(1, self.strings.number(&*function.name));
-            message.number(3, self.strings.number(file));
-            all.message(table::FUNCTION, &message);
-        }
-        all.message(table::LINK, message.clear());
-        all.message(table::STACK, message.clear());
-        for stack in 0..samples.locations.stack_count() {
-            let locations = samples.locations.stack(stack).iter().map(|location| u64::from(*location) + 1);
-            all.message(table::STACK, message.clear().numbers(1, locations));
-        }
+        all.message(table::LINK, &Message::default());
+        let locations = self.add_stacks(samples, &mut all);
+        let (functions, mappings) = self.add_locations(samples, &locations, &mut all);
+        self.add_functions(samples, &functions, &mut all);
+        self.add_mappings(samples, &mappings, &mut all);
         for text in self.strings.iter() {
             all.bytes(table::STRING, text.as_bytes());
         }
@@ -131,30 +142,35 @@ impl<'a> Dictionary<'a> {
         all.write(DICTIONARY, out)
     }
 
-    fn add_mappings(&mut self, samples: &'a ExportSamples<'_>, all: &mut Message) {
-        let mut message = Message::default();
-        all.message(table::MAPPING, &message);
-        for mapping in &samples.locations.mappings {
-            message.clear().number(1, mapping.start).number(2, mapping.end).number(3, mapping.offset);
-            message.number(4, self.strings.number(&*mapping.path));
-            if !mapping.build_id.is_empty() {
-                let build_id = AttributeValue::Text(hexadecimal(&mapping.build_id));
-                let build_id = self.attribute("process.executable.build_id.gnu", build_id);
-                message.numbers(5, std::iter::once(build_id));
-            }
-            all.message(table::MAPPING, &message);
+    /// Adds the stacks of samples; gives the locations in them.
+    fn add_stacks(&self, samples: &ExportSamples<'_>, all: &mut Message) -> Numbering {
+        let (mut locations, mut message) = (Numbering::default(), Message::default());
+        all.message(table::STACK, &message);
+        for stack in &self.stacks.entries {
+            let of_stack: Vec<u64> =
+                samples.locations.stack(*stack).iter().map(|location| locations.number(*location)).collect();
+            all.message(table::STACK, message.clear().numbers(1, of_stack.iter().copied()));
         }
+        locations
     }
 
-    fn add_locations(&mut self, samples: &ExportSamples<'_>, all: &mut Message) {
+    /// Adds locations; gives the functions and mappings of them.
+    fn add_locations(
+        &mut self,
+        samples: &ExportSamples<'_>,
+        locations: &Numbering,
+        all: &mut Message,
+    ) -> (Numbering, Numbering) {
+        let (mut functions, mut mappings) = (Numbering::default(), Numbering::default());
         let (mut message, mut line) = (Message::default(), Message::default());
         all.message(table::LOCATION, &message);
-        for location in &samples.locations.list {
-            let mapping = location.mapping.map_or(0, |mapping| u64::from(mapping) + 1);
+        for location in &locations.entries {
+            let location = &samples.locations.list[*location as usize];
+            let mapping = location.mapping.map_or(0, |mapping| mappings.number(mapping));
             message.clear().number(1, mapping).number(2, location.address);
             let lines = samples.locations.lines(location);
             for at in lines {
-                line.clear().number(1, u64::from(at.function) + 1).number(2, u64::from(at.line));
+                line.clear().number(1, functions.number(at.function)).number(2, u64::from(at.line));
                 message.message(3, &line);
             }
             let kind = lines.last().map(|line| samples.function(line.function).kind);
@@ -166,6 +182,34 @@ impl<'a> Dictionary<'a> {
             let frame_type = self.attribute("profile.frame.type", frame_type);
             message.numbers(4, std::iter::once(frame_type));
             all.message(table::LOCATION, &message);
+        }
+        (functions, mappings)
+    }
+
+    fn add_functions(&mut self, samples: &'a ExportSamples<'_>, functions: &Numbering, all: &mut Message) {
+        let mut message = Message::default();
+        all.message(table::FUNCTION, &message);
+        for function in &functions.entries {
+            let file = samples.locations.file(*function).unwrap_or_default();
+            message.clear().number(1, self.strings.number(&*samples.function(*function).name));
+            message.number(3, self.strings.number(file));
+            all.message(table::FUNCTION, &message);
+        }
+    }
+
+    fn add_mappings(&mut self, samples: &'a ExportSamples<'_>, mappings: &Numbering, all: &mut Message) {
+        let mut message = Message::default();
+        all.message(table::MAPPING, &message);
+        for mapping in &mappings.entries {
+            let mapping = &samples.locations.mappings[*mapping as usize];
+            message.clear().number(1, mapping.start).number(2, mapping.end).number(3, mapping.offset);
+            message.number(4, self.strings.number(&*mapping.path));
+            if !mapping.build_id.is_empty() {
+                let build_id = AttributeValue::Text(hexadecimal(&mapping.build_id));
+                let build_id = self.attribute("process.executable.build_id.gnu", build_id);
+                message.numbers(5, std::iter::once(build_id));
+            }
+            all.message(table::MAPPING, &message);
         }
     }
 }
@@ -286,7 +330,7 @@ fn sample(
     for (key, text) in [("thread.state", state), ("thread.waker", waker)] {
         attributes.extend(text.map(|text| dictionary.attribute(key, AttributeValue::Text(text))));
     }
-    message.number(1, u64::from(first.stack) + 1).numbers(2, attributes.into_iter());
+    message.number(1, dictionary.stacks.number(first.stack)).numbers(2, attributes.into_iter());
     message.numbers(4, rows.iter().map(|row| row.period));
     if let Some(start_ns) = start_ns {
         let moments: Vec<u64> = rows.iter().map(|row| start_ns.saturating_add(row.begin_ns)).collect();

@@ -345,6 +345,29 @@ fn otlp_has_the_sums_of_the_report() {
     with_wall(|samples| check("wall", samples));
 }
 
+/// Checks that a request of OTLP has no entry in its dictionary that none of its samples needs.
+fn samples_name_all_of_the_dictionary(request: &Fields) {
+    let dictionary = request.message(2);
+    let [mappings, locations, functions, stacks] = [1, 2, 3, 7].map(|table| dictionary.messages(table));
+    let profiles = request.messages(1).into_iter().flat_map(|of_process| of_process.message(2).messages(2));
+    let samples = profiles.flat_map(|profile| profile.messages(2));
+    let of_stacks = stacks.iter().flat_map(|stack| stack.numbers(1)).collect();
+    let of_mappings = locations.iter().map(|location| location.number(1)).collect();
+    let lines = locations.iter().flat_map(|location| location.messages(3));
+    let tables: [(&str, &[Fields], BTreeSet<u64>); 4] = [
+        ("stacks", &stacks, samples.map(|sample| sample.number(1)).collect()),
+        ("locations", &locations, of_stacks),
+        ("functions", &functions, lines.map(|line| line.number(1)).collect()),
+        ("mappings", &mappings, of_mappings),
+    ];
+    for (name, table, mut named) in tables {
+        // The first entry stands for none.
+        named.insert(0);
+        let all: BTreeSet<u64> = (0..table.len() as u64).collect();
+        assert_eq!(named, all, "{name}");
+    }
+}
+
 /// Checks that a request of OTLP says of waits what the threads waited for and who ended them, and
 /// that it has the rows that were asked for and no others.
 #[test]
@@ -352,7 +375,9 @@ fn otlp_says_what_threads_waited_for() {
     let request_of = |samples: &ExportSamples<'_>, filter| {
         let mut bytes = Vec::new();
         otlp(samples, filter, &mut bytes).expect("memory takes everything");
-        Fields::of(&bytes)
+        let request = Fields::of(&bytes);
+        samples_name_all_of_the_dictionary(&request);
+        request
     };
     with_wall(|samples| {
         for filter in [RowFilter::All, RowFilter::OffCpu] {
