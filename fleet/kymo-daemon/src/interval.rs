@@ -72,8 +72,8 @@ impl IntervalReader {
         }
     }
 
-    /// Adds up the recording of an interval that began at `start` since 1970. What fails is noted,
-    /// and its samples are counted as lost.
+    /// Adds up the recording of an interval that began at `start` since 1970. What fails is noted;
+    /// what a destination will not get for that is counted as lost.
     pub(crate) fn add(&mut self, file: LiveSnapshot, start: Duration) {
         self.forget_other_modules();
         match self.try_add(file.file, start) {
@@ -103,41 +103,51 @@ impl IntervalReader {
         let recording = Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string())?;
         let profile = Profile::open(&recording, &self.load, self.resolve, &self.symbols, &|_, _, _| {});
         let profile = profile.map_err(|error| error.to_string())?;
-        let mut waits = if self.off_cpu { self.waits(&recording)? } else { None };
-        let counts = &profile.loaded.counts;
+        let mut waits = if self.off_cpu { self.waits(&recording) } else { None };
         let mut samples = ExportSamples::of_profile(&recording, &profile, &self.symbols, SOURCE);
-        let mut interval = Interval {
-            start_s: start.as_secs(),
-            samples: sampled(&samples) + waits.as_ref().map_or(0, waited),
-            rows: 0,
-            lost: counts.lost_samples.max(counts.lost_records),
-        };
+        let (sampled, waited) = (sampled(&samples), waits.as_ref().map_or(0, waited));
+        // What both destinations lack is lost once.
+        let (mut lacks_samples, mut lacks_waits) = (false, false);
+        let mut rows = 0;
         let names = Names::of(&profile, &samples);
         if self.is_written {
             match self.write_files(&samples, waits.as_ref(), &names, start) {
-                Ok(rows) => interval.rows = rows,
-                Err(reason) => self.lose(&reason, &mut interval),
+                Ok(written) => rows = written,
+                Err(reason) => {
+                    self.lose(&reason);
+                    (lacks_samples, lacks_waits) = (true, true);
+                }
             }
         }
         if self.is_pushed {
             samples.attributes = names.attributes(&samples);
+            if let Err(error) = self.put_request(&samples, (RowFilter::Samples, sampled), start) {
+                self.lose(&error.to_string());
+                lacks_samples = true;
+            }
             if let Some(spans) = &mut waits {
                 spans.attributes = names.attributes(spans);
-            }
-            if let Err(error) = self.put_requests(&samples, waits.as_ref(), start) {
-                self.lose(&error.to_string(), &mut interval);
+                if let Err(error) = self.put_request(spans, (RowFilter::OffCpu, waited), start) {
+                    self.lose(&error.to_string());
+                    lacks_waits = true;
+                }
             }
         }
-        Ok(interval)
+        let counts = &profile.loaded.counts;
+        let lost = counts.lost_samples.max(counts.lost_records)
+            + if lacks_samples { sampled } else { 0 }
+            + if lacks_waits { waited } else { 0 };
+        Ok(Interval { start_s: start.as_secs(), samples: sampled + waited, rows, lost })
     }
 
-    /// The time of all threads of an interval, if it has records of waits.
-    fn waits(&self, recording: &Recording) -> Result<Option<ExportSamples<'static>>, String> {
+    /// The time of all threads of an interval, if it has records of waits that can be read.
+    fn waits(&self, recording: &Recording) -> Option<ExportSamples<'static>> {
         let wall = Wall::open(recording, (&self.load, None), self.resolve, &self.symbols, &|_, _, _| {});
-        let wall = wall.map_err(|error| error.to_string())?;
-        let spans =
-            |wall: Wall| ExportSamples::of_wall_with_addresses(recording, &wall, &self.symbols, SOURCE);
-        Ok(wall.map(spans))
+        let wall = wall.unwrap_or_else(|error| {
+            self.status.failed(&format!("the waits of an interval could not be read: {error}"));
+            None
+        })?;
+        Some(ExportSamples::of_wall_with_addresses(recording, &wall, &self.symbols, SOURCE))
     }
 
     /// Puts the files of a dataset into the spool; how many rows they have.
@@ -174,26 +184,22 @@ impl IntervalReader {
         put.map(|()| summed.rows).map_err(|error| error.to_string())
     }
 
-    /// Puts requests for a collector into the spool: one with the samples, one with the waits.
-    fn put_requests(
+    /// Puts a request for a collector into the spool, with so many samples of this kind.
+    fn put_request(
         &self,
-        samples: &ExportSamples<'_>,
-        waits: Option<&ExportSamples<'_>>,
+        rows: &ExportSamples<'_>,
+        (filter, count): (RowFilter, u64),
         start: Duration,
     ) -> io::Result<()> {
-        let put = |rows: &ExportSamples<'_>, filter, count| {
-            self.spool.put(Destination::Otlp, start.as_nanos() as u64, |folder| {
-                write_request(rows, filter, &folder.join(REQUEST)).map(|()| count)
-            })
-        };
-        put(samples, RowFilter::Samples, sampled(samples))?;
-        waits.map_or(Ok(()), |spans| put(spans, RowFilter::OffCpu, waited(spans)))
+        self.spool.put(Destination::Otlp, start.as_nanos() as u64, |folder| {
+            write_request(rows, filter, &folder.join(REQUEST)).map(|()| count)
+        })
     }
 
-    fn lose(&self, reason: &str, interval: &mut Interval) {
-        interval.lost += interval.samples;
-        let samples = interval.samples;
-        self.status.failed(&format!("failed to write to the spool: {reason}; {samples} samples are lost"));
+    /// Says that a batch could not be kept, in the same words each time, so that they are said once.
+    fn lose(&self, reason: &str) {
+        let folder = self.spool.folder().display();
+        self.status.failed(&format!("failed to write to {folder}: {reason}; what an interval has is lost"));
     }
 }
 

@@ -206,6 +206,11 @@ impl Spool {
         self.state().batches.keys().find(|batch| batch.destination == destination).copied()
     }
 
+    /// Where all batches are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The folder of a batch.
     pub(crate) fn path(&self, batch: &Batch) -> PathBuf {
         self.folder.join(batch.name())
