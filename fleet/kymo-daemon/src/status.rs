@@ -4,6 +4,10 @@ use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// What went wrong and then did not for so many seconds is said again: twice the longest time
+/// between two attempts to send.
+const FORGOTTEN_S: u64 = 600;
+
 /// Counters since the start. Its JSON is documented in docs/tasks/daemon.md.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counters {
@@ -69,16 +73,23 @@ impl Status {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes what went wrong, and says it on stderr, unless it was said last.
+    /// Notes what went wrong, and says it on stderr, unless it was said last and goes on.
     pub(crate) fn failed(&self, text: &str) {
-        let mut is_new = true;
-        self.change(|counters| {
-            is_new = counters.last_error.as_ref().is_none_or(|last| last.text != text);
-            counters.last_error = Some(LastError { time_s: now_s(), text: text.to_owned() });
-        });
-        if is_new {
+        if self.note(text, now_s()) {
             say(text);
         }
+    }
+
+    /// Notes what went wrong at a time; whether that is news.
+    fn note(&self, text: &str, time_s: u64) -> bool {
+        let mut is_new = true;
+        self.change(|counters| {
+            let goes_on =
+                |last: &LastError| last.text == text && time_s.saturating_sub(last.time_s) < FORGOTTEN_S;
+            is_new = !counters.last_error.as_ref().is_some_and(goes_on);
+            counters.last_error = Some(LastError { time_s, text: text.to_owned() });
+        });
+        is_new
     }
 
     /// The answer of the health endpoint.
@@ -121,4 +132,22 @@ pub(crate) fn now_s() -> u64 {
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "kymo-daemon: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that what goes on is said once, and again when it comes back after it was over.
+    #[test]
+    fn what_comes_back_is_said_again() {
+        let status = Status::new();
+        assert!(status.note("no space", 1000));
+        assert!(!status.note("no space", 1500));
+        assert!(!status.note("no space", 2000), "it goes on");
+        assert!(status.note("no space", 2600), "it was over");
+        assert!(status.note("no network", 2601));
+        assert!(status.note("no space", 2602));
+        assert_eq!(status.counters().last_error.unwrap().time_s, 2602);
+    }
 }
