@@ -54,6 +54,8 @@ pub struct LoadOptions {
     pub dims: Dims,
     /// Call chains are read; without them only the sampled address counts.
     pub callchains: bool,
+    /// Call chains of waits are not read: they come from a [`Wall`](crate::wall::Wall).
+    pub without_wait_stacks: bool,
     /// Only samples of these CPUs.
     pub cpus: Option<FxHashSet<u32>>,
     /// Only samples of these processes.

@@ -49,6 +49,7 @@ impl IntervalReader {
         let load = LoadOptions {
             dims: Dims { pid: true, cgroup: true, ..Dims::default() },
             callchains: config.stacks != Stacks::None,
+            without_wait_stacks: true,
             columns: true,
             workers: 1,
             ..LoadOptions::default()

@@ -6,6 +6,7 @@ use crate::columns::{Row, Thread, ThreadId};
 use crate::extra::Extra;
 use crate::timeline::{Moment, ThreadView, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use crate::wall::is_of_waits;
 use kymo_data::{Chunk, RawRecord, Recording, Sample, abi};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -106,14 +107,16 @@ impl<'a> Worker<'a> {
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let ip = sample.ip.unwrap_or(0);
         let tally = &mut self.tally;
+        let has_stack = options.callchains
+            && !(options.without_wait_stacks && is_of_waits(&context.recording.events.list[event].name));
         let stack = match &mut self.unwinder {
-            Some(unwinder) if unwinder.changes(sample) => {
+            Some(unwinder) if has_stack && unwinder.changes(sample) => {
                 unwinder.whole_chain(sample, maps, &mut self.scratch);
                 tally.chains.intern(maps, mode, ip, &self.scratch)
             }
             _ => {
                 let words = match sample.callchain {
-                    Some(words) if options.callchains => words.as_bytes(),
+                    Some(words) if has_stack => words.as_bytes(),
                     _ => &[],
                 };
                 tally.chains.intern(maps, mode, ip, words)

@@ -10,6 +10,7 @@ use crate::load::model::{Frame, Names, Seen, replay};
 use crate::profile::Profile;
 use crate::resolve::{ResolveOptions, Resolver, walk_chain};
 use crate::timeline::{Mapping, Modules};
+use crate::wall::OFF_CPU;
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use proptest::prelude::*;
 use simulate::{KERNEL, damaged};
@@ -464,4 +465,43 @@ fn an_early_look_is_a_part_of_the_whole() {
     let packed = simulate::packed(1000);
     let first = FirstPass::read(&packed, &options, &symbols, &|_, _, _| {}).expect("readable");
     assert!(first.some_samples(one_in, &|_| {}).expect("readable").is_none());
+}
+
+/// Checks that a reading without the stacks of waits has all samples, those of waits as if they had
+/// no call chain, and the others as they are.
+#[test]
+fn stacks_of_waits_are_left_out() {
+    let shape = Shape {
+        events: 2,
+        time: true,
+        all: true,
+        cpu: true,
+        period: true,
+        chains: true,
+        read: false,
+        fat: 0,
+        directory: false,
+    };
+    let mut recording = recording(&shape, &choices_of(7, 2000));
+    recording.events.list[0].name = OFF_CPU.to_owned();
+    let rows = |without_wait_stacks| {
+        let options =
+            LoadOptions { callchains: true, columns: true, without_wait_stacks, ..LoadOptions::default() };
+        let loaded = load_with(&recording, &options, 2);
+        let columns = loaded.columns.as_ref().expect("asked for");
+        let row = |at: usize| {
+            let (row, thread) = (columns.row(at), columns.thread(at));
+            let chain = loaded.chains.get(row.stack);
+            let words: Vec<u64> = loaded.chains.words(chain).collect();
+            let comm = loaded.timeline.comm(thread.comm).into_owned();
+            let identity = (row.time_ns, row.event, row.cpu, row.period, thread.pid, thread.tid, comm);
+            (identity, (chain.maps, chain.mode, chain.ip), words)
+        };
+        (0..columns.len()).map(row).collect::<Vec<_>>()
+    };
+    let mut expected = rows(false);
+    let of_waits = expected.iter_mut().filter(|(identity, _, words)| identity.1 == 0 && !words.is_empty());
+    let changed = of_waits.map(|(_, _, words)| words.clear()).count();
+    assert!(changed > 100 && expected.iter().any(|(_, _, words)| !words.is_empty()), "{changed}");
+    assert_eq!(rows(true), expected);
 }
