@@ -359,10 +359,7 @@ mod tests {
         /// which a search of all samples finds.
         #[test]
         fn losses_begin_at_the_last_sample(choices in proptest::collection::vec(any::<u64>(), 0..300)) {
-            let shape = Shape {
-                events: 1, time: true, all: true, cpu: true, period: true, chains: false, read: false, fat: 0,
-                directory: false,
-            };
+            let shape = Shape::of_events(1);
             let options = LoadOptions { columns: true, ..LoadOptions::default() };
             let loaded = load(&recording(&shape, &choices), &options, &|_, _, _| {}).expect("readable");
             let columns = loaded.columns.as_ref().expect("columns were asked for");

@@ -22,17 +22,7 @@ const NAMES: [&str; 6] = ["main", "read", "parse", "std::sort<int, int>", "memcp
 
 /// Samples of functions of two modules. Stack `n` has the functions that its digits say.
 fn samples(rows: Vec<Row>, threads: ThreadTable) -> Dataset {
-    let shape = Shape {
-        events: 2,
-        time: true,
-        all: true,
-        cpu: true,
-        period: true,
-        chains: false,
-        read: false,
-        fat: 0,
-        directory: false,
-    };
+    let shape = Shape::of_events(2);
     let mut loaded = load(&recording(&shape, &[]), &LoadOptions::default(), &|_, _, _| {}).expect("readable");
     let mut functions = Functions::default();
     let modules = &mut Arc::get_mut(&mut loaded.timeline).expect("nobody shares it").modules;

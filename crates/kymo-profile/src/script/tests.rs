@@ -66,10 +66,7 @@ proptest! {
         tids in proptest::option::of(proptest::collection::hash_set(98..124i32, 1..12)),
         time in proptest::option::of((1000..1200u64, 1050..1500u64)),
     ) {
-        let shape = Shape {
-            events: 2, time: true, all: true, cpu: true, period: true, chains: false, read: false, fat: 0,
-            directory: false,
-        };
+        let shape = Shape::of_events(2);
         let recording = recording(&shape, &choices);
         let with = ScriptOptions {
             cpus: cpus.clone().map(|s| s.into_iter().collect()),
@@ -148,17 +145,7 @@ fn group_reads() {
 /// Checks that a recording without times is printed as it lies in the file.
 #[test]
 fn without_times_as_they_lie() {
-    let shape = Shape {
-        events: 1,
-        time: false,
-        all: true,
-        cpu: true,
-        period: true,
-        chains: false,
-        read: false,
-        fat: 0,
-        directory: false,
-    };
+    let shape = Shape { time: false, ..Shape::of_events(1) };
     let choices: Vec<u64> = (0..200u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let recording = recording(&shape, &choices);
     let fields = [Field::Comm, Field::Pid, Field::Tid, Field::Cpu, Field::Period];

@@ -429,17 +429,7 @@ proptest! {
 /// compressed recording has none.
 #[test]
 fn an_early_look_is_a_part_of_the_whole() {
-    let shape = Shape {
-        events: 1,
-        time: true,
-        all: true,
-        cpu: true,
-        period: true,
-        chains: true,
-        read: false,
-        fat: 4000,
-        directory: false,
-    };
+    let shape = Shape { chains: true, fat: 4000, ..Shape::of_events(1) };
     let choices: Vec<u64> = (0..8000u64).map(|n| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let recording = recording(&shape, &choices);
     let options = LoadOptions { callchains: true, columns: true, workers: 2, ..LoadOptions::default() };
@@ -471,17 +461,7 @@ fn an_early_look_is_a_part_of_the_whole() {
 /// no call chain, and the others as they are.
 #[test]
 fn stacks_of_waits_are_left_out() {
-    let shape = Shape {
-        events: 2,
-        time: true,
-        all: true,
-        cpu: true,
-        period: true,
-        chains: true,
-        read: false,
-        fat: 0,
-        directory: false,
-    };
+    let shape = Shape { chains: true, ..Shape::of_events(2) };
     let mut recording = recording(&shape, &choices_of(7, 2000));
     recording.events.list[0].name = OFF_CPU.to_owned();
     let rows = |without_wait_stacks| {

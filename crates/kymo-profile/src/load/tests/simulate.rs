@@ -30,6 +30,23 @@ pub(crate) struct Shape {
     pub(crate) directory: bool,
 }
 
+impl Shape {
+    /// A small file whose records say when they were made and whom they are of.
+    pub(crate) fn of_events(events: usize) -> Shape {
+        Shape {
+            events,
+            time: true,
+            all: true,
+            cpu: true,
+            period: true,
+            chains: false,
+            read: false,
+            fat: 0,
+            directory: false,
+        }
+    }
+}
+
 pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     (1..4usize, any::<[bool; 5]>(), 0..8u8, 0..4u8).prop_map(|(events, flags, rare, place)| {
         let [cpu, period, chains, read, _] = flags;
