@@ -228,6 +228,8 @@ def main():
         os.makedirs(options.store, exist_ok=True)
         os.chdir(options.store)
         http.server.ThreadingHTTPServer((FAR, 9000), Store).serve_forever()
+    # What it starts must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     lines = []
 
     def say(line):

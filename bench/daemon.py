@@ -189,18 +189,22 @@ class Measured:
 def measure(options, rates, scratch):
     """Runs a daemon for each of these rates for so many minutes; CPU time, memory and counters of each."""
     measured = []
-    for rate in rates:
-        folder = scratch / str(rate)
-        folder.mkdir()
-        measured.append(Measured(options, rate, folder))
-    until = time.monotonic() + options.minutes * 60
-    while time.monotonic() < until:
-        time.sleep(min(10, options.minutes * 6))
+    try:
+        for rate in rates:
+            folder = scratch / str(rate)
+            folder.mkdir()
+            measured.append(Measured(options, rate, folder))
+        until = time.monotonic() + options.minutes * 60
+        while time.monotonic() < until:
+            time.sleep(min(10, options.minutes * 6))
+            for one in measured:
+                one.look()
+            print("\r" + "; ".join(one.shown() for one in measured), end="", file=sys.stderr)
+        print(file=sys.stderr)
+        return [one.end() for one in measured]
+    finally:
         for one in measured:
-            one.look()
-        print("\r" + "; ".join(one.shown() for one in measured), end="", file=sys.stderr)
-    print(file=sys.stderr)
-    return [one.end() for one in measured]
+            one.daemon.kill()
 
 
 def processes_started():
@@ -211,6 +215,8 @@ def processes_started():
 
 def main():
     options = arguments()
+    # Its programs run in loops: they must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: sorted(range(5000))"]) for _ in range(options.busy)]
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="kymo-daemon-"))
     mix = Mix(scratch) if options.mix else None

@@ -151,8 +151,8 @@ sum() {
     grep -o "[0-9]* $1;" "$scratch/tests" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }'
 }
 
-# GB that are free where everything is built. A first run takes up to 10 of them. Where they end, whatever test is last
-# fails.
+# GB that are free where everything is built. A first run takes up to 10 of them; on a full disk the tests fail that come
+# last, whatever they test.
 free_gb() { df --output=avail --block-size=1GB "${CARGO_TARGET_DIR:-target}" | tail -n 1 | tr -dc 0-9; }
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 free_at_first=$(free_gb)

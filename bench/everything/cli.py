@@ -55,6 +55,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     # A shell's background job ignores it, and so would all programs, whose tests ask for it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What is running must not outlive this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs.LIMIT_S = args.limit
     begun = datetime.datetime.now().astimezone()
     scratch = Path(args.work or tempfile.mkdtemp(prefix="kymo-everything-"))

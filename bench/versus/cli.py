@@ -10,6 +10,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 """
 
 import argparse
+import signal
 import sys
 
 from versus import annotate, attach, breakpoint, cpython, diff, evlist, export, idle, locks, overhead, probe, releases, report, runtimes, spawn, sql, stacks, start, stat, storm, upstream, view, wall, watch
@@ -54,6 +55,8 @@ def main(argv=None):
         shared_arguments(sub)
         module.add_arguments(sub)
     args = parser.parse_args(argv)
+    # What a subject has started must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with Bench(args) as bench:
             result = SUBJECTS[args.subject].run(bench, args)

@@ -74,7 +74,7 @@ impl IntervalReader {
     }
 
     /// Adds up the recording of an interval that began at `start` since 1970. What fails is noted;
-    /// what a destination will not get for that is counted as lost.
+    /// what cannot be put into the spool is counted as lost.
     pub(crate) fn add(&mut self, file: LiveSnapshot, start: Duration) {
         self.forget_other_modules();
         match self.try_add(file.file, start) {

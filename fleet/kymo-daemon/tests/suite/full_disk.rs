@@ -35,7 +35,7 @@ impl Drop for SmallDisk {
 }
 
 /// Checks that a spool without room costs the samples and waits of those intervals, counted once
-/// though two destinations lack them, is said once with the folder and the reason, and that the
+/// though two destinations lack them, that the error names the folder and the reason, and that the
 /// daemon goes on when there is room again.
 #[test]
 fn a_spool_without_room_is_counted_once() {

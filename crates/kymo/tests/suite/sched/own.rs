@@ -21,8 +21,8 @@ fn row<'a>(json: &'a Value, list: &str, tid: i64) -> &'a Value {
 }
 
 /// Checks run time, time in the run queue and switches of threads against the kernel's own counts:
-/// the times to four percent, for on one day the kernel's time in the queue was two percent longer,
-/// and why was not found; the switches but for the few after the thread has asked.
+/// the times to one percent, the
+/// switches but for the few after the thread has asked.
 #[test]
 fn counts_are_those_of_the_kernel() {
     let test = "sched::counts_are_those_of_the_kernel";
@@ -43,7 +43,7 @@ fn counts_are_those_of_the_kernel() {
         let close = |found: &Value, kernel: u64| {
             let found = found.as_u64().expect("a time");
             assert!(
-                found.abs_diff(kernel) * 100 <= kernel * 4,
+                found.abs_diff(kernel) * 100 <= kernel,
                 "{line}: {found} is not {kernel}: {stats} {latency}"
             );
         };
@@ -51,7 +51,7 @@ fn counts_are_those_of_the_kernel() {
         // The kernel takes interrupts, and what the host has stolen, from a thread's run time;
         // between switches they are.
         let between = stats["rq_cpu_time_ns"].as_u64().expect("a time");
-        assert!(between * 100 >= run * 96, "{line}: {stats}");
+        assert!(between * 100 >= run * 99, "{line}: {stats}");
         close(&stats["run_delay_ns"], delay);
         close(&latency["delay_ns"], delay);
         // Some follow after it has asked: when it has ended, it leaves the CPU for the last time.
