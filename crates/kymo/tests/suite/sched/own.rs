@@ -21,8 +21,9 @@ fn row<'a>(json: &'a Value, list: &str, tid: i64) -> &'a Value {
 }
 
 /// Checks run time, time in the run queue and switches of threads against the kernel's own counts:
-/// the times to one percent, the
-/// switches but for the few after the thread has asked.
+/// the times to one percent, the switches but for the few after the thread has asked. Some kernels
+/// leave out a few switches away from an idle CPU or from their own threads, for perf as for kymo:
+/// each costs the next thread an arrival with its wait.
 #[test]
 fn counts_are_those_of_the_kernel() {
     let test = "sched::counts_are_those_of_the_kernel";
@@ -38,12 +39,18 @@ fn counts_are_those_of_the_kernel() {
     let mut threads = 0;
     for line in said.lines() {
         let counts: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let &[tid, run, delay, _, own, lost] = &counts[..] else { continue };
+        let &[tid, run, delay, arrivals, own, lost] = &counts[..] else { continue };
         let (stats, latency) = (row(&stats, "threads", tid as i64), row(&latency, "rows", tid as i64));
+        let count = |key: &str| stats[key].as_u64().expect("a count");
+        // Each switch away follows an arrival.
+        let left_out = (count("voluntary") + count("involuntary")).saturating_sub(count("pcount"));
+        assert!(left_out * 20 <= arrivals, "{line}: {stats}");
+        // Three times a usual turn, or wait, for each arrival that was left out.
+        let most_off = |kernel: u64| kernel / 100 + 3 * left_out * kernel / arrivals.max(1);
         let close = |found: &Value, kernel: u64| {
             let found = found.as_u64().expect("a time");
             assert!(
-                found.abs_diff(kernel) * 100 <= kernel,
+                found.abs_diff(kernel) <= most_off(kernel),
                 "{line}: {found} is not {kernel}: {stats} {latency}"
             );
         };
@@ -51,11 +58,11 @@ fn counts_are_those_of_the_kernel() {
         // The kernel takes interrupts, and what the host has stolen, from a thread's run time;
         // between switches they are.
         let between = stats["rq_cpu_time_ns"].as_u64().expect("a time");
-        assert!(between * 100 >= run * 99, "{line}: {stats}");
+        assert!(between + most_off(run) >= run, "{line}: {stats}");
         close(&stats["run_delay_ns"], delay);
         close(&latency["delay_ns"], delay);
         // Some follow after it has asked: when it has ended, it leaves the CPU for the last time.
-        let more = |key: &str, kernel: u64| stats[key].as_u64().expect("a count").wrapping_sub(kernel);
+        let more = |key: &str, kernel: u64| count(key).wrapping_sub(kernel);
         let (own, lost) = (more("voluntary", own), more("involuntary", lost));
         assert!((1..=5).contains(&own) && lost <= 5, "{line}: {stats}");
         threads += 1;
