@@ -1,4 +1,8 @@
-//! Connections: on the loopback address, so many at a time, each for so long.
+//! Connections: on the loopback address, a bounded number at a time, each for a bounded time.
+//!
+//! A connection without a whole request head holds no place that the page needs: where too many of
+//! them are open, the oldest is closed. So another user of this machine, who has no token, cannot
+//! make the page wait by opening connections.
 mod profiler_reply;
 
 use crate::answer::{self, HttpReply, answer};
@@ -13,6 +17,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Read as _};
 use std::net::Ipv4Addr;
@@ -21,9 +26,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
-/// So many connections at a time; others wait until they are accepted.
-const MOST_CONNECTIONS: usize = 64;
+/// Requests with the token that are answered at a time; others wait.
+const MOST_REQUESTS: usize = 64;
+/// Connections without a whole request head. One more closes the oldest of them.
+const MOST_WITHOUT_HEAD: usize = 256;
 /// So much of a request's head is read.
 const MOST_HEAD_BYTES: usize = 16 << 10;
 /// A request's head comes in this time.
@@ -53,8 +61,17 @@ struct ServerState {
     title: String,
     guard: Guard,
     profiler: Option<ProfilerPaths>,
+    /// Requests with the token that are answered at a time.
+    requests: Semaphore,
     /// Queries that run at a time.
     queries: Semaphore,
+}
+
+/// A connection that may not have sent its request head.
+struct NewConnection {
+    /// Set when the head has come.
+    has_head: Arc<AtomicBool>,
+    task: AbortHandle,
 }
 
 /// So many random bits as text.
@@ -116,6 +133,7 @@ impl Server {
             title: title.to_owned(),
             guard: self.guard,
             profiler: self.profiler,
+            requests: Semaphore::new(MOST_REQUESTS),
             queries: Semaphore::new(queries),
         });
         let ended = runtime.block_on(async {
@@ -137,9 +155,8 @@ impl Server {
 }
 
 async fn accept(listener: &TcpListener, shared: &Arc<ServerState>) -> io::Result<()> {
-    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut without_head = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return Ok(()) };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             // Of a client that has gone, or for want of descriptors: a moment later it may be well.
@@ -149,11 +166,26 @@ async fn accept(listener: &TcpListener, shared: &Arc<ServerState>) -> io::Result
             }
             Err(error) => return Err(error),
         };
-        let shared = Arc::clone(shared);
-        tokio::spawn(async move {
-            _ = tokio::time::timeout(CONNECTION_TIME, serve(stream, shared)).await;
-            drop(place);
-        });
+        make_room(&mut without_head);
+        let (has_head, shared) = (Arc::new(AtomicBool::new(false)), Arc::clone(shared));
+        let connection = serve(stream, shared, Arc::clone(&has_head));
+        let task = tokio::spawn(async move { _ = tokio::time::timeout(CONNECTION_TIME, connection).await });
+        without_head.push_back(NewConnection { has_head, task: task.abort_handle() });
+    }
+}
+
+/// Forgets connections that have a head or have ended, and closes the oldest where still too many
+/// are left.
+fn make_room(without_head: &mut VecDeque<NewConnection>) {
+    if without_head.len() < MOST_WITHOUT_HEAD {
+        return;
+    }
+    // Relaxed: one thread runs all tasks.
+    without_head.retain(|new| !new.has_head.load(Ordering::Relaxed) && !new.task.is_finished());
+    if without_head.len() >= MOST_WITHOUT_HEAD
+        && let Some(oldest) = without_head.pop_front()
+    {
+        oldest.task.abort();
     }
 }
 
@@ -165,8 +197,11 @@ fn may_pass(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|code| OUT_OF.contains(&code))
 }
 
-async fn serve(stream: TcpStream, shared: Arc<ServerState>) {
-    let service = service_fn(|request| respond(request, Arc::clone(&shared)));
+async fn serve(stream: TcpStream, shared: Arc<ServerState>, has_head: Arc<AtomicBool>) {
+    let service = service_fn(|request| {
+        has_head.store(true, Ordering::Relaxed);
+        respond(request, Arc::clone(&shared))
+    });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(MOST_HEAD_BYTES);
     // One question for each connection: nobody keeps a place by being silent.
@@ -183,6 +218,9 @@ async fn respond(
         && let Some(admitted) =
             paths.admit(&shared.guard, (request.method(), request.uri(), request.headers()))
     {
+        let Ok(_place) = shared.requests.acquire().await else {
+            return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE));
+        };
         return Ok(profiler_reply::respond(request, admitted, Arc::clone(&shared)).await);
     }
     let admitted = shared.guard.admit(request.method(), request.uri(), request.headers());
@@ -191,6 +229,9 @@ async fn respond(
     let asked = match admitted {
         Ok(asked) => asked,
         Err(status) => return Ok(refusal(status)),
+    };
+    let Ok(_place) = shared.requests.acquire().await else {
+        return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE));
     };
     Ok(match asked {
         Question::Page => page(&shared).unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR)),

@@ -246,11 +246,27 @@ fn no_requests() {
         _ = stream.read_to_end(&mut answer);
         assert!(!String::from_utf8_lossy(&answer).contains(" 200 "));
     }
-    // Ones that say nothing, as many as there is room for, and one that asks.
-    let silent: Vec<TcpStream> =
-        (0..64).map(|_| TcpStream::connect(("127.0.0.1", served.port)).expect("it listens")).collect();
+}
+
+/// Checks that connections with half a request, more than there is room for, close the oldest of
+/// them and not the door: who has the token is answered while the newest of them are still open.
+#[test]
+fn half_requests_of_strangers_do_not_stall_the_page() {
+    let served = Served::of(&fixture());
+    let half_request = |_| {
+        let mut stream = TcpStream::connect(("127.0.0.1", served.port)).expect("it listens");
+        stream.write_all(b"GET / HTTP/1.1\r\n").expect("it takes the first line");
+        stream
+    };
+    let mut strangers: Vec<TcpStream> = (0..300).map(half_request).collect();
     assert_eq!(status(&served.get("/select?event=0", &served.token_line())), 200);
-    drop(silent);
+    let newest = strangers.last().expect("300 of them");
+    newest.set_nonblocking(true).expect("a socket");
+    let still_open = newest.peek(&mut [0]).expect_err("it is open and has no answer");
+    assert_eq!(still_open.kind(), std::io::ErrorKind::WouldBlock);
+    let mut answer = Vec::new();
+    _ = strangers[0].read_to_end(&mut answer);
+    assert!(answer.is_empty(), "closed without an answer: {}", String::from_utf8_lossy(&answer));
 }
 
 /// Checks that a file which was cut, replaced or removed meanwhile is said, and that what was read
