@@ -33,6 +33,8 @@ pub struct Debuginfod {
     /// Called with a sentence before the first file is fetched.
     announce: fn(&str),
     is_announced: AtomicBool,
+    /// How long one file may take.
+    deadline: Duration,
     /// One file at a time, until no time is left.
     left: Mutex<Duration>,
 }
@@ -64,6 +66,7 @@ impl Debuginfod {
             program,
             announce,
             is_announced: AtomicBool::new(false),
+            deadline: DEADLINE,
             left: Mutex::new(DEADLINE_OF_ALL),
         })
     }
@@ -80,7 +83,7 @@ impl Debuginfod {
     ) -> Result<Option<PathBuf>, String> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if left.is_zero() {
-            return Err("debuginfod has taken too long for other files".into());
+            return Err("debuginfod has taken too long for other files, and is not asked again".into());
         }
         // Counts, and publishes nothing.
         if !self.is_announced.swap(true, Ordering::Relaxed) {
@@ -90,8 +93,12 @@ impl Debuginfod {
             ));
         }
         let begun = Instant::now();
-        let fetched = self.run(wanted, build_id, DEADLINE.min(*left));
-        *left = left.saturating_sub(begun.elapsed());
+        let fetched = self.run(wanted, build_id, self.deadline.min(*left));
+        // Servers that did not answer for one file would be waited for once more for each other file.
+        *left = match fetched {
+            Err(_) => Duration::ZERO,
+            Ok(_) => left.saturating_sub(begun.elapsed()),
+        };
         fetched
     }
 
@@ -138,5 +145,36 @@ fn ended(client: &mut Child, deadline: Duration) -> Result<bool, String> {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// Checks that a client that does not end is asked once: the first file waits for its deadline,
+    /// and no other file starts the client again.
+    #[test]
+    fn a_client_that_hangs_is_asked_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (program, asked) = (folder.path().join("debuginfod-find"), folder.path().join("asked"));
+        let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexec sleep 600\n", asked.display());
+        std::fs::write(&program, script).expect("a file");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("our file");
+        let client = Debuginfod {
+            program,
+            announce: |_| {},
+            is_announced: AtomicBool::new(false),
+            deadline: Duration::from_millis(500),
+            left: Mutex::new(DEADLINE_OF_ALL),
+        };
+        let fetch = |id: u8| client.fetch(BuildFile::DebugInfo, &[id; 20], Path::new("/bin/x"));
+        let first = fetch(1).expect_err("it does not end");
+        assert!(first.contains("did not end"), "{first}");
+        let second = fetch(2).expect_err("it is not asked");
+        assert!(second.contains("not asked again"), "{second}");
+        let questions = std::fs::read_to_string(&asked).unwrap_or_default();
+        assert!(questions.lines().count() <= 1, "{questions}");
     }
 }
