@@ -55,6 +55,7 @@ mod export;
 mod folder;
 mod fresh;
 mod private;
+mod reach;
 mod read;
 
 pub use below::FolderRoot;
@@ -62,6 +63,7 @@ pub use export::Export;
 pub use folder::{Folder, Identity, passed_descriptor};
 pub use fresh::Fresh;
 pub use private::{PrivateFile, PrivateFolder};
+pub use reach::is_readable_by;
 pub use read::{Input, kind_name, open_input, open_no_link, open_regular};
 
 use rustix::fs::Stat;

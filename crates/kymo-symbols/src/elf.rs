@@ -160,6 +160,13 @@ impl ElfFile {
         ElfFile::parse(path.to_owned(), Source::File(file, metadata.len()), budget.clone(), stored)
     }
 
+    /// Whether root alone can write the file that was opened.
+    pub(crate) fn is_root_owned(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let Source::File(file, _) = &self.source else { return false };
+        file.metadata().is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0)
+    }
+
     pub(crate) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
         let stored = bytes.len() as u64;
         ElfFile::parse(name.to_owned(), Source::Bytes(bytes), Budget::default(), stored)

@@ -33,6 +33,8 @@ pub struct FunctionCode {
     /// The recording has no build id of the file: nothing says whether it is the one that was
     /// recorded.
     pub is_unchecked: bool,
+    /// Only root can write the file that it comes from.
+    pub is_root_owned: bool,
     space: CodeSpace,
 }
 
@@ -59,7 +61,9 @@ impl FunctionCode {
         bounded(&path, bytes.len() as u64)?;
         let machine = CodeMachine::of_elf(elf_machine, true, false).or_else(|why| refused(&path, &why))?;
         let space = CodeSpace::Moved(0);
-        Ok(FunctionCode { path, address, bytes: bytes.to_vec(), machine, is_unchecked: false, space })
+        let bytes = bytes.to_vec();
+        let (is_unchecked, is_root_owned) = (false, false);
+        Ok(FunctionCode { path, address, bytes, machine, is_unchecked, is_root_owned, space })
     }
 
     /// Whose instructions they are, as `uname -m` names machines.
@@ -220,7 +224,8 @@ fn of_elf(elf: &ElfFile, (start, size): (u64, u64), is_checked: bool) -> Result<
     if elf.code_offset(address).is_none() {
         return refused(&elf.path, &format!("it has no code at offset {start:#x}, only names"));
     }
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked: !is_checked, space })
+    let (is_unchecked, is_root_owned) = (!is_checked, elf.is_root_owned());
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked, is_root_owned, space })
 }
 
 /// Code of a kernel image, which was loaded `delta` after where it was linked.
@@ -233,7 +238,8 @@ fn of_image(elf: &Arc<ElfFile>, delta: u64, start: u64, size: u64) -> Result<Fun
         return refused(&elf.path, &format!("it has no code at {address:#x}"));
     };
     let space = CodeSpace::Moved(delta);
-    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked: false, space })
+    let (is_unchecked, is_root_owned) = (false, elf.is_root_owned());
+    Ok(FunctionCode { path: elf.path.clone(), address, bytes, machine, is_unchecked, is_root_owned, space })
 }
 
 /// Code of the running kernel, which lay `moved` further up when it was recorded.
@@ -247,7 +253,9 @@ fn of_kcore(start: u64, size: u64, moved: u64) -> Result<FunctionCode, CodeError
     match kcore::read(path, address, size as usize) {
         Ok(bytes) => {
             let space = CodeSpace::Moved(moved);
-            Ok(FunctionCode { path: path.to_owned(), address, bytes, machine, is_unchecked: false, space })
+            let (is_unchecked, is_root_owned) = (false, false);
+            let path = path.to_owned();
+            Ok(FunctionCode { path, address, bytes, machine, is_unchecked, is_root_owned, space })
         }
         Err(error) => Err(CodeError(format!(
             "the kernel's code cannot be read from {KCORE}: {error}; give its image with --vmlinux"

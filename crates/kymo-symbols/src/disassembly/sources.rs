@@ -1,7 +1,6 @@
 //! Source files, as debug information names them.
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -55,12 +54,12 @@ impl SourceFile {
         &self.text
     }
 
-    /// `is_fetched`: debuginfod's client keeps it for this user, and a server had it for anybody.
-    fn read(path: PathBuf, room: u64, is_fetched: bool) -> io::Result<SourceFile> {
+    /// `is_trusted`: root's own program names it, or a server had it for all users.
+    fn read(path: PathBuf, room: u64, is_trusted: bool) -> io::Result<SourceFile> {
         let (mut file, metadata) = budget::open_regular(&path)?;
-        if !is_fetched && is_secret(&metadata) && rustix::process::geteuid().is_root() {
-            let why =
-                "others may not read it, and as root kymo reads no such file because a program names it";
+        if !is_trusted && rustix::process::geteuid().is_root() && is_secret(&file) {
+            let why = "the file or a folder above it is closed to other users, \
+                and as root kymo reads no such file because a program of another user names it";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let most = MOST_SOURCE_BYTES.min(room);
@@ -77,20 +76,23 @@ impl SourceFile {
     }
 }
 
-/// Whether others than its owner and group may not read a file. Debug information is untrusted: it
-/// could name a file of secrets, whose lines would be shown, or put into a page that is passed on.
-fn is_secret(metadata: &Metadata) -> bool {
-    metadata.mode() & 0o004 == 0
+/// Whether neither all users nor the caller of sudo may read a file. Debug information is untrusted:
+/// it could name a file of secrets, whose lines would be shown, or put into a page that is passed on.
+fn is_secret(file: &File) -> bool {
+    let caller = std::env::var("SUDO_UID").ok().and_then(|user| user.parse().ok());
+    !kymo_files::is_readable_by(file, caller).unwrap_or(false)
 }
 
 /// Source files by the names that debug information has for them, each read once.
 #[derive(Debug, Default)]
 pub struct SourceFiles {
     options: SourceOptions,
-    files: HashMap<Arc<str>, Result<Arc<SourceFile>, String>>,
+    /// By name, and whether it was root's own program that named it.
+    files: HashMap<(Arc<str>, bool), Result<Arc<SourceFile>, String>>,
     held: u64,
     /// The build whose files are asked for, and what fetches those that are not here.
     build: Option<(Arc<Debuginfod>, Arc<[u8]>)>,
+    is_named_by_root: bool,
 }
 
 impl SourceFiles {
@@ -100,9 +102,17 @@ impl SourceFiles {
         SourceFiles { options, ..SourceFiles::default() }
     }
 
-    /// From now on files that are not here are fetched: those of this build.
-    pub fn fetch_of(&mut self, fetcher: Option<&Arc<Debuginfod>>, build_id: Option<&[u8]>) {
+    /// The module whose debug information names the files that are asked for from now on. Files that
+    /// are not here are fetched by its build id. `is_root_owned`: only root can write the module's
+    /// file, which may then name files that are closed to others.
+    pub fn begin_module(
+        &mut self,
+        fetcher: Option<&Arc<Debuginfod>>,
+        build_id: Option<&[u8]>,
+        is_root_owned: bool,
+    ) {
         self.build = fetcher.zip(build_id).map(|(fetcher, id)| (Arc::clone(fetcher), id.into()));
+        self.is_named_by_root = is_root_owned;
     }
 
     fn fetched(&self, name: &str) -> Option<PathBuf> {
@@ -117,12 +127,14 @@ impl SourceFiles {
     /// # Errors
     /// Why it cannot be shown, a sentence.
     pub fn get(&mut self, name: &Arc<str>) -> Result<Arc<SourceFile>, String> {
-        if let Some(known) = self.files.get(name) {
+        let key = (Arc::clone(name), self.is_named_by_root);
+        if let Some(known) = self.files.get(&key) {
             return known.clone();
         }
         let path = self.options.path_of(name);
         let room = MOST_HELD_BYTES - self.held.min(MOST_HELD_BYTES);
-        let read = SourceFile::read(path.clone(), room, false).or_else(|error| match self.fetched(name) {
+        let local = SourceFile::read(path.clone(), room, self.is_named_by_root);
+        let read = local.or_else(|error| match self.fetched(name) {
             Some(fetched) => SourceFile::read(fetched, room, true),
             None => Err(error),
         });
@@ -133,7 +145,7 @@ impl SourceFiles {
             }
             Err(error) => Err(format!("the source file {} cannot be read: {error}", path.display())),
         };
-        self.files.insert(Arc::clone(name), read.clone());
+        self.files.insert(key, read.clone());
         read
     }
 }
@@ -188,6 +200,7 @@ mod tests {
     #[test]
     fn files() {
         let folder = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our own");
         let path = folder.path().join("a.c");
         std::fs::write(&path, "one\r\ntwo\n\nfour").expect("a file");
         let mut files = SourceFiles::default();
@@ -203,20 +216,41 @@ mod tests {
             |name: &Path| files.get(&name.display().to_string().into()).expect_err("it is no source file");
         assert!(why(&folder.path().join("b.c")).contains("b.c cannot be read: No such file"));
         assert!(why(folder.path()).contains("cannot be read"));
-        let secret = folder.path().join("secret.c");
-        std::fs::write(&secret, "a secret").expect("a file");
-        std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("the owner's own");
-        let secret: Arc<str> = secret.display().to_string().into();
-        let is_root = rustix::process::geteuid().is_root();
-        match files.get(&secret) {
-            Err(why) => assert!(is_root && why.contains("others may not read it"), "{why}"),
-            Ok(_) => assert!(!is_root, "root reads what a program names"),
-        }
-        let mut why =
-            |name: &Path| files.get(&name.display().to_string().into()).expect_err("it is no source file");
         let large = folder.path().join("large.c");
         let file = std::fs::File::create(&large).expect("a file");
         file.set_len(MOST_SOURCE_BYTES + 1).expect("holes cost nothing");
         assert!(why(&large).contains("it has holes, or more than"));
+    }
+
+    /// Checks that root reads neither a closed file nor an open one below a closed folder because a
+    /// program names it, unless only root can write that program.
+    #[test]
+    fn sources_below_closed_folders() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("our own");
+        };
+        mode(folder.path(), 0o755);
+        let closed = folder.path().join("closed");
+        std::fs::create_dir(&closed).expect("a folder");
+        let below: Arc<str> = closed.join("notes.c").display().to_string().into();
+        let secret: Arc<str> = folder.path().join("secret.c").display().to_string().into();
+        for name in [&below, &secret] {
+            std::fs::write(&**name, "a secret").expect("a file");
+        }
+        mode(&closed, 0o700);
+        mode(Path::new(&*secret), 0o600);
+        let is_root = rustix::process::geteuid().is_root();
+        for name in [&below, &secret] {
+            let mut files = SourceFiles::default();
+            match files.get(name) {
+                Err(why) => assert!(is_root && why.contains("closed to other users"), "{why}"),
+                Ok(_) => assert!(!is_root, "root reads {name}, which a program names"),
+            }
+            files.begin_module(None, None, true);
+            assert!(files.get(name).is_ok(), "root's own program names {name}");
+            files.begin_module(None, None, false);
+            assert_eq!(files.get(name).is_err(), is_root, "and another one does not have it by that");
+        }
     }
 }

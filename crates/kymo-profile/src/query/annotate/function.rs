@@ -157,7 +157,8 @@ impl Annotator<'_> {
         }
         if let Some(sources) = sources {
             let key = function.module.map(|module| self.resolver.key(module));
-            sources.fetch_of(self.store.options().debuginfod.as_ref(), key.and_then(ModuleKey::build_id));
+            let fetcher = self.store.options().debuginfod.as_ref();
+            sources.begin_module(fetcher, key.and_then(ModuleKey::build_id), code.is_root_owned);
             add_sources(&mut shown, &code, sources);
         }
         shown
