@@ -1,8 +1,8 @@
 //! The folder of an output, reached without the symbolic links of strangers.
 use crate::{is_trusted, refused};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatfs, linkat, openat, readlinkat,
-    renameat_with, statat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatfs, linkat, mkdirat, openat,
+    readlinkat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -70,7 +70,27 @@ impl Folder {
             _ => return Err(refused("the path ends without the name of a file")),
         };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        Ok((Folder::walk(None, parent.unwrap_or(Path::new(".")))?, name.to_owned()))
+        let parent = parent.unwrap_or(Path::new("."));
+        Ok((Folder::walk(None, parent, WalkRules::default())?, name.to_owned()))
+    }
+
+    /// A folder that no user but this one and root can change or replace: neither the folder nor
+    /// one above it belongs to another user or can be written by others. Sticky folders such as
+    /// `/tmp` may be above it.
+    ///
+    /// # Errors
+    /// What the system says; a sentence that names the folder or link that another user could change.
+    pub fn exclusive(path: &Path) -> io::Result<Folder> {
+        Folder::walk(None, path, WalkRules { is_exclusive: true, mode: None })
+    }
+
+    /// A folder that is made where it is missing, with those above it, as by `mkdir -p`.
+    ///
+    /// # Errors
+    /// As [`Folder::of`].
+    pub fn make(path: &Path) -> io::Result<Folder> {
+        let mode = Some(Mode::from_raw_mode(0o777));
+        Folder::walk(None, path, WalkRules { is_exclusive: false, mode })
     }
 
     /// A folder that was opened as a path (`O_PATH`).
@@ -87,7 +107,8 @@ impl Folder {
         let Some(Component::Normal(name)) = path.components().next_back() else {
             return Err(refused("the symbolic link ends without the name of a file"));
         };
-        Ok((Folder::walk(Some(self.as_fd()), path.parent().unwrap_or(Path::new("")))?, name.to_owned()))
+        let parent = path.parent().unwrap_or(Path::new(""));
+        Ok((Folder::walk(Some(self.as_fd()), parent, WalkRules::default())?, name.to_owned()))
     }
 
     /// Renames in this folder, to a name that nothing may have.
@@ -119,24 +140,28 @@ impl Folder {
     }
 
     /// Goes from folder to folder and looks at each link before it is followed.
-    fn walk(from: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Folder> {
+    fn walk(from: Option<BorrowedFd<'_>>, path: &Path, rules: WalkRules) -> io::Result<Folder> {
         let folder = |at: BorrowedFd<'_>, name: &OsStr| {
             openat(at, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         };
         let root = || folder(CWD, OsStr::new("/"));
         let mut at = if path.is_absolute() { root()? } else { folder(from.unwrap_or(CWD), OsStr::new("."))? };
         let mut ahead: Vec<OsString> = names(path);
-        let (mut links, mut passed) = (0, PathBuf::new());
+        let mut links = 0;
+        let mut passed = PathBuf::from(if path.is_absolute() { "/" } else { "" });
         while let Some(name) = ahead.pop() {
             passed.push(&name);
             if name == ".." {
                 at = folder(at.as_fd(), &name)?;
                 continue;
             }
-            let next = openat(&at, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let next = rules.open(&at, &name)?;
             let stat = fstat(&next)?;
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => at = next,
+                FileType::Directory => {
+                    rules.judge(&stat, &passed)?;
+                    at = next;
+                }
                 FileType::Symlink if fstatfs(&next)?.f_type == PROC_SUPER_MAGIC => {
                     at = folder(at.as_fd(), &name)?;
                 }
@@ -165,6 +190,49 @@ impl Folder {
     }
 }
 
+/// What a walk makes and what it refuses, besides links of other users.
+#[derive(Clone, Copy, Default)]
+struct WalkRules {
+    /// No folder on the way can be changed by another user.
+    is_exclusive: bool,
+    /// Folders that are missing are made with this mode.
+    mode: Option<Mode>,
+}
+
+impl WalkRules {
+    /// What has this name; a link is opened itself.
+    fn open(self, at: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match (openat(at, name, flags, Mode::empty()), self.mode) {
+            (Err(Errno::NOENT), Some(mode)) => {
+                match mkdirat(at, name, mode) {
+                    // Another process was faster.
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(openat(at, name, flags, Mode::empty())?)
+            }
+            (opened, _) => Ok(opened?),
+        }
+    }
+
+    fn judge(self, folder: &Stat, path: &Path) -> io::Result<()> {
+        const OTHERS_WRITE: u32 = 0o022;
+        const STICKY: u32 = 0o1000;
+        if !self.is_exclusive {
+            return Ok(());
+        }
+        if !is_trusted(folder) {
+            let shown = path.display();
+            return Err(refused(format!("the folder {shown} belongs to user {}", folder.st_uid)));
+        }
+        if folder.st_mode & OTHERS_WRITE != 0 && folder.st_mode & STICKY == 0 {
+            return Err(refused(format!("other users may write into the folder {}", path.display())));
+        }
+        Ok(())
+    }
+}
+
 /// The names of a path, the last one first.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|part| match part {
@@ -180,7 +248,7 @@ fn names(path: &Path) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{lchown, symlink};
+    use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 
     fn same(folder: &Folder, path: &Path) -> bool {
         let (a, b) = (fstat(folder).unwrap(), rustix::fs::stat(path).unwrap());
@@ -224,6 +292,46 @@ mod tests {
         lchown(top.path().join("link"), Some(65_534), Some(65_534)).unwrap();
         let error = Folder::of(&path).unwrap_err().to_string();
         assert!(error.contains("symbolic link of user 65534"), "{error}");
+    }
+
+    /// Checks that a path is refused as exclusive where another user owns a folder of it or could
+    /// write into one, and a link to it that lies in such a folder; and that `/tmp` is no obstacle.
+    #[test]
+    fn exclusive_folders() {
+        if !rustix::process::geteuid().is_root() {
+            return kymo_testing::skip("folder::exclusive_folders", "needs root");
+        }
+        let top = tempfile::tempdir().unwrap();
+        let (home, cache) = (top.path().join("home"), top.path().join("home/cache"));
+        std::fs::create_dir_all(&cache).unwrap();
+        assert!(same(&Folder::exclusive(&cache).unwrap(), &cache));
+        let why = || Folder::exclusive(&cache).unwrap_err().to_string();
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(why().contains("other users may write into the folder"), "{}", why());
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o755)).unwrap();
+        lchown(&home, Some(65_534), None).unwrap();
+        assert!(why().contains("home belongs to user 65534"), "{}", why());
+        // The link is root's, and leads to root's folder: whose folder it lies in decides.
+        symlink(top.path(), home.join("link")).unwrap();
+        assert!(Folder::exclusive(&home.join("link")).is_err());
+    }
+
+    /// Checks that missing folders are made, and none through a link of another user.
+    #[test]
+    fn folders_that_are_made() {
+        let top = tempfile::tempdir().unwrap();
+        let wanted = top.path().join("a/b/c");
+        assert!(same(&Folder::make(&wanted).unwrap(), &wanted) && wanted.is_dir());
+        assert!(Folder::make(&wanted).is_ok(), "it is there");
+        if !rustix::process::geteuid().is_root() {
+            return kymo_testing::skip("folder::folders_that_are_made", "a link of another user needs root");
+        }
+        let victim = tempfile::tempdir().unwrap();
+        symlink(victim.path(), top.path().join("link")).unwrap();
+        lchown(top.path().join("link"), Some(65_534), None).unwrap();
+        let error = Folder::make(&top.path().join("link/x/y")).unwrap_err().to_string();
+        assert!(error.contains("symbolic link of user 65534"), "{error}");
+        assert!(!victim.path().join("x").exists());
     }
 
     /// Checks which paths stand for descriptors that were passed to us.

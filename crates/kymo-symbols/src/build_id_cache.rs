@@ -5,11 +5,12 @@
 //!  ROOT/.build-id/15/dfff... -> ../../usr/bin/ls/15dfff...
 //! ```
 //!
-//! The folder must belong to this user or to root, and nobody else may write into it: then no link in it is another
-//! user's, and paths below it can be followed.
+//! The folder must belong to this user or to root, and no other user may write into it, nor, for root, change a folder
+//! above it: then no link in it is another user's, and paths below it can be followed.
 use super::elf::ElfFile;
 use super::locate;
 use super::options::SymbolOptions;
+use kymo_files::Folder;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
@@ -24,8 +25,13 @@ const MOST_ENTRIES: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// There is neither an option, nor `PERF_BUILDID_DIR`, nor `HOME`.
-    #[error("no folder for the build-id cache: HOME is not set; name one with `--buildid-dir DIR`")]
+    #[error(
+        "no folder for the build-id cache: HOME is not set, or is another user's; name one with `--buildid-dir DIR`"
+    )]
     NoFolder,
+    /// Another user could put a link or another folder in its place.
+    #[error("the build-id cache {0} is not used: {1}")]
+    Replaceable(PathBuf, io::Error),
     /// Another user could change the cache.
     #[error(
         "{0} belongs to user {1} or others may write into it: the build-id cache must be the caller's own folder"
@@ -94,6 +100,16 @@ impl BuildIdCache {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(CacheError::Io(root, error)),
+        }
+        let is_root = rustix::process::geteuid().is_root();
+        let opened = match is_root {
+            true => Folder::exclusive(&root),
+            false => Folder::of(&root.join(LINKS)).map(|(folder, _)| folder),
+        };
+        if let Err(error) = opened
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(CacheError::Replaceable(root, error));
         }
         Ok(BuildIdCache { root })
     }
@@ -295,6 +311,25 @@ mod tests {
         fs::write(&text, "no program").expect("written");
         let refused = BuildIdCache::of(&options).expect("ours").add(&text, &options).expect_err("no ELF");
         assert!(refused.to_string().contains("has no build id"), "{refused}");
+    }
+
+    /// Checks that root's cache does not lie behind a link of another user, nor below a folder of
+    /// another user, and that nothing is made there.
+    #[test]
+    fn no_cache_through_links_of_other_users() {
+        if !rustix::process::geteuid().is_root() {
+            return kymo_testing::skip("symbols::no_cache_through_links_of_other_users", "needs root");
+        }
+        let (home, victim) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let link = home.path().join(".debug");
+        symlink(victim.path(), &link).expect("a link");
+        std::os::unix::fs::lchown(&link, Some(65_534), None).expect("root may");
+        let refused = BuildIdCache::of(&options(&link)).expect_err("a link of another user");
+        assert!(refused.to_string().contains("symbolic link of user 65534"), "{refused}");
+        std::os::unix::fs::chown(home.path(), Some(65_534), None).expect("root may");
+        let refused = BuildIdCache::of(&options(&home.path().join("none"))).expect_err("its folder");
+        assert!(refused.to_string().contains("belongs to user 65534"), "{refused}");
+        assert_eq!(fs::read_dir(victim.path()).expect("ours").count(), 0);
     }
 
     /// Checks that links lead to names inside of the cache, whatever they say.

@@ -108,6 +108,7 @@ pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use debuginfod::Debuginfod;
 pub use hotspot::HotspotLibrary;
 pub use inline::InlineFrame;
+pub use locate::refused_home_folders;
 pub use module_symbols::ModuleSymbols;
 pub use options::{Note, SymbolOptions, name_build_id_cache, use_symbol_cache};
 pub use perf_map::read_code_file;

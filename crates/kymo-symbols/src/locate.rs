@@ -34,7 +34,41 @@ pub(super) fn build_id_cache(options: &SymbolOptions) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("PERF_BUILDID_DIR") {
         return Some(dir.into());
     }
-    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".debug"))
+    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".debug")).filter(|folder| is_own(folder))
+}
+
+/// Whether a folder of files below `HOME` is taken. sudo may keep the `HOME` of another user, who
+/// could have put any file into it: root takes nothing from there.
+fn is_own(folder: &Path) -> bool {
+    refusal_of_home(folder).is_none()
+}
+
+/// Why a folder below `HOME` is not read by root; `None` for other users, and where there is none.
+fn refusal_of_home(folder: &Path) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    match kymo_files::Folder::exclusive(folder) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Some(why.to_string()),
+        _ => None,
+    }
+}
+
+/// A sentence for each folder below `HOME` that root does not take files from.
+pub fn refused_home_folders() -> Vec<String> {
+    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return Vec::new() };
+    let folders = [
+        (home.join(".debug"), "--buildid-dir"),
+        (home.join(".cache/debuginfod_client"), "DEBUGINFOD_CACHE_PATH"),
+    ];
+    let sentence = |(folder, option): (PathBuf, &str)| {
+        let why = folder.exists().then(|| refusal_of_home(&folder)).flatten()?;
+        Some(format!(
+            "as root, kymo takes no files from {}: {why}; {option} names the folder all the same",
+            folder.display()
+        ))
+    };
+    folders.into_iter().filter_map(sentence).collect()
 }
 
 /// `ab/cdef...` of a build id.
@@ -100,10 +134,11 @@ pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<
 /// Where debuginfod's client keeps files, as `debuginfod_find_debuginfo(3)` says.
 fn debuginfod_cache(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let below = |cache: PathBuf| cache.join("debuginfod_client");
-    folder("DEBUGINFOD_CACHE_PATH")
-        .or_else(|| folder("XDG_CACHE_HOME").map(below))
-        .or_else(|| folder("HOME").map(|home| below(home.join(".cache"))))
+    let below = |cache: PathBuf| Some(cache.join("debuginfod_client")).filter(|cache| is_own(cache));
+    folder("DEBUGINFOD_CACHE_PATH").or_else(|| match folder("XDG_CACHE_HOME") {
+        Some(cache) => below(cache),
+        None => folder("HOME").and_then(|home| below(home.join(".cache"))),
+    })
 }
 
 /// The file that a module's `.gnu_debuglink` names.

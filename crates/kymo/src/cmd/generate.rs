@@ -44,7 +44,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: clap::Command) -> 
 
 /// Writes manual pages.
 pub(crate) fn man(args: ManArgs, command: clap::Command) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&args.directory)
+    kymo_files::Folder::make(&args.directory)
         .with_context(|| format!("failed to make the directory {}", args.directory.display()))?;
     let mut command = command.disable_help_subcommand(true);
     // So that each verb's page is called after kymo and the verb.

@@ -40,7 +40,7 @@ pub(super) fn run(args: &DiffArgs) -> anyhow::Result<RecordedRuns> {
     let temporary = match &args.output {
         None => Some(tempfile::tempdir().context("failed to make a temporary folder; -o DIR names one")?),
         Some(folder) => {
-            std::fs::create_dir_all(folder)
+            kymo_files::Folder::make(folder)
                 .with_context(|| format!("failed to make {}", folder.display()))?;
             None
         }

@@ -1,7 +1,7 @@
 //! The arguments of `kymo report` as typed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use clap::Args;
 use kymo_data::Recording;
@@ -362,6 +362,8 @@ impl SymbolArgs {
     /// A store for a recording by these options; nothing is loaded yet.
     pub(crate) fn store(&self, recording: &Recording) -> SymbolStore {
         let announce = |sentence: &str| kymo_cli::eprintln!("kymo: {sentence}");
+        static ABOUT_HOME: Once = Once::new();
+        ABOUT_HOME.call_once(|| kymo_symbols::refused_home_folders().iter().for_each(|text| announce(text)));
         let fetcher = if self.no_debuginfod { None } else { Debuginfod::configured(announce) };
         SymbolStore::new(SymbolOptions {
             symfs: self.symfs.clone(),
