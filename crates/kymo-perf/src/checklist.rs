@@ -8,7 +8,7 @@ use crate::bpf::PythonWalker;
 use crate::bpf::uprobe::Uprobes;
 use crate::caps::{Capability, Caps, TracefsState, Trial};
 use crate::cgroup::{self, CgroupError};
-use crate::explain::{Attempt, Explanation, explain_open, setcap_all_command};
+use crate::explain::{Attempt, Explanation, explain_open, setcap_command};
 use crate::selector::EventAttr;
 use crate::sys::{ANY, Real};
 use perf_event_open_sys::bindings;
@@ -58,7 +58,7 @@ impl Check {
         match (&caps.container, caps.user_namespace || caps.no_new_privileges) {
             (Some(_), _) if caps.euid == 0 => self.hint("start the container with that capability"),
             (_, true) => self.hint("it needs a privilege of the host, outside this namespace or sandbox"),
-            _ => self.command(setcap_all_command(caps)),
+            _ => self.command(setcap_command(caps)),
         }
     }
 

@@ -125,25 +125,19 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// The command that gives this program the right to use events, whoever runs it.
+/// The capabilities that kymo has a use for, as setcap(8) takes them.
+const RIGHTS: &str = "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock=ep";
+
+/// The command that gives this program every capability it has a use for, whoever runs it. It is the
+/// same in every message: setcap(8) replaces, so a shorter list would take rights away.
 pub fn setcap_command(caps: &Caps) -> String {
-    setcap(caps, "cap_perfmon,cap_sys_ptrace,cap_syslog")
-}
-
-/// The command that gives this program every right it has a use for. `setcap` replaces, so nothing
-/// may be left out.
-pub(crate) fn setcap_all_command(caps: &Caps) -> String {
-    setcap(caps, "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock")
-}
-
-fn setcap(caps: &Caps, rights: &str) -> String {
     let program =
         caps.program.as_ref().map_or_else(|| "$(command -v kymo)".into(), |path| path.display().to_string());
     let plain = program.chars().all(|c| c.is_alphanumeric() || "/._-+$() ".contains(c));
     let spaced = program.contains(' ') && !program.starts_with('$');
     match (plain, spaced) {
-        (true, false) => format!("sudo setcap {rights}=ep {program}"),
-        _ => format!("sudo setcap {rights}=ep '{}'", program.replace('\'', "'\\''")),
+        (true, false) => format!("sudo setcap {RIGHTS} {program}"),
+        _ => format!("sudo setcap {RIGHTS} '{}'", program.replace('\'', "'\\''")),
     }
 }
 

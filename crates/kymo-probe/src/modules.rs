@@ -1,5 +1,7 @@
 //! The programs and libraries that a target consists of.
 use anyhow::{Context, bail};
+use kymo_perf::caps;
+use kymo_perf::explain::setcap_command;
 use kymo_perf::proc::{self, Mappings};
 use kymo_perf::suggest::nearest;
 use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
@@ -97,7 +99,8 @@ pub fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let exe = match std::fs::read_link(format!("/proc/{pid}/exe")) {
         Ok(exe) => exe,
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
-            "process {pid} belongs to another user: run kymo as root, or give it CAP_SYS_PTRACE with `sudo setcap cap_sys_ptrace,cap_perfmon,cap_bpf+ep`"
+            "process {pid} belongs to another user: run kymo as root, or give it CAP_SYS_PTRACE with `{}`",
+            setcap_command(&caps::probe())
         ),
         Err(_) if proc::tasks(pid).is_ok() => {
             bail!("process {pid} has no program: it is the kernel's or has ended")

@@ -3,7 +3,8 @@ use super::attach::load;
 use super::error::BpfError;
 use super::program::Program;
 use super::sys::ProgramKind;
-use crate::caps::{Capability, is_first_namespace};
+use crate::caps::{self, Capability, is_first_namespace};
+use crate::explain::setcap_command;
 use crate::pmu::text;
 use crate::tracefs::Tracefs;
 use std::os::unix::fs::MetadataExt;
@@ -48,11 +49,12 @@ pub enum Unavailable {
 
 impl Unavailable {
     /// What to do about it, one sentence; `None` if nothing helps.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
+    pub fn hint(&self) -> Option<String> {
+        let fixed = match self {
             Self::PidNamespace => "run kymo outside the container, or with `--pid=host`",
             Self::Capabilities(_) => {
-                "run kymo as root, or give it the capabilities with `sudo setcap cap_bpf,cap_perfmon+ep` on its program file"
+                let command = setcap_command(&caps::probe());
+                return Some(format!("run kymo as root, or give it the capabilities with `{command}`"));
             }
             Self::UserNamespace => "run kymo outside the user namespace",
             Self::Seccomp => {
@@ -60,7 +62,8 @@ impl Unavailable {
             }
             Self::NoTracepoints => "run `sudo mount -t tracefs none /sys/kernel/tracing`",
             Self::Lockdown | Self::NoBpf | Self::Refused(_) => return None,
-        })
+        };
+        Some(fixed.to_owned())
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn without_names(files: &HashSet<Vec<u8>>, refusal: Option<&str>) -> 
         (Some(refusal), _) => refusal.to_owned(),
         _ if !PythonWalker::knows_machine() => "kymo walks them on x86-64 only".to_owned(),
         (None, Some(unavailable)) => {
-            let hint = unavailable.hint().unwrap_or("there is no way around it");
+            let hint = unavailable.hint().unwrap_or_else(|| "there is no way around it".to_owned());
             format!("{unavailable}; {hint}")
         }
         (None, None) => return None,

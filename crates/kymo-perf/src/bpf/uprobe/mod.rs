@@ -52,6 +52,8 @@ use super::follow::Follower;
 use super::sys::ring::Ring;
 use super::sys::uprobe::{Links, WideMap};
 use super::sys::{self, SharedWords};
+use crate::caps;
+use crate::explain::setcap_command;
 use layout::{
     BUCKETS, CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, RETURNS,
     SHORT_LINE, TOTAL,
@@ -252,10 +254,11 @@ pub enum UprobeError {
     },
 }
 
-fn hint(cause: &io::Error) -> &'static str {
-    match cause.raw_os_error() {
+fn hint(cause: &io::Error) -> String {
+    let fixed = match cause.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            "; run kymo as root, or give it CAP_BPF and CAP_PERFMON with `sudo setcap cap_bpf,cap_perfmon+ep`"
+            let command = setcap_command(&caps::probe());
+            return format!("; run kymo as root, or give it CAP_BPF and CAP_PERFMON with `{command}`");
         }
         Some(libc::ESRCH) => "; the process has ended",
         Some(libc::EOPNOTSUPP) => "; an instruction there is itself a trap: a debugger may be at work",
@@ -263,7 +266,8 @@ fn hint(cause: &io::Error) -> &'static str {
         Some(libc::EINVAL) => "; the offset is not one of an instruction",
         Some(libc::EIO) => "; its file system has no pages to be patched",
         _ => "",
-    }
+    };
+    fixed.to_owned()
 }
 
 /// Probes that are attached. Dropping it detaches them.
