@@ -106,7 +106,7 @@ pub(crate) fn unit_of(event: &kymo_data::Event) -> &'static str {
 pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u64)) -> ExportProfile {
     let features = &recording.features;
     ExportProfile {
-        title: title(recording),
+        title: title(&recording.features.cmdline),
         command_line: features.cmdline.clone(),
         host: features.hostname.clone().unwrap_or_default(),
         kernel: features.os_release.clone().unwrap_or_default(),
@@ -252,10 +252,14 @@ fn timeline(
     timeline
 }
 
-fn title(recording: &Recording) -> String {
-    let line = &recording.features.cmdline;
+fn title(line: &[String]) -> String {
+    let at = line.iter().position(|w| w == "--");
+    // With one of these options the command only says how long the recording lasts.
+    if let Some(target) = recorded_target(&line[..at.unwrap_or(line.len())]) {
+        return target;
+    }
     // What was recorded is what follows the recorder's own words.
-    match line.iter().position(|w| w == "--") {
+    match at {
         Some(at) if at + 1 < line.len() => {
             // The program by its own name, without its folder.
             let program = line[at + 1].rsplit('/').next().unwrap_or_default();
@@ -263,6 +267,39 @@ fn title(recording: &Recording) -> String {
         }
         _ => line.join(" "),
     }
+}
+
+/// What the options of a recorder name, where they name more than its command: `process 1234`.
+fn recorded_target(options: &[String]) -> Option<String> {
+    const TARGETS: [(&str, &str, &str); 5] = [
+        ("-p", "--pid", "process"),
+        ("-t", "--tid", "thread"),
+        ("-G", "--cgroup", "cgroup"),
+        ("-u", "--uid", "user"),
+        ("-C", "--cpu", "CPU"),
+    ];
+    let value = |at: usize, short: &str, long: &str| {
+        let word = &options[at];
+        if word == short || word == long {
+            return options.get(at + 1).map(String::as_str);
+        }
+        let long_value = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('='));
+        long_value.or_else(|| word.strip_prefix(short).filter(|_| !word.starts_with("--")))
+    };
+    for (short, long, noun) in TARGETS {
+        if let Some(value) = (1..options.len()).find_map(|at| value(at, short, long)) {
+            let plural = if !value.contains(',') {
+                ""
+            } else if noun == "process" {
+                "es"
+            } else {
+                "s"
+            };
+            return Some(format!("{noun}{plural} {value}"));
+        }
+    }
+    let is_whole = |word: &String| word == "--all-cpus" || (word.starts_with("-a") && word.len() <= 3);
+    options.iter().any(is_whole).then(|| "the whole machine".to_owned())
 }
 
 /// The program that wrote the recording, and its version; empty if the recording does not say.
@@ -353,6 +390,27 @@ mod tests {
     use crate::load::tests::{Shape, recording};
     use crate::load::{LoadOptions, load};
     use proptest::prelude::*;
+
+    /// Checks that a page is titled with what was recorded: with a target the command after `--` only
+    /// says for how long.
+    #[test]
+    fn titles_name_what_was_recorded() {
+        let title_of = |line: &str| title(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (line, expected) in [
+            ("kymo record -- /usr/bin/spin 1", "spin 1"),
+            ("kymo record -g -p 1234 -- sleep 3", "process 1234"),
+            ("kymo record --pid=12,13 -- sleep 3", "processes 12,13"),
+            ("kymo record -pnginx", "process nginx"),
+            ("perf record --tid 7 -- sleep 3", "thread 7"),
+            ("perf record -ag -- sleep 3", "the whole machine"),
+            ("kymo record --all-cpus -- make", "the whole machine"),
+            ("kymo record --cgroup web.slice -- sleep 1", "cgroup web.slice"),
+            ("kymo record -- grep -p x -a", "grep -p x -a"),
+            ("perf record ./spin", "perf record ./spin"),
+        ] {
+            assert_eq!(title_of(line), expected, "{line}");
+        }
+    }
 
     proptest! {
         /// Checks that a stretch of losses begins with the last sample of the CPU before the loss,
