@@ -147,6 +147,15 @@ fn the_reader_has_gone() {
     assert!(said.stdout.starts_with("# +") && !said.stderr.contains("kymo"), "{}", said.stderr);
 }
 
+/// A word without `--` before it is a process that runs, never a command to start.
+fn top_starts_no_program_by_name() {
+    let made = fresh_folder("top-name").join("made");
+    let said = kymo().run(["top", "-n", "1", "touch"]).ends(129);
+    said.says("there is no process touch");
+    kymo().run(["top", "-n", "1", "touch", text(&made)]).ends(129);
+    assert!(!made.exists());
+}
+
 /// Checks what is refused: events that programs write, wrong numbers, and the whole machine for an
 /// ordinary user, in the words of `kymo record`.
 #[test]
@@ -155,6 +164,7 @@ fn refusals() {
     kymo().run(["top", "-e", "probe:main", "-n", "1"]).ends(129).says("`kymo probe` has a live table");
     kymo().run(["top", "-n", "0"]).ends(129);
     kymo().run(["top", "-d", "0"]).ends(129);
+    top_starts_no_program_by_name();
     let Some(()) = require(TEST, &[Need::Root, Need::Program("setpriv")]) else { return };
     let folder = fresh_folder("top-user");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("our folder");

@@ -17,7 +17,7 @@ const DEFAULT_FREQUENCY: u64 = 999;
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
-    after_help = "At a terminal it is the browser of `kymo report`: ? shows the keys, p freezes, q ends.\nElsewhere it prints a table at each refresh, or lines of JSON.\n\nExamples:\n  kymo top                           the whole machine\n  kymo top -p 1234 -g                a process, with call chains\n  kymo top -p 1234 --json -n 5       five refreshes for a script"
+    after_help = "At a terminal it is the browser of `kymo report`: ? shows the keys, p freezes, q ends.\nElsewhere it prints a table at each refresh, or lines of JSON.\n\nExamples:\n  kymo top                           the whole machine\n  kymo top -p 1234 -g                a process, with call chains\n  kymo top postgres                  the process of this name\n  kymo top -- make                   a command, from its start\n  kymo top -p 1234 --json -n 5       five refreshes for a script"
 )]
 pub(crate) struct TopArgs {
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct TopArgs {
     pub(super) all: bool,
     /// Observe these processes and what they have started, by number or name
     #[arg(short, long = "pid", value_name = "PID|NAME", value_delimiter = ',', value_parser = parse_pid)]
-    pub(super) pids: Vec<i32>,
+    pids: Vec<i32>,
     /// With -p, do not observe what the processes have started before
     #[arg(long)]
     no_children: bool,
@@ -80,15 +80,23 @@ pub(crate) struct TopArgs {
     /// Say only what is wrong
     #[arg(short, long)]
     pub(super) quiet: bool,
+    /// Observe this process, as with -p
+    #[arg(value_name = "PID|NAME", value_parser = parse_pid)]
+    process: Option<i32>,
     /// A command to start and observe
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
 impl TopArgs {
+    /// The processes that are named, with -p and without.
+    fn processes(&self) -> Vec<i32> {
+        self.pids.iter().copied().chain(self.process).collect()
+    }
+
     /// Whether something is to be observed by itself, not the whole machine.
     fn names_target(&self) -> bool {
-        !self.pids.is_empty()
+        !self.processes().is_empty()
             || !self.tids.is_empty()
             || self.user.is_some()
             || self.cpus.is_some()
@@ -109,7 +117,7 @@ impl TopArgs {
             }
             (_, Some(user), _) => format!("user {user}"),
             _ if !self.tids.is_empty() => list("thread", "threads", &self.tids),
-            _ if !self.pids.is_empty() => list("process", "processes", &self.pids),
+            _ if !self.processes().is_empty() => list("process", "processes", &self.processes()),
             (.., Some(command)) => command.to_string_lossy().into_owned(),
             _ => "the whole machine".into(),
         }
@@ -119,7 +127,7 @@ impl TopArgs {
     pub(super) fn options(&self, events: Vec<kymo_perf::selector::Selected>, on_screen: bool) -> Options {
         let targets = TargetSpec {
             command: self.command.clone(),
-            pids: self.pids.clone(),
+            pids: self.processes(),
             children: !self.no_children,
             tids: self.tids.clone(),
             uid: self.user,
