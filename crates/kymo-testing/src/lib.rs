@@ -45,8 +45,8 @@ pub fn build_id_cache() -> &'static Path {
     })
 }
 
-/// Takes a command's user out of its environment: no settings of perf, no cache of binaries, no debuginfod, pager,
-/// width or language. What a tool prints then depends on its input and the installed files alone.
+/// Takes a command's user out of its environment: no settings of perf, no cache of binaries, no debuginfod or files
+/// that it has fetched, no pager, width or language. What a tool prints then depends on its input and the installed files alone.
 ///
 /// The home folder stays: programs that are recorded may need it.
 pub fn without_user(command: &mut Command) -> &mut Command {
@@ -55,6 +55,7 @@ pub fn without_user(command: &mut Command) -> &mut Command {
     }
     command
         .env("PERF_BUILDID_DIR", build_id_cache())
+        .env("DEBUGINFOD_CACHE_PATH", build_id_cache().join("nothing-fetched"))
         .env("KYMO_SYMBOL_CACHE", "off")
         .env("PERF_CONFIG_NOSYSTEM", "1")
         .env("PERF_CONFIG_NOGLOBAL", "1")
@@ -62,18 +63,43 @@ pub fn without_user(command: &mut Command) -> &mut Command {
         .env("LC_ALL", "C")
 }
 
-/// A perf without its user ([`without_user`]), before its first argument.
+/// A perf without its user ([`without_user`]) and without plugins of libtraceevent, before its first argument.
+///
+/// The plugins (Debian's libtraceevent1-plugin, which trace-cmd brings) print some tracepoints in another form, and
+/// no option of perf leaves them out. As root it runs in a mount namespace in which their folder is empty.
 pub fn perf_command(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(program);
+    let plugins = plugin_folders();
+    let mut command = if plugins.is_empty() || !is_root() {
+        Command::new(program)
+    } else {
+        const HIDE: &str = r#"until [ "$1" = -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@""#;
+        let mut hidden = Command::new("unshare");
+        hidden.args(["--mount", "sh", "-c", HIDE, "sh"]).args(plugins).arg("--").arg(program);
+        hidden
+    };
     without_user(&mut command).arg("--buildid-dir").arg(build_id_cache());
     command
+}
+
+/// Where libtraceevent looks for plugins, as far as there are such folders.
+fn plugin_folders() -> &'static [PathBuf] {
+    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FOLDERS.get_or_init(|| {
+        let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        let libraries = [machine.as_str(), "/usr/lib", "/usr/lib64"].map(Path::new);
+        libraries.map(|folder| folder.join("traceevent/plugins")).into_iter().filter(|it| it.is_dir()).collect()
+    })
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
 /// Whether this machine has a perf that runs. Debian's is a script that fails without one for the kernel.
 pub fn perf_works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
-        let version = Command::new("perf").arg("--version").output();
+        let version = perf_command("perf").arg("--version").output();
         version.is_ok_and(|output| output.status.success())
     })
 }

@@ -7,6 +7,7 @@
 //! | the same with perf of three Debian releases, and every kind of recording | `matrix/`: a kind in `kinds.rs` |
 //! | programs that nobody here wrote | `real.rs` |
 //! | recordings of other machines | `aarch64.rs` |
+//! | what a user has on a machine and tests must not see: caches, settings, plugins | `environment.rs` |
 //! | options, exit codes, what is printed where | `cli.rs`; on a terminal: `terminal.rs` |
 //! | the pages of options in the book | `reference.rs` |
 //! | samples by cgroup, container, unit and pod | `cgroups.rs` |
@@ -75,6 +76,7 @@ mod damaged;
 mod dataset;
 mod debuginfod;
 mod diff;
+mod environment;
 mod exports;
 mod faults;
 mod fixtures;

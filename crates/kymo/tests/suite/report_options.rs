@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::perf_verbs::newest_perf;
+use crate::programs::build;
 use crate::scenario::{FORKS, fresh_folder, record};
 use crate::tools::{Need, Tool, kymo, names_of_perf, perf, ready, skip, text};
 
@@ -57,8 +58,6 @@ fn rows_are_those_of_perf() {
         &["-s", "period,dso"][..],
         &["-s", "overhead,dso"],
         &["-s", "sample,dso"],
-        &["-s", "parent", "-p", "main|sort"],
-        &["-s", "parent,dso", "-p", "main", "-x"],
         &["-s", "dso", "--show-cpu-utilization"],
         &["-s", "sym", "-d", "libc.so.6", "--percentage", "relative"],
         &["-s", "dso", "--time", "50%/2"],
@@ -67,6 +66,15 @@ fn rows_are_those_of_perf() {
         &["--hierarchy", "-s", "dso,sym", "-n", "--percent-limit", "3"],
     ] {
         let arguments = [options, &FLAT].concat();
+        same(rows(&perf(), file, &arguments), rows(&kymo(), file, &arguments), &arguments);
+    }
+    // By a program with frame pointers: in others it is chance whether a chain has `main` in it.
+    let program = build("spin.c", &["-fno-omit-frame-pointer"]);
+    let events = ["-e", "cpu-clock:u", "-F", "5000", "-g"];
+    let chains = record(&perf(), "report-options-chains", &events, &[text(&program)]).path;
+    for options in [&["-s", "parent", "-p", "main|sort"][..], &["-s", "parent,dso", "-p", "main", "-x"]] {
+        let arguments = [options, &FLAT].concat();
+        let file = text(&chains);
         same(rows(&perf(), file, &arguments), rows(&kymo(), file, &arguments), &arguments);
     }
 }
