@@ -8,6 +8,7 @@
 //!  +-------------+-----------+---------------+------------+-----------+----------------+---------+
 //!  | ids of event 0 | ids of event 1 | ...   (u64 each)                                          |
 //!  | attr 0 (64 to 144 bytes), its ids section (off, size) | attr 1 ...                          |
+//!  | early payloads and a list of them (kymo; see start_table)                                  |
 //!  | data: records, one after the other                                                          |
 //!  | one section (off, size) per feature bit, ascending | payloads of the features               |
 //!  +---------------------------------------------------------------------------------------------+
@@ -20,6 +21,7 @@ use crate::event::Event;
 use crate::features::{EventDesc, Features};
 use crate::problem::{OpenError, Problem, looks_like};
 use crate::source::{ReadAt, read_full, read_section};
+use crate::start_table::{self, FeatureSection};
 use crate::words::{Words, u32_at, u64_at};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -111,7 +113,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<FileFo
     }
     let bits: Vec<u32> =
         (0..256).filter(|bit| word(72 + bit / 64 * 8) >> (bit % 64) & 1 == 1).map(|bit| bit as u32).collect();
-    let mut features = Box::<Features>::default();
+    let mut reader = FeatureReader::new(source, len);
     let mut is_unfinished = false;
     let data = match data_offset.checked_add(data_size) {
         Some(end) if end <= len => {
@@ -125,7 +127,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<FileFo
                 problems.push(Problem::note(48, None, what));
                 data_offset..len
             } else {
-                read_features(source, end, &bits, len, &mut features, &mut problems)?;
+                reader.table(end, &bits)?;
                 data_offset..end
             }
         }
@@ -138,6 +140,13 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<FileFo
             data_offset..len
         }
     };
+    if let Some(start) = start_table::read(source, data_offset).map_err(io_at(data_offset))? {
+        reader.missing(&start.sections)?;
+        let end = start.state.problem().map(|what| Problem::new(data.end, None, what));
+        problems.extend(end);
+    }
+    let features = reader.features;
+    problems.append(&mut reader.problems);
     apply_features(&mut events, &features);
     Ok(FileForm::File { events, features, data, problems, is_unfinished })
 }
@@ -202,42 +211,77 @@ fn is_feature_table(source: &dyn ReadAt, offset: u64, bits: &[u32], len: u64) ->
     start >= FILE_HEADER_BYTES && end.is_some_and(|end| end <= len)
 }
 
-fn read_features(
-    source: &dyn ReadAt,
-    table: u64,
-    bits: &[u32],
+/// Reads sections of features.
+struct FeatureReader<'a> {
+    source: &'a dyn ReadAt,
     len: u64,
-    features: &mut Features,
-    problems: &mut Vec<Problem>,
-) -> Result<(), OpenError> {
-    let mut budget = len;
-    for (index, &bit) in bits.iter().enumerate() {
-        let at = table + 16 * index as u64;
-        let mut entry = [0; 16];
-        if read_full(source, &mut entry, at).map_err(io_at(at))? < entry.len() {
-            let what = format!(
-                "the table of features ends before feature {bit}: the file is cut off; \
-                 what the recorder tells about the machine is missing"
-            );
-            problems.push(Problem::new(at, None, what));
-            break;
+    /// All sections together cannot be more than the file.
+    budget: u64,
+    /// Bits whose sections were read.
+    bits: Vec<u32>,
+    features: Box<Features>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> FeatureReader<'a> {
+    fn new(source: &'a dyn ReadAt, len: u64) -> FeatureReader<'a> {
+        FeatureReader {
+            source,
+            len,
+            budget: len,
+            bits: Vec::new(),
+            features: Box::default(),
+            problems: Vec::new(),
         }
-        let (offset, size) = (u64_at(&entry, 0).unwrap_or(0), u64_at(&entry, 8).unwrap_or(0));
-        if section("feature", offset, size, len).is_err() || size > budget {
+    }
+
+    /// Reads the sections of the table after the data.
+    fn table(&mut self, table: u64, bits: &[u32]) -> Result<(), OpenError> {
+        for (index, &bit) in bits.iter().enumerate() {
+            let at = table + 16 * index as u64;
+            let mut entry = [0; 16];
+            if read_full(self.source, &mut entry, at).map_err(io_at(at))? < entry.len() {
+                let what = format!(
+                    "the table of features ends before feature {bit}: the file is cut off; \
+                     what the recorder tells about the machine is missing"
+                );
+                self.problems.push(Problem::new(at, None, what));
+                break;
+            }
+            let (offset, size) = (u64_at(&entry, 0).unwrap_or(0), u64_at(&entry, 8).unwrap_or(0));
+            self.section(at, (bit, offset, size))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the sections that the table after the data did not have.
+    fn missing(&mut self, sections: &[FeatureSection]) -> Result<(), OpenError> {
+        for &(bit, offset, size) in sections {
+            if !self.bits.contains(&bit) {
+                self.section(offset, (bit, offset, size))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one section. `at`: the place to name where it is damaged.
+    fn section(&mut self, at: u64, (bit, offset, size): FeatureSection) -> Result<(), OpenError> {
+        if section("feature", offset, size, self.len).is_err() || size > self.budget {
             let what = format!(
                 "feature {bit} should have {size} bytes at byte {offset:#x}, beyond the end of the file; it is missing"
             );
-            problems.push(Problem::new(at, None, what));
-            continue;
+            self.problems.push(Problem::new(at, None, what));
+            return Ok(());
         }
-        budget -= size;
-        let bytes = read_section(source, offset, size).map_err(io_at(offset))?;
-        if !features.set_section(bit, &bytes) {
+        self.budget -= size;
+        let bytes = read_section(self.source, offset, size).map_err(io_at(offset))?;
+        if !self.features.set_section(bit, &bytes) {
             let what = format!("feature {bit} ({size} bytes) is damaged; it is not used");
-            problems.push(Problem::new(offset, None, what));
+            self.problems.push(Problem::new(offset, None, what));
         }
+        self.bits.push(bit);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Gives events the names and groups that the features tell.

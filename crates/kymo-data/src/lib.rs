@@ -123,6 +123,7 @@ mod recording;
 mod registers;
 mod sample;
 mod source;
+mod start_table;
 mod stat;
 mod stream;
 pub mod tracing_data;

@@ -11,9 +11,10 @@ use crate::pipe::{PipeDescription, apply_updates};
 use crate::problem::{OpenError, Problem, ReadError};
 use crate::record::RawRecord;
 use crate::source::ReadAt;
+use crate::start_table::RecorderState;
 use crate::stream::{Stream, StreamReader};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// An opened recording.
 ///
@@ -35,6 +36,8 @@ pub struct Recording {
     pub is_unfinished: bool,
     pub(crate) streams: Vec<Stream>,
     pub(crate) indexes: Vec<OnceLock<Index>>,
+    /// Damage that readings of its records have found.
+    found: Mutex<Vec<Problem>>,
 }
 
 const THREADS_MAX: usize = 1024;
@@ -80,6 +83,7 @@ impl Recording {
                 is_unfinished,
                 streams,
                 indexes,
+                found: Mutex::default(),
             }),
             FileForm::Pipe { .. } => {
                 let mut description = PipeDescription::default();
@@ -106,7 +110,32 @@ impl Recording {
                     is_unfinished: false,
                     streams,
                     indexes,
+                    found: Mutex::default(),
                 })
+            }
+        }
+    }
+
+    /// The caller knows that the recorder still runs: the end of the recording is no damage.
+    pub fn note_still_recording(&mut self) {
+        let ended = RecorderState::Recording.problem();
+        for problem in self.problems.iter_mut().filter(|problem| ended == Some(problem.what.as_str())) {
+            *problem = Problem::note(problem.position, None, "it is still being recorded; read up to here");
+        }
+    }
+
+    /// What readings of its records have found to be damaged so far, each once.
+    pub fn found(&self) -> Vec<Problem> {
+        let indexes = self.indexes.iter().filter_map(OnceLock::get);
+        indexes.for_each(|index| self.note_found(&index.problems));
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_found(&self, problems: &[Problem]) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in problems {
+            if !found.contains(problem) {
+                found.push(problem.clone());
             }
         }
     }
@@ -144,7 +173,9 @@ impl Recording {
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<(Vec<S>, ReadSummary), ReadError> {
         let pass = Pass::new(&self.streams, &self.indexes, progress);
-        read_with(pass, threads, make, each)
+        let read = read_with(pass, threads, make, each)?;
+        self.note_found(&read.1.problems);
+        Ok(read)
     }
 
     /// Whether [`read_sampled`](Self::read_sampled) reads a part: the places of all chunks are
@@ -167,12 +198,15 @@ impl Recording {
         each: impl Fn(&mut S, &Chunk) + Sync,
     ) -> Result<(Vec<S>, ReadSummary), ReadError> {
         let pass = Pass::new(&self.streams, &self.indexes, &|_, _| {});
-        read_with(pass.sampled(one_in), threads, make, each)
+        let read = read_with(pass.sampled(one_in), threads, make, each)?;
+        self.note_found(&read.1.problems);
+        Ok(read)
     }
 
     /// The records one by one, stream after stream: for scripts and tests.
     pub fn records(&self) -> RecordReader<'_> {
         RecordReader {
+            recording: self,
             streams: self.streams.iter(),
             reader: None,
             chunk: Chunk::default(),
@@ -217,6 +251,7 @@ fn read_with<S: Send>(
 
 /// Reads records one by one; see [`Recording::records`].
 pub struct RecordReader<'a> {
+    recording: &'a Recording,
     streams: std::slice::Iter<'a, Stream>,
     reader: Option<StreamReader>,
     chunk: Chunk,
@@ -244,6 +279,7 @@ impl RecordReader<'_> {
             match reader.next_chunk(&mut self.chunk) {
                 Ok(true) => {}
                 Ok(false) => {
+                    self.recording.note_found(&reader.problems);
                     self.problems.append(&mut reader.problems);
                     self.reader = None;
                 }

@@ -1,8 +1,8 @@
 //! Writes recordings as files that are valid at every moment.
 //!
 //! ```text
-//!  header | ids | attrs | early payloads | table | records ... | table | records ... | table | payloads
-//!                                                                ^ published end
+//!  header | ids | attrs | early payloads | start table | table | records ... | table | payloads
+//!                                                                              ^ published end
 //! ```
 //!
 //! The header's data size is brought up to date by [`FileWriter::publish`], so that a recorder that
@@ -11,7 +11,8 @@
 //! tracepoints, without which perf opens nothing) are given to
 //! [`FileWriter::create_with_features`]: their payloads lie before the data, and each publication
 //! writes a small table of them after the records. The next one turns the old table into a record
-//! that readers pass over.
+//! that readers pass over. In that moment the header has no features: kymo then takes those of the
+//! [start table](crate::start_table), which also says whether the recorder came to its end.
 //!
 //! perf opens no file without a single record: a recorder publishes one before it gives the file
 //! its name.
@@ -29,6 +30,7 @@ use crate::features::{EventDesc, Features, GroupDesc};
 use crate::header::{FILE_HEADER_BYTES, MAGIC, PIPE_HEADER_BYTES};
 use crate::record::RecordHeader;
 use crate::source::WriteAt;
+use crate::start_table::{self, FeatureSection, RecorderState};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -95,7 +97,7 @@ struct WriteState {
     /// A table that was given a place, but records before it are not written yet.
     pending: Option<u64>,
     /// Features whose payloads lie before the data: bit, offset, size.
-    early: Vec<(u32, u64, u64)>,
+    early: Vec<FeatureSection>,
 }
 
 /// A piece of the file that was reserved with [`FileWriter::reserve`].
@@ -144,6 +146,7 @@ impl<W: WriteAt> FileWriter<W> {
             bytes.extend_from_slice(&payload);
             bytes.resize(bytes.len().next_multiple_of(8), 0);
         }
+        bytes.extend_from_slice(&start_table::bytes(&sections));
         let data_offset = bytes.len() as u64;
         let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
         let mut state = WriteState {
@@ -182,6 +185,11 @@ impl<W: WriteAt> FileWriter<W> {
     /// Up to here the header tells of records.
     pub fn published(&self) -> u64 {
         self.lock().published
+    }
+
+    /// How many bytes a publication needs after the records.
+    pub fn table_bytes(&self) -> usize {
+        self.lock().table().len()
     }
 
     /// What the records go to.
@@ -343,7 +351,26 @@ impl<W: WriteAt> FileWriter<W> {
         self.out.write_all_at(&self.header(end - self.data_offset, &bits), 0)?;
         state.published = end;
         let pending = if state.pending.is_some() { state.table().len() as u64 } else { 0 };
-        Ok((state.next - end).saturating_sub(pending))
+        let lost = (state.next - end).saturating_sub(pending);
+        drop(state);
+        if lost == 0 {
+            self.write_state(RecorderState::Finished)?;
+        } else {
+            self.mark_incomplete()?;
+        }
+        Ok(lost)
+    }
+
+    /// Notes in the file that the recording lacks what came last, for those who read it later.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn mark_incomplete(&self) -> io::Result<()> {
+        self.write_state(RecorderState::Incomplete)
+    }
+
+    fn write_state(&self, state: RecorderState) -> io::Result<()> {
+        self.out.write_all_at(&state.to_bytes(), start_table::state_at(self.data_offset))
     }
 }
 
@@ -367,7 +394,7 @@ impl WriteState {
     }
 }
 
-fn table_of(sections: &[(u32, u64, u64)]) -> Vec<u8> {
+fn table_of(sections: &[FeatureSection]) -> Vec<u8> {
     sections
         .iter()
         .flat_map(|(_, offset, size)| [offset.to_le_bytes(), size.to_le_bytes()])

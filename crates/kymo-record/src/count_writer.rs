@@ -30,7 +30,7 @@ impl CountWriter {
             ..machine::features(version, cmdline)
         };
         let output = Output::parse(path);
-        let (sink, naming) = Sink::create(&output, None, events, &Features::default(), &features)?;
+        let (sink, naming) = Sink::create(&output, None, events, &features)?;
         if let Some(mut naming) = naming {
             naming.publish()?;
         }

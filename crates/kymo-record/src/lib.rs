@@ -146,7 +146,7 @@ pub use scope::Scope;
 pub use scope_choice::{Choice, Estimate};
 pub use series::{Limits, LiveSnapshot, RemovedFiles, SwitchRule};
 pub use session::Session;
-pub use standalone_writer::StandaloneWriter;
+pub use standalone_writer::{StandaloneEnd, StandaloneWriter};
 pub use targets::children_note;
 pub use throttle::Pauses;
 pub use user_rings::{UserEvent, UserEventControl, UserRings};

@@ -134,13 +134,12 @@ pub(crate) fn event_set(specs: &[EventSpec]) -> EventSet {
     EventSet::new(events.collect())
 }
 
-/// Completes what is known of the machine by what is recorded.
+/// Completes what is known of the machine and the formats by what is recorded.
 pub(crate) fn features(
     machine: Features,
     plan: &RecordingPlan,
     events: &Evlist,
     specs: &[EventSpec],
-    early: &Features,
 ) -> Features {
     let mut features = machine;
     features.event_desc = specs.iter().map(EventSpec::desc).collect();
@@ -149,8 +148,6 @@ pub(crate) fn features(
     // Events of programs lead themselves.
     let leaders = leaders.chain(events.events.len()..specs.len());
     features.groups = kymo_data::groups(&leaders.collect::<Vec<_>>());
-    features.tracing_data.clone_from(&early.tracing_data);
-    features.compressed = early.compressed;
     if let Some(clock) = plan.options.clock {
         let (resolution_ns, data) = machine::clock(clock);
         features.clockid_resolution_ns = Some(resolution_ns);

@@ -200,7 +200,6 @@ pub(crate) struct Series {
     pub(crate) removed: RemovedFiles,
     place: SeriesPlace,
     specs: Vec<EventSpec>,
-    early: Features,
     features: Features,
     build_ids: bool,
     modules: Option<Vec<KernelModule>>,
@@ -229,11 +228,6 @@ impl Series {
         build_ids: bool,
         asked: Arc<SwitchRequest>,
     ) -> Series {
-        let early = Features {
-            tracing_data: features.tracing_data.clone(),
-            compressed: features.compressed,
-            ..Features::default()
-        };
         // Only one event tracks; what the others put behind their records may be longer or shorter.
         let tracks = |spec: &&EventSpec| spec.attr.flags & abi::ATTR_FLAG_TASK != 0;
         let tracking = specs.iter().find(tracks).or(specs.first());
@@ -247,7 +241,6 @@ impl Series {
             removed: RemovedFiles::default(),
             place,
             specs,
-            early,
             features,
             build_ids,
             modules: None,
@@ -276,8 +269,7 @@ impl Series {
             SeriesPlace::Folder { path, .. } => Output::File(path.clone()),
             SeriesPlace::Memory { .. } => Output::Memory,
         };
-        let (sink, fresh) =
-            Sink::create(&output, None, &self.specs, &self.early, &self.features).map_err(fail)?;
+        let (sink, fresh) = Sink::create(&output, None, &self.specs, &self.features).map_err(fail)?;
         match &mut self.place {
             SeriesPlace::Folder { naming, .. } => {
                 let mut fresh = fresh.ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))?;

@@ -155,17 +155,17 @@ impl Session {
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
-        let early = Features {
-            tracing_data: tracing_data(&plan, user_events)?,
+        let tracing_data = tracing_data(&plan, user_events)?;
+        let machine = Features {
+            tracing_data,
             compressed: compressor.as_ref().map(Compressor::info),
-            ..Features::default()
+            ..machine.join()
         };
-        let machine = machine.join();
-        let features = features(machine, &plan, &events, &specs, &early);
+        let features = features(machine, &plan, &events, &specs);
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
         let stats = RecordStats::new(sample_type, plan.options.build_ids);
         let budget = budget(&plan, &events, &rings, &kept, user_rings.as_ref())?;
-        let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
+        let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
             opened: Opened {
@@ -246,8 +246,8 @@ impl Session {
         self.workload.as_ref().map(Workload::pid)
     }
 
-    /// The names of the file's events, and the descriptions of its tracepoints: the file has them
-    /// at its end only, for readers that read it while it grows.
+    /// The names of the recording's events, and the descriptions of its tracepoints, for readers
+    /// that read its records while it grows.
     pub fn described(&self) -> (Vec<String>, Option<Vec<u8>>) {
         let names = self.opened.specs.iter().map(|spec| spec.name.clone()).collect();
         (names, self.output.features.tracing_data.clone())

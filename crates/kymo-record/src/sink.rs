@@ -2,6 +2,7 @@
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
 use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,29 +29,29 @@ fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
 }
 
 impl Sink {
-    /// Begins the recording. `early`: what readers need at once; `all`: everything that is known
-    /// now, for a stream, which cannot be completed later. The file has a header then, and no name
-    /// yet ([`Naming::publish`]).
+    /// Begins the recording with everything that is known now: a stream cannot be completed later,
+    /// and a recorder may be killed. The file has a header then, and no name yet
+    /// ([`Naming::publish`]).
     pub(crate) fn create(
         output: &Output,
         until: Option<BorrowedFd<'_>>,
         events: &[EventSpec],
-        early: &Features,
-        all: &Features,
+        features: &Features,
     ) -> Result<(Sink, Option<Naming>), OutputError> {
         let fail = |why| OutputError { action: "write the header of", path: output.path(), why };
         Ok(match output::open(output, until)? {
             Opened::File(file, naming) => {
+                // Readers see by it that the recorder still runs. A file system without locks has
+                // none.
+                let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
                 let port = open_port(&file, Choice::from_env());
-                // perf 7 warns of a file that does not tell how many CPUs there are.
-                let early = Features { nr_cpus: all.nr_cpus, ..early.clone() };
                 let writer =
-                    FileWriter::create_with_features(Retrying(file), events, &early).map_err(fail)?;
+                    FileWriter::create_with_features(Retrying(file), events, features).map_err(fail)?;
                 publish_first_round(&writer).map_err(fail)?;
                 (Sink::File(Box::new(Landing::new(writer, port))), naming)
             }
             Opened::Pipe(stream) => {
-                let writer = PipeWriter::create(stream, events, all).map_err(fail)?;
+                let writer = PipeWriter::create(stream, events, features).map_err(fail)?;
                 (Sink::Pipe { writer, bytes: 0, lost_samples: 0, failed: None }, None)
             }
         })

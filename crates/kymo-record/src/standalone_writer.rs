@@ -1,4 +1,5 @@
 //! A recording of records that the caller has read from rings itself (`kymo watch -o`).
+use crate::disk::{WriteError, count_samples};
 use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::Sink;
@@ -8,20 +9,32 @@ use kymo_data::{Attr, EventSpec, Features, build};
 use kymo_perf::proc::{self, KernelModule};
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// So many bytes are written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Writes a perf.data file piece by piece. It opens at every moment, with all that was
-/// [published](StandaloneWriter::publish).
+/// Writes a perf.data file piece by piece. It opens at every moment, with all
+/// [rounds](StandaloneWriter::round) so far.
 pub struct StandaloneWriter {
-    path: PathBuf,
     sink: Sink,
     stats: RecordStats,
     waiting: Vec<u8>,
     features: Features,
     modules: Vec<KernelModule>,
+    /// Whether records came since the last round.
+    has_news: bool,
+}
+
+/// What became of the recording.
+#[derive(Debug)]
+pub struct StandaloneEnd {
+    /// Size of the file up to the end of its records, in bytes.
+    pub bytes: u64,
+    /// Samples that are in the file.
+    pub samples: u64,
+    /// Why the file ends early, and how many samples are missing for that.
+    pub failed: Option<(WriteError, u64)>,
 }
 
 impl fmt::Debug for StandaloneWriter {
@@ -57,7 +70,7 @@ impl StandaloneWriter {
             event_desc: events.iter().map(EventSpec::desc).collect(),
             ..machine::features(version, cmdline)
         };
-        let (sink, naming) = Sink::create(&output, None, events, &Features::default(), &features)?;
+        let (sink, naming) = Sink::create(&output, None, events, &features)?;
         if let Some(mut naming) = naming {
             naming.publish()?;
         }
@@ -70,7 +83,7 @@ impl StandaloneWriter {
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
         waiting.extend(existing.records);
         synth::never_empty(&mut waiting);
-        Ok(StandaloneWriter { path: path.to_owned(), sink, stats, waiting, features, modules })
+        Ok(StandaloneWriter { sink, stats, waiting, features, modules, has_news: true })
     }
 
     /// Takes whole records.
@@ -79,6 +92,7 @@ impl StandaloneWriter {
     /// What the file says to a write.
     pub fn append(&mut self, records: &[u8]) -> io::Result<()> {
         self.stats.records(records);
+        self.has_news |= !records.is_empty();
         if self.stats.excess {
             self.waiting.extend(self.stats.mended(records));
         } else {
@@ -87,46 +101,40 @@ impl StandaloneWriter {
         if self.waiting.len() >= CHUNK_BYTES { self.write() } else { Ok(()) }
     }
 
-    /// Every ring was read since the last time: readers may sort what came before that.
+    /// Every ring was read since the last time: readers may sort what came before that. Makes it
+    /// readable.
     ///
     /// # Errors
     /// As [`StandaloneWriter::append`].
     pub fn round(&mut self) -> io::Result<()> {
-        self.append(&build::finished_round())
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        self.sink.append(&self.waiting, 0)?;
-        self.waiting.clear();
-        Ok(())
-    }
-
-    /// Makes everything so far readable.
-    ///
-    /// # Errors
-    /// As [`StandaloneWriter::append`].
-    pub fn publish(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.has_news) {
+            return Ok(());
+        }
+        self.waiting.extend(build::finished_round());
         self.write()?;
         self.sink.publish(true)
     }
 
-    /// Completes the file; how many bytes it has.
-    ///
-    /// # Errors
-    /// As [`StandaloneWriter::append`].
-    pub fn finish(mut self) -> io::Result<u64> {
-        self.write()?;
+    fn write(&mut self) -> io::Result<()> {
+        let written = self.sink.append(&self.waiting, count_samples(&self.waiting));
+        // What could not be written is lost, and counted as such: it must not pile up.
+        self.waiting.clear();
+        written
+    }
+
+    /// Completes the file.
+    pub fn finish(mut self) -> StandaloneEnd {
+        // The sink remembers the first failure, and tells it at its end.
+        let _ = self.write();
         self.features.build_ids = build_ids::of_recording(&self.modules, &self.stats.files);
         self.features.sample_time = self.stats.times;
         let finished = self.sink.finish(&self.features);
-        if let Some(error) = finished.error {
-            return Err(error);
+        let lost = finished.lost_samples;
+        StandaloneEnd {
+            bytes: finished.bytes,
+            samples: self.stats.samples.saturating_sub(lost),
+            failed: finished.error.map(|error| (WriteError::from(error), lost)),
         }
-        if finished.lost_bytes > 0 {
-            let why = format!("{} bytes of records could not be written", finished.lost_bytes);
-            return Err(io::Error::other(why));
-        }
-        std::fs::metadata(&self.path).map(|meta| meta.len())
     }
 }
 
@@ -137,7 +145,8 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
-    fn names(path: &Path) -> (usize, usize) {
+    /// How many records and events a file has.
+    fn content(path: &Path) -> (usize, usize) {
         let file = File::open(path).unwrap();
         let recording = Recording::open(Arc::new(file), Vec::new()).unwrap();
         let count =
@@ -163,14 +172,14 @@ mod tests {
         let pid = std::process::id() as i32;
         let mut writer =
             StandaloneWriter::create(&path, &[spec(1, "a"), spec(2, "b")], &[pid], &[], "kymo").unwrap();
-        writer.publish().unwrap();
-        let (before, events) = names(&path);
+        writer.round().unwrap();
+        let (before, events) = content(&path);
         assert!(before > 3 && events == 2);
         let comm = build::comm(&attr, &kymo_data::SampleId::default(), 7, 7, b"seven", false);
         writer.append(&comm).unwrap();
         writer.round().unwrap();
-        let bytes = writer.finish().unwrap();
-        assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
-        assert!(names(&path).0 > before);
+        let end = writer.finish();
+        assert!(end.failed.is_none() && end.bytes < std::fs::metadata(&path).unwrap().len());
+        assert!(content(&path).0 > before);
     }
 }

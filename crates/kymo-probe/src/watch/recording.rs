@@ -1,6 +1,6 @@
 //! `-o`: the accesses as a perf.data file. The kernel's samples are of one event for all watchpoints; in the file each is of its own watchpoint.
 use super::place::Place;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use kymo_data::abi::{ATTR_FLAG_SAMPLE_ID_ALL, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_SAMPLE};
 use kymo_data::{Attr, EventSpec, RecordCursor, RecordHeader, SampleLayout};
 use kymo_perf::bpf::{FollowedBitmap, WatchSample};
@@ -8,7 +8,6 @@ use kymo_perf::sys::Perf;
 use kymo_perf::watch::Schedule;
 use kymo_record::StandaloneWriter;
 use rustc_hash::FxHashMap;
-use std::io;
 use std::path::Path;
 
 /// The id of what tells of names and mappings; watchpoints have those behind it.
@@ -26,7 +25,6 @@ pub struct Recording {
     ever: Option<FollowedBitmap>,
     ids: FxHashMap<u64, u64>,
     copy: Vec<u8>,
-    failed: Option<io::Error>,
 }
 
 impl Recording {
@@ -70,7 +68,7 @@ impl Recording {
             std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
         let version = format!("kymo {}", env!("CARGO_PKG_VERSION"));
         let writer = StandaloneWriter::create(path, &specs, pids, &cmdline, &version)?;
-        Ok(Recording { writer, layout: SampleLayout::new(layout), ever, ids, copy: Vec::new(), failed: None })
+        Ok(Recording { writer, layout: SampleLayout::new(layout), ever, ids, copy: Vec::new() })
     }
 
     /// Takes what was in a ring.
@@ -80,9 +78,9 @@ impl Recording {
             self.record(record.header, record.bytes);
         }
         let copy = std::mem::take(&mut self.copy);
-        let written = self.writer.append(&copy);
+        // The writer keeps the first failure until the end.
+        let _ = self.writer.append(&copy);
         self.copy = copy;
-        self.remember(written);
     }
 
     fn record(&mut self, header: RecordHeader, record: &[u8]) {
@@ -113,25 +111,20 @@ impl Recording {
         }
     }
 
-    fn remember(&mut self, result: io::Result<()>) {
-        if let Err(error) = result {
-            self.failed.get_or_insert(error);
-        }
-    }
-
     /// All rings were read.
     pub fn round(&mut self) {
-        let done = self.writer.round();
-        self.remember(done);
+        let _ = self.writer.round();
     }
 
     /// Completes the file; how many bytes it has.
     pub fn finish(self, path: &Path) -> anyhow::Result<u64> {
-        let name = path.display();
-        if let Some(error) = self.failed {
-            let _ = self.writer.finish();
-            bail!("failed to write {name}: {error}; what came before is complete");
-        }
-        self.writer.finish().with_context(|| format!("failed to complete {name}"))
+        let end = self.writer.finish();
+        let Some((error, lost)) = end.failed else { return Ok(end.bytes) };
+        bail!(
+            "failed to write {} {error}; what came before is complete: it has {} samples, and the last {lost} are missing; {}",
+            path.display(),
+            end.samples,
+            error.advice()
+        );
     }
 }

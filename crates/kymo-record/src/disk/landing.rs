@@ -128,31 +128,45 @@ impl<W: Truncate> Landing<W> {
     pub(crate) fn finish(mut self, features: &Features) -> Finished {
         // The first failure is kept in `failed`.
         let _ = self.launch().and_then(|()| self.wait());
-        let end = self.writer.contiguous();
-        let mut result = self.writer.finish(features);
-        if result.is_err() {
-            // Whatever lies behind the last whole piece takes room that the features need.
-            let _ = self.writer.get_ref().0.cut(end);
-            result = self.writer.finish(features);
-        }
-        let fewer = Features { build_ids: Vec::new(), ..features.clone() };
-        for features in [&fewer, &Features::default()] {
-            if let Err(late) = result {
-                self.failed.get_or_insert(late);
-                result = self.writer.finish(features);
-            }
+        if let Err(late) = self.writer.finish(features) {
+            self.failed.get_or_insert(late);
+            self.finish_without_room(features);
         }
         let published = self.writer.published();
-        if let Err(late) = result {
-            self.failed.get_or_insert(late);
-        }
         let beyond = self.unsettled.iter().filter(|piece| piece.end > published);
         let (bytes, samples) = beyond.fold((0, 0), |sum, piece| (sum.0 + piece.bytes, sum.1 + piece.samples));
+        let lost_bytes = bytes + self.staged.0.len() as u64 + self.refused.0;
+        if lost_bytes > 0
+            && let Err(late) = self.writer.mark_incomplete()
+        {
+            self.failed.get_or_insert(late);
+        }
         Finished {
             bytes: published,
             error: self.failed.take(),
-            lost_bytes: bytes + self.staged.0.len() as u64 + self.refused.0,
+            lost_bytes,
             lost_samples: samples + self.staged.1 + self.refused.1,
+        }
+    }
+
+    /// Completes a recording whose features do not fit behind the records.
+    fn finish_without_room(&mut self, features: &Features) {
+        let end = self.writer.contiguous();
+        let fewer = Features { build_ids: Vec::new(), ..features.clone() };
+        // The table of early features needs no new room: `keep_part` left some.
+        let mut result = self.writer.finish(&Features::default());
+        // Whatever lies after it takes room that the features need.
+        let _ = self.writer.get_ref().0.cut(end + self.writer.table_bytes() as u64);
+        for features in [features, &fewer] {
+            let more = self.writer.finish(features);
+            if more.is_ok() {
+                return;
+            }
+            // It may have written a part over the table.
+            result = self.writer.finish(&Features::default());
+        }
+        if let Err(late) = result {
+            self.failed.get_or_insert(late);
         }
     }
 
@@ -195,12 +209,13 @@ impl<W: Truncate> Landing<W> {
         }
     }
 
-    /// Of a piece that failed, the whole records that landed before stay.
+    /// Of a piece that failed, the whole records that landed before stay, but for what the table of
+    /// features needs: there is no other room for it, and without it they could not be published.
     fn keep_part(&mut self, piece: Reserved, records: &[u8], done: usize) {
         if is_compressed(records) {
             return;
         }
-        let whole = whole_records_bytes(records, done);
+        let whole = whole_records_bytes(records, done.saturating_sub(self.writer.table_bytes()));
         let kept = Reserved { offset: piece.offset, len: whole as u64 };
         let end = piece.offset + piece.len;
         let samples = count_samples(&records[..whole]);
