@@ -1,4 +1,5 @@
 //! A file that gets its name only when it is complete.
+use crate::caller;
 use crate::folder::{Folder, Identity};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -40,7 +41,8 @@ fn hidden(near: &OsStr) -> OsString {
 }
 
 impl Fresh {
-    /// Makes a file that is to be called `near`, with this mode (less the umask).
+    /// Makes a file that is to be called `near`, with this mode (less the umask). Under sudo it is
+    /// the caller's, in a folder of theirs.
     ///
     /// # Errors
     /// What `open(2)` says.
@@ -50,12 +52,16 @@ impl Fresh {
         if rustix::fs::access("/proc/self/fd", rustix::fs::Access::EXISTS).is_ok()
             && let Ok(file) = openat(&*folder, ".", flags | OFlags::TMPFILE, mode)
         {
+            caller::give(&file, &*folder);
             return Ok(Fresh { folder, file: File::from(file), name: Name::None });
         }
         for _ in 0..100 {
             let name = hidden(near);
             match openat(&*folder, &name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode) {
-                Ok(file) => return Ok(Fresh { folder, file: File::from(file), name: Name::Hidden(name) }),
+                Ok(file) => {
+                    caller::give(&file, &*folder);
+                    return Ok(Fresh { folder, file: File::from(file), name: Name::Hidden(name) });
+                }
                 // Left by a process of our number that was killed, or planted.
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),

@@ -25,6 +25,7 @@
 //!   does in `/tmp`.
 //! - **F4** A file that was not completed leaves nothing, except where the file system has no
 //!   nameless files and kymo is killed: then a hidden `.NAME.kymo-*` stays.
+//! - **F5** Under sudo, new files in a folder of the caller are the caller's, with the same mode.
 //!
 //! # Non-goals
 //! Permissions beyond owner and links, locking, directories that are walked recursively.
@@ -51,6 +52,7 @@
 #![forbid(unsafe_code)]
 
 mod below;
+mod caller;
 mod export;
 mod folder;
 mod fresh;
