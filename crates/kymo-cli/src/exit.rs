@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done; also when the reader of our output went away |
 //! | 1 | failed; the sentence on stderr says what, why and what to do |
-//! | 2 | the report is there, but the recording is cut off or damaged: stderr says what is missing; `diff`: there is no answer |
+//! | 2 | the recording is cut off or damaged: what can be read is printed, stderr says what is missing; `diff`: there is no answer |
 //! | 1, 3 | `diff`: a regression; undecided |
 //! | 129 | the command line was not understood (as perf) |
 //! | 255 | the program to record could not be started (as perf) |
@@ -21,7 +21,7 @@ use kymo_data::{Problem, Recording};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_probe::error::UsageError;
 
-use crate::terminal;
+use crate::{damage, terminal};
 
 /// The command line was not understood.
 pub const USAGE: u8 = 129;
@@ -36,12 +36,19 @@ pub const NO_ANSWER: u8 = 2;
 /// `kymo diff`: the runs do not tell.
 pub const UNDECIDED: u8 = 3;
 
-/// The status of a report: what could be read is printed, and stderr tells what is damaged. A recording that its recorder could not
-/// finish may end in the middle of a record.
+/// The status of a report: what could be read is printed, and stderr tells what is damaged, here if
+/// it was not said before. A recording that its recorder could not finish may end in the middle of
+/// a record.
 pub fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a Problem>) -> ExitCode {
-    let among_records = more.into_iter().any(|problem| problem.is_damage) && !recording.is_unfinished;
-    let damaged = among_records || recording.problems.iter().any(|problem| problem.is_damage);
-    if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
+    let found = recording.found();
+    let mut problems: Vec<&Problem> = recording.problems.iter().collect();
+    if !recording.is_unfinished {
+        problems.extend(&found);
+        for problem in more {
+            problems.push(problem);
+        }
+    }
+    if damage::tell_damage(problems) { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
 }
 
 /// The outcome of a verb whose status 1 is an answer: what failed is said, and the status is
@@ -86,9 +93,18 @@ pub fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("{error:#}"));
-            if error.is::<UsageError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            match () {
+                () if error.is::<UsageError>() => ExitCode::from(USAGE),
+                // What the verb wants is missing, as was said; the system refused nothing.
+                () if damage::is_known() && !has_io_error(&error) => ExitCode::from(DAMAGED),
+                () => ExitCode::FAILURE,
+            }
         }
     }
+}
+
+fn has_io_error(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<std::io::Error>())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -13,6 +13,7 @@
 #[macro_use]
 pub mod stderr;
 pub mod attached;
+pub mod damage;
 pub mod event_args;
 pub mod exit;
 pub mod keys;

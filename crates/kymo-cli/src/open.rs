@@ -10,13 +10,26 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use kymo_data::{ReadAt, Recording};
 use kymo_files::{Export, Input};
-use rustix::fs::Dir;
+use rustix::fs::{Dir, FlockOperation, flock};
+
+use crate::damage;
 
 /// The default name of a recording, as perf's.
 pub const DEFAULT: &str = "perf.data";
 
-/// Opens a recording. Whatever the name leads to is opened once, and judged by its descriptor.
+/// Opens a recording. Whatever the name leads to is opened once, and judged by its descriptor. What
+/// is damaged is printed at once, for all verbs.
 pub fn recording(name: &Path) -> anyhow::Result<Recording> {
+    let recording = own_recording(name)?;
+    damage::tell_damage(&recording.problems);
+    Ok(recording)
+}
+
+/// Opens a recording that this process has made; what it lacks is said by its maker.
+///
+/// # Errors
+/// As [`recording`].
+pub fn own_recording(name: &Path) -> anyhow::Result<Recording> {
     let shown = name.display();
     if name == Path::new("-") {
         let file = spool(&mut io::stdin().lock(), "stdin")?;
@@ -29,15 +42,47 @@ pub fn recording(name: &Path) -> anyhow::Result<Recording> {
                 "there is no {DEFAULT} here: record one with `kymo record -- COMMAND`, or name one with `-i FILE`"
             )
         }
-        Err(error) => return Err(error).with_context(|| format!("failed to open {shown}")),
+        Err(error) => {
+            let remedy = remedy(name, &error).map_or_else(String::new, |remedy| format!(" ({remedy})"));
+            return Err(error).with_context(|| format!("failed to open {shown}{remedy}"));
+        }
     };
+    let mut is_live = false;
     let (main, parts) = match input {
-        Input::File(file) => (file, Vec::new()),
+        Input::File(file) => {
+            is_live = is_being_written(&file);
+            (file, Vec::new())
+        }
         Input::Stream(mut stream) => (spool(&mut stream, &shown.to_string())?, Vec::new()),
         Input::Folder(folder) => directory(name, &folder)?,
     };
     let parts = parts.into_iter().map(|(name, file)| (name, Arc::new(file) as Arc<dyn ReadAt>));
-    Recording::open(Arc::new(main), parts.collect()).with_context(|| format!("failed to read {shown}"))
+    let opened = Recording::open(Arc::new(main), parts.collect());
+    let mut recording = opened.with_context(|| format!("failed to read {shown}"))?;
+    if is_live {
+        recording.note_still_recording();
+    }
+    Ok(recording)
+}
+
+/// Whether a kymo records into the file: it holds a lock on it until it ends, however that is.
+fn is_being_written(file: &File) -> bool {
+    let locked = flock(file, FlockOperation::NonBlockingLockShared);
+    if locked.is_ok() {
+        let _ = flock(file, FlockOperation::Unlock);
+    }
+    locked == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+/// What to do where a recording may not be read: many are made by root.
+fn remedy(name: &Path, error: &io::Error) -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let stat = std::fs::metadata(name).ok().filter(|_| error.kind() == io::ErrorKind::PermissionDenied)?;
+    let own = stat.uid() == rustix::process::geteuid().as_raw();
+    (!own).then(|| {
+        let owner = if stat.uid() == 0 { "root".to_owned() } else { format!("user {}", stat.uid()) };
+        format!("it belongs to {owner}: use sudo, or `sudo chown $USER {}`", name.display())
+    })
 }
 
 /// The files of a directory recording: `data`, and `data.N` in order of N.

@@ -129,6 +129,9 @@ fn main() -> ExitCode {
         _ => false,
     };
     let pager = if no_pager || in_browser || !verb.is_paged() { None } else { Pager::start() };
+    if let Err(error) = kymo_cli::signals::survive_file_limits() {
+        return exit::code(Err(error));
+    }
     let done = match verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Top(args) => cmd::top::run(*args, no_pager),

@@ -173,11 +173,13 @@ pub(crate) fn cache(args: CacheArgs) -> anyhow::Result<ExitCode> {
         check(purge(&cache, &|_| true));
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut code = ExitCode::SUCCESS;
     if let Some(input) = &args.missing {
         let recording = open::recording(input)?;
         let modules = build_ids::modules(&recording, Which::Listed, &FileBuildIds::default(), &options)?;
         let missing = modules.into_iter().filter(|module| cache.places(&hex(&module.id)).is_none());
         write_modules(&mut out, &missing.collect::<Vec<_>>())?;
+        code = exit::of_reading(&recording, &[]);
     }
     if args.list {
         for CacheEntry { build_id, path } in cache.entries()? {
@@ -185,7 +187,7 @@ pub(crate) fn cache(args: CacheArgs) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed { ExitCode::FAILURE } else { code })
 }
 
 fn real_path(file: &Path) -> PathBuf {
@@ -236,7 +238,7 @@ pub(crate) fn archive(args: ArchiveArgs) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     writeln!(out, "Now please run:\n\n$ tar xvf {} -C ~/.debug\n", target.display())?;
     writeln!(out, "wherever you need to run 'kymo report' or 'perf report' on.")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit::of_reading(&recording, &[]))
 }
 
 /// Packs names below a folder. tar writes into a pipe: what it is given as a name, it would follow as a link.

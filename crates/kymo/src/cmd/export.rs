@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValue;
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_dataset::{DatasetFolder, RecordingOptions, RecordingRows};
 use kymo_files::Export;
@@ -192,7 +192,7 @@ fn write_samples(
     progress.finish();
     let problems = &profile.loaded.summary.problems;
     if !args.quiet {
-        recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(problems));
         profile.notes.iter().for_each(|note| say(note));
         not_unwound(recording).iter().for_each(|sentence| say(sentence));
         if profile.loaded.totals.iter().all(|total| total.samples == 0) {
@@ -239,7 +239,7 @@ fn write_wall(
     })?;
     let problems = &wall.summary.problems;
     if !args.quiet {
-        recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(problems));
     }
     let source = input.display().to_string();
     match sink {

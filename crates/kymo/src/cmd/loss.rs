@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use kymo_data::Recording;
 use kymo_profile::loss::{self, LossTimeline, json, picture, text};
 
-use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::terminal::ReadProgress;
+use kymo_cli::{damage, exit, open};
 
 /// The form in which the account is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +63,7 @@ pub(crate) fn write(
 ) -> anyhow::Result<ExitCode> {
     let form = form(output, json).map_err(exit::usage)?;
     if !quiet {
-        for problem in recording.problems.iter().chain(&loss.problems) {
-            say(&problem.to_string());
-        }
+        damage::tell(recording.problems.iter().chain(&loss.problems));
     }
     let mut bytes = Vec::new();
     let source = input.display().to_string();

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::{damage, exit, open};
 use kymo_profile::query::{self, OpenError};
 use kymo_profile::resolve::ResolveOptions;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: QueryArgs) -> anyhow::Result<ExitCode> {
         }
     };
     if !args.quiet {
-        recording.problems.iter().chain(data.problems()).for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(data.problems()));
         data.notes().iter().for_each(|note| say(note));
     }
     let answer = data.ask(&asked, &store, &AtomicBool::new(false)).map_err(usage)?;

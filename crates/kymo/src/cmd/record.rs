@@ -96,7 +96,6 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         eprint!("{plan}");
     }
     let signals = Signals::catch_once()?;
-    signals::survive_file_limits()?;
     let switches = limits.switch.is_some().then(signals::user_requests).transpose()?;
     let requests = plan.open.events.clone();
     let hz = rate_of(&plan).filter(|_| by_time);

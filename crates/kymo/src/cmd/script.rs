@@ -17,7 +17,7 @@ use kymo_symbols::SymbolStore;
 
 use super::filter::{self, FilterArgs};
 use super::report::SymbolArgs;
-use kymo_cli::{exit, open, terminal};
+use kymo_cli::{damage, exit, open, terminal};
 
 /// Print the samples one by one, in order of time, as `perf script` does.
 #[derive(Debug, Args)]
@@ -166,9 +166,7 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     };
     let recording = open::recording(input)?;
     let options = options(&args, &recording).map_err(exit::usage)?;
-    for problem in &recording.problems {
-        terminal::say(&problem.to_string());
-    }
+    damage::tell(&recording.problems);
     let store = args.symbols_from.store(&recording);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     if let Some(script) = script.filter(|_| !args.header_only) {
@@ -186,9 +184,7 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("failed to print {}", input.display()))?;
     out.flush().context("failed to write the samples")?;
     kymo_profile::unwind_samples::not_unwound(&recording).iter().for_each(|why| terminal::say(why));
-    for problem in &printed.problems {
-        terminal::say(&problem.to_string());
-    }
+    damage::tell(&printed.problems);
     if printed.samples == 0 && !is_count_recording(&recording) {
         let ScriptOptions { cpus, pids, tids, time, .. } = options;
         let load = LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() };
@@ -238,9 +234,7 @@ fn run_script(
     let stopped = || interrupted.load(Ordering::Relaxed);
     let run = kymo_profile::script::run_python(recording, options, store, script, &stopped)
         .with_context(|| format!("failed to run {}", script.path.display()))?;
-    for problem in &run.problems {
-        terminal::say(&problem.to_string());
-    }
+    damage::tell(&run.problems);
     match (run.status.code(), run.status.signal()) {
         (Some(0), _) => Ok(exit::of_reading(recording, &run.problems)),
         (Some(code), _) => Ok(ExitCode::from(code as u8)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open, signals};
+use kymo_cli::{damage, exit, open, signals};
 use kymo_data::Recording;
 use kymo_profile::firefox::firefox_profile;
 use kymo_view::{ReadOptions, RecordingReader, Server, ShownRecording, ShownSlot, SymbolApi};
@@ -144,7 +144,7 @@ fn read_whole(
     let shown = shown.with_context(|| format!("failed to read {}", reader.path.display()))?;
     let problems = shown.view.data().problems();
     if !quiet {
-        shown.recording.problems.iter().chain(problems).for_each(|problem| say(&problem.to_string()));
+        damage::tell(shown.recording.problems.iter().chain(problems));
         shown.view.data().notes().iter().for_each(|note| say(note));
     }
     let code = exit::of_reading(&shown.recording, problems);

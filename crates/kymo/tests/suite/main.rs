@@ -35,6 +35,7 @@
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
 //! | what a program is like while and after it is probed, whatever becomes of kymo | `probe_lifetimes.rs` |
 //! | kymo killed at any moment of whatever it does | `kills.rs` |
+//! | recordings that end badly: kymo killed, disks full, files cut | `endings.rs` |
 //! | `-p` with children, and by name | `kin.rs` |
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
@@ -77,6 +78,7 @@ mod dataset;
 mod debuginfod;
 mod diff;
 mod environment;
+mod endings;
 mod exports;
 mod faults;
 mod fixtures;

@@ -104,7 +104,7 @@ fn times(test: &str, path: &Path) -> Vec<f64> {
             })
             .collect()
     };
-    let times = parse(&kymo().succeed(arguments).stdout);
+    let times = parse(&kymo().read(arguments).stdout);
     assert!(times.is_sorted(), "{}", path.display());
     if ready(test, &[Need::Perf]) {
         let said = perf().succeed(arguments);

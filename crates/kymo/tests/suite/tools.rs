@@ -240,6 +240,16 @@ impl Tool {
         self.run(arguments).ends(0)
     }
 
+    /// Runs a verb that reads a recording, which may have ended badly: then it says so, and ends
+    /// with 2.
+    #[track_caller]
+    pub(crate) fn read<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
+        let said = self.run(arguments);
+        let ended_badly =
+            ["did not finish", "could not write"].iter().any(|words| said.stderr.contains(words));
+        said.ends(if ended_badly { 2 } else { 0 })
+    }
+
     /// Starts the tool, with pipes from its stdout and stderr.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Child {
         let mut command = self.command(arguments);

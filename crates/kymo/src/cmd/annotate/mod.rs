@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: AnnotateArgs) -> anyhow::Result<ExitCode> {
     let store = args.symbols_from.store(&recording);
     let data = read(&args, &recording, &load, &store)?;
     if !args.quiet {
-        recording.problems.iter().chain(data.problems()).for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(data.problems()));
     }
     let options = SourceOptions {
         symfs: store.options().symfs.clone(),

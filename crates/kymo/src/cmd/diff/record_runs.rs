@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use kymo_cli::signals;
+use kymo_data::Recording;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::diff::SplitMix64;
@@ -105,7 +106,14 @@ impl Recorder<'_> {
         }
         recorder.arg("--").args(words(command));
         let status = self.finish(recorder, command)?;
-        accept(status, command, &format!("run {number} of the {side} side"))
+        let run = format!("run {number} of the {side} side");
+        if !status.success() && recorder_failed(status, file) {
+            bail!(
+                "{run} could not be recorded, which is not the fault of {command}: kymo record ended with {status}, for the reason above; -o DIR records into another folder than {}",
+                file.parent().unwrap_or(Path::new(".")).display()
+            );
+        }
+        accept(status, command, &run)
     }
 
     /// Runs a command to its end, in an environment of random size.
@@ -158,6 +166,17 @@ fn end(child: &Child) {
     if let Some(pid) = Pid::from_raw(child.id() as i32) {
         // It may have ended meanwhile.
         let _ = kill_process(pid, Signal::INT);
+    }
+}
+
+/// Whether it was the recorder that failed, and not its command: then there is no whole recording.
+fn recorder_failed(status: ExitStatus, file: &Path) -> bool {
+    let Ok(file) = File::open(file) else {
+        return status.code() != Some(i32::from(kymo_cli::exit::NOT_STARTED));
+    };
+    match Recording::open(Arc::new(file), Vec::new()) {
+        Ok(recording) => recording.problems.iter().any(|problem| problem.is_damage),
+        Err(_) => true,
     }
 }
 

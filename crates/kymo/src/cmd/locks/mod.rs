@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use kymo_cli::parse::{parse_duration, parse_pid, parse_ring};
-use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::terminal::ReadProgress;
+use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_perf::workload::Exit;
 use kymo_profile::load::LoadOptions;
@@ -114,11 +114,7 @@ fn show(args: &LocksArgs, recording: &Recording, name: &str) -> anyhow::Result<E
         return Err(exit::usage(anyhow!("{name} does not tell of locks: record with `kymo locks -o FILE`")));
     };
     if !args.quiet {
-        recording
-            .problems
-            .iter()
-            .chain(&locks.summary.problems)
-            .for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(&locks.summary.problems));
     }
     let mut out = BufWriter::new(io::stdout().lock());
     if args.json {

@@ -49,7 +49,6 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
     let plan = RecordingPlan::resolve(options).map_err(|error| anyhow!("{error}"))?;
     plan.notes.iter().for_each(|note| say(args, note));
     let signals = Signals::catch_once()?;
-    signals::survive_file_limits()?;
     signals.end_when_silent("locks", &name)?;
     let requests = plan.open.events.clone();
     let descriptors = plan.descriptors();
@@ -99,7 +98,7 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
     }
     report(args, &summary);
     let recording = match &args.output {
-        Some(path) => open::recording(path)?,
+        Some(path) => open::own_recording(path)?,
         None => Recording::open(Arc::new(temporary), Vec::new()).context("failed to read the recording")?,
     };
     Ok(Ok(MadeRecording { recording, name, exit: summary.exit }))

@@ -76,7 +76,7 @@ pub(super) fn keep_files(output: &Output, which: Which, words: &Words) {
     let (Output::File(path), true) = (output, options.buildid_dir.is_some()) else { return };
     let kept = (|| {
         let cache = BuildIdCache::of(&options)?;
-        anyhow::Ok(build_ids::keep_files(&open::recording(path)?, which, &cache, &options)?)
+        anyhow::Ok(build_ids::keep_files(&open::own_recording(path)?, which, &cache, &options)?)
     })();
     match kept {
         Ok(missing) => missing.iter().for_each(|error| words.say(&format!("not in the cache: {error}"))),

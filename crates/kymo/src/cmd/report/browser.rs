@@ -88,9 +88,10 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Ex
     .with_context(|| format!("failed to read {}", input.display()))?;
     progress.finish();
     let unused = args.unused.notes().into_iter().map(str::to_owned);
-    let notes: Vec<String> = unused.chain(sentences(recording, &profile)).collect();
-    let notes = if args.quiet { Vec::new() } else { notes };
     let problems = profile.loaded.summary.problems.clone();
+    let damage = recording.problems.iter().chain(&problems).map(ToString::to_string);
+    let notes: Vec<String> = damage.chain(unused).chain(sentences(recording, &profile)).collect();
+    let notes = if args.quiet { Vec::new() } else { notes };
     let data = Dataset::of_profile(recording, profile);
     let events: Vec<_> = data.events().into_iter().filter(|event| event.samples.is_some()).collect();
     let done = exit::of_reading(recording, &problems);

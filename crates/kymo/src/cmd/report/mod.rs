@@ -20,7 +20,7 @@ use kymo_symbols::{SymbolOptions, SymbolStore};
 
 use super::filter;
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_cli::{exit, open};
+use kymo_cli::{damage, exit, open};
 
 mod args;
 mod browser;
@@ -128,7 +128,7 @@ pub(crate) fn run(args: ReportArgs, in_browser: bool) -> anyhow::Result<ExitCode
 /// what hides names, and of wall time what it is divided into; and the options of the report that
 /// shows more.
 pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Vec<String>, String)> {
-    let recording = open::recording(input)?;
+    let recording = open::own_recording(input)?;
     let store = SymbolStore::new(SymbolOptions::default());
     let load = LoadOptions { callchains: true, ..LoadOptions::default() };
     let resolve = ResolveOptions::default();
@@ -259,10 +259,9 @@ fn write_export(
     Ok(())
 }
 
-/// What should be known of a recording besides its samples: damage, losses, missing symbols.
+/// What should be known of a recording besides its samples and its damage: losses, missing symbols.
 fn sentences(recording: &Recording, profile: &Profile) -> Vec<String> {
-    let problems = recording.problems.iter().chain(&profile.loaded.summary.problems);
-    let mut sentences: Vec<String> = problems.map(ToString::to_string).collect();
+    let mut sentences = Vec::new();
     let counts = &profile.loaded.counts;
     if counts.lost_records > 0 {
         sentences.push(format!(
@@ -286,6 +285,7 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
     if args.quiet {
         return;
     }
+    damage::tell(recording.problems.iter().chain(&profile.loaded.summary.problems));
     sentences(recording, profile).iter().for_each(|sentence| say(sentence));
     // Advice to a person; scripts read stderr for what is wrong with the recording.
     if let Some(words) = first_look::nameless(profile).filter(|_| io::stderr().is_terminal()) {

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use kymo_cli::exit;
 use kymo_cli::terminal::{ReadProgress, say};
+use kymo_cli::{damage, exit};
 use kymo_data::Recording;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::resolve::ResolveOptions;
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
         );
     }
     if !args.quiet {
-        recording.problems.iter().chain(&wall.summary.problems).for_each(|problem| say(&problem.to_string()));
+        damage::tell(recording.problems.iter().chain(&wall.summary.problems));
     }
     if let Some(calls) = wall.calls.as_ref().filter(|calls| calls.calls.is_empty()) {
         let known = recorded_calls(recording);

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use kymo_cli::terminal::say;
-use kymo_cli::{exit, open};
+use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_profile::sched::{Replay, SchedSources, SchedSummary, ThreadIndex};
 use kymo_profile::text::shown;
@@ -71,7 +71,7 @@ fn other(view: &str) -> ExitCode {
 /// A recording with switches, and which events it has; says what cannot be known of it.
 fn open_with_switches(input: &Path) -> anyhow::Result<(Recording, SchedSources)> {
     let recording = open::recording(input)?;
-    recording.problems.iter().for_each(|problem| say(&problem.to_string()));
+    damage::tell(&recording.problems);
     let sources = SchedSources::of(&recording);
     if !sources.has_switches() {
         bail!(
@@ -91,7 +91,7 @@ fn finish(recording: &Recording, summary: &SchedSummary, mismatched_switches: u6
             "{mismatched_switches} switches are away from a task that had not got the CPU: events before them are missing"
         ));
     }
-    summary.problems.iter().for_each(|problem| say(&problem.to_string()));
+    damage::tell(&summary.problems);
     exit::of_reading(recording, &summary.problems)
 }
 

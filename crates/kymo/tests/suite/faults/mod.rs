@@ -148,7 +148,7 @@ fn words(output: &Output) -> String {
 fn samples(test: &str, path: &Path) -> u64 {
     let count = crate::table::samples;
     let mut arguments = vec!["report", "-i", text(path), "--no-children", "-g", "none", "-F", "sample,sym"];
-    let ours = count(&kymo().succeed(&arguments).stdout);
+    let ours = count(&kymo().read(&arguments).stdout);
     if ready(test, &[Need::Perf]) {
         arguments.push("--stdio");
         let theirs = perf().succeed(&arguments);

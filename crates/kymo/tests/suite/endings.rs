@@ -1,0 +1,499 @@
+//! Recordings that end badly: kymo is killed, the disk is full, files may not be larger, or the
+//! file is cut. What was recorded before is read by the verb that it was recorded for, which says
+//! what is missing and ends with status 2.
+//!
+//! `KYMO_KILLS` says how many kills; 300, or 5,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the
+//! moments.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kymo_data::Recording;
+use kymo_data::abi::PERF_RECORD_SAMPLE;
+
+use crate::faults::Dice;
+use crate::programs::build;
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, Running, kymo, perf, ready, run, skip, text};
+use crate::watch;
+
+/// A verb that writes a recording, and the question that the recording is made for.
+struct Verb {
+    name: &'static str,
+    /// PID and FILE stand for the program and the recording.
+    arguments: &'static [&'static str],
+    /// Names of events that have samples.
+    events: &'static [&'static str],
+    question: &'static [&'static str],
+    /// Words of the answer.
+    answer: &'static str,
+}
+
+/// Those that may run beside others.
+const SHARED: [Verb; 7] = [
+    Verb {
+        name: "record",
+        arguments: &["record", "-q", "-F", "1999", "-e", "cpu-clock/name=named/", "-p", "PID", "-o", "FILE"],
+        events: &["named"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "computes",
+    },
+    Verb {
+        name: "record -z",
+        arguments: &["record", "-q", "-z", "-g", "-F", "1999", "-e", "cpu-clock", "-p", "PID", "-o", "FILE"],
+        events: &["cpu-clock"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "computes",
+    },
+    Verb {
+        name: "record -a",
+        arguments: &["record", "-q", "-a", "-F", "999", "-e", "cpu-clock", "-o", "FILE"],
+        events: &["cpu-clock"],
+        question: &["report", "--stdio", "--sort", "comm", "-i", "FILE"],
+        answer: "endings",
+    },
+    Verb {
+        name: "record --wall",
+        arguments: &["record", "-q", "--wall", "-p", "PID", "-o", "FILE"],
+        events: &["offcpu-time"],
+        question: &["report", "--wall", "-i", "FILE"],
+        answer: "lock",
+    },
+    Verb {
+        name: "locks",
+        arguments: &["locks", "-q", "-p", "PID", "-o", "FILE"],
+        events: &["lock-wait"],
+        question: &["locks", "-i", "FILE"],
+        answer: "contends",
+    },
+    Verb {
+        name: "stat record",
+        arguments: &["stat", "record", "-I", "10", "-e", "task-clock", "-p", "PID", "-o", "FILE"],
+        events: &[],
+        question: &["stat", "report", "-i", "FILE"],
+        answer: "task-clock",
+    },
+    Verb {
+        name: "sched",
+        arguments: &["record", "-q", "-a", "-e", "sched:sched_switch", "-o", "FILE"],
+        events: &["sched:sched_switch"],
+        question: &["sched", "latency", "-i", "FILE"],
+        answer: "endings",
+    },
+];
+
+/// Those that enter the program, or take registers: one at a time.
+const ALONE: [Verb; 6] = [
+    Verb {
+        name: "record -e mem:",
+        arguments: &["record", "-q", "-c", "1", "-e", "mem:counter:w", "-p", "PID", "-o", "FILE"],
+        events: &["mem:counter:w"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "probed",
+    },
+    Verb {
+        name: "watch",
+        arguments: &["watch", "-q", "-p", "PID", "-o", "FILE", "counter"],
+        events: &["mem:counter/8:w"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "probed",
+    },
+    Verb {
+        name: "probe",
+        arguments: &["probe", "-q", "-p", "PID", "-o", "FILE", "probed"],
+        events: &["probe:endings:probed"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "probed",
+    },
+    Verb {
+        name: "record -e probe:",
+        arguments: &["record", "-q", "--engine", "kernel", "-e", "probe:probed", "-p", "PID", "-o", "FILE"],
+        events: &["probe:endings:probed"],
+        question: &["script", "-F", "event,comm", "-i", "FILE"],
+        answer: "probe:endings:probed",
+    },
+    Verb {
+        name: "record --request",
+        arguments: &["record", "-q", "--wall", "--request", "probed", "-p", "PID", "-o", "FILE"],
+        events: &["offcpu-time"],
+        question: &["report", "--wall", "--request", "probed", "-i", "FILE"],
+        answer: "probed",
+    },
+    Verb {
+        name: "locks --holds",
+        arguments: &["locks", "-q", "--holds", "-p", "PID", "-o", "FILE"],
+        events: &["lock-wait"],
+        question: &["locks", "-i", "FILE"],
+        answer: "contends",
+    },
+];
+
+impl Verb {
+    fn of(name: &str) -> &'static Verb {
+        SHARED.iter().chain(&ALONE).find(|verb| verb.name == name).expect("a verb of the list")
+    }
+
+    fn command(&self, pid: &str, file: &Path) -> Command {
+        let mut command = kymo().command(filled(self.arguments, pid, file));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Asks the question; it is answered, with the status and the words of a recording that ended
+    /// badly.
+    fn ask(&self, file: &Path, missing: &str, what: &str) {
+        let said = kymo().run(filled(self.question, "", file)).ends(2);
+        assert!(
+            said.stdout.contains(self.answer),
+            "{what}: {}\n{}{}",
+            said.command,
+            said.stdout,
+            said.stderr
+        );
+        said.says(missing);
+    }
+}
+
+fn filled<'a>(words: &'a [&'a str], pid: &'a str, file: &'a Path) -> Vec<&'a str> {
+    let fill = |word: &&'a str| match *word {
+        "PID" => pid,
+        "FILE" => text(file),
+        word => word,
+    };
+    words.iter().map(fill).collect()
+}
+
+/// The program that is observed.
+fn program() -> Running {
+    let mut program = Running::start(&mut Command::new(build("endings.c", &["-g", "-pthread"])));
+    assert_eq!(program.line(), "ready\n");
+    program
+}
+
+fn opened(file: &Path) -> Recording {
+    let source = File::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let opened = Recording::open(Arc::new(source), Vec::new());
+    opened.unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// How many samples each event has.
+fn samples(recording: &Recording) -> BTreeMap<&str, u64> {
+    let list = &recording.events.list;
+    let mut samples: BTreeMap<&str, u64> = list.iter().map(|event| (&*event.name, 0)).collect();
+    let mut records = recording.records();
+    while let Some(record) = records.next_record().expect("it is read") {
+        if record.header.kind == PERF_RECORD_SAMPLE
+            && let Some(event) = recording.events.event_of(&record)
+        {
+            *samples.entry(&list[event].name).or_default() += 1;
+        }
+    }
+    samples
+}
+
+/// How many bytes of records the header tells of, once there is a file.
+fn published(file: &Path) -> u64 {
+    let mut size = [0; 8];
+    let read = File::open(file).and_then(|file| file.read_exact_at(&mut size, 48));
+    read.map_or(0, |()| u64::from_le_bytes(size))
+}
+
+/// Waits until so many publications were seen, or the child has ended; false if that takes too
+/// long.
+fn grows(child: &mut Child, file: &Path, times: u64) -> bool {
+    let begun = Instant::now();
+    let (mut last, mut seen) = (0, 0);
+    while seen < times {
+        let now = published(file);
+        seen += u64::from(now > last);
+        last = now;
+        if begun.elapsed() > Duration::from_secs(20) || child.try_wait().expect("a child").is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Whether the table of features is in its place: not in the moment in which it moves.
+fn has_table(file: &Path) -> bool {
+    let mut bits = [0; 32];
+    File::open(file).and_then(|file| file.read_exact_at(&mut bits, 72)).is_ok() && bits != [0; 32]
+}
+
+/// Kills verbs at random moments, one after the other, and looks at what they leave.
+fn killed(test: &str, verbs: &[Verb], kills: u64, mut dice: Dice) {
+    let folder = fresh_folder(&format!("endings-{}", verbs[0].name.replace(' ', "")));
+    let program = program();
+    let (mut files, mut answered) = (0, BTreeMap::<&str, u64>::new());
+    for number in 0..kills {
+        let verb = &verbs[number as usize % verbs.len()];
+        let round = number / verbs.len() as u64;
+        let file = folder.join(format!("{number}.data"));
+        let mut child = verb.command(&program.pid(), &file).spawn().expect("kymo starts");
+        // Two in three at any moment of the start.
+        let grown = round % 3 == 0 && grows(&mut child, &file, 2 + dice.below(3));
+        let pause = dice.below(if grown { 50 } else { 500 });
+        std::thread::sleep(Duration::from_millis(pause));
+        child.kill().and_then(|()| child.wait()).expect("a child");
+        let what = format!("kill {number}: {}, grown: {grown}, then {pause} ms", verb.name);
+        if !file.exists() {
+            assert!(!grown, "{what}");
+            continue;
+        }
+        files += 1;
+        let recording = opened(&file);
+        let samples = samples(&recording);
+        assert!(recording.problems.iter().any(|p| p.what.contains("did not finish")), "{what}");
+        assert!(verb.events.iter().all(|event| samples.contains_key(event)), "{what}: {samples:?}");
+        if grown {
+            let enough = verb.events.iter().all(|event| samples[event] > 0);
+            let asked = answered.entry(verb.name).or_default();
+            if enough && (*asked == 0 || *asked < round / 8) {
+                *asked += 1;
+                verb.ask(&file, "did not finish", &what);
+                if ready(test, &[Need::Perf]) && has_table(&file) {
+                    perf().run(["evlist", "-i", text(&file)]).ends(0);
+                }
+            }
+        }
+        _ = fs::remove_file(&file);
+    }
+    eprintln!("{test}: {kills} kills, {files} files; answers: {answered:?}");
+    if kills >= 10 * verbs.len() as u64 {
+        assert_eq!(answered.len(), verbs.len(), "each verb's question is answered: {answered:?}");
+    }
+}
+
+fn kills() -> u64 {
+    let usual = if std::env::var_os("KYMO_SOAK").is_some() { 5_000 } else { 300 };
+    std::env::var("KYMO_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
+}
+
+/// Checks that whatever a killed kymo leaves opens, has the names of its events, says that it was
+/// not finished, and answers the question that it was made for, for every verb that writes a
+/// recording.
+#[test]
+fn killed_recordings_answer() {
+    const TEST: &str = "endings::killed_recordings_answer";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints, Need::X86, Need::Uprobes, Need::Program("cc")]) {
+        return;
+    }
+    let Some(_alone) = watch::alone(TEST) else { return };
+    let (first, second) = SHARED.split_at(SHARED.len() / 2);
+    std::thread::scope(|scope| {
+        for verbs in [first, second, &ALONE] {
+            let dice = Dice::of(TEST);
+            scope.spawn(move || killed(TEST, verbs, kills() / 3, dice));
+        }
+    });
+}
+
+/// Checks that a recording which is read while it is made is not called damaged, and that it is once
+/// its recorder was killed.
+#[test]
+fn a_recording_that_still_runs_is_no_damage() {
+    const TEST: &str = "endings::a_recording_that_still_runs_is_no_damage";
+    if !ready(TEST, &[Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let (program, folder) = (program(), fresh_folder("endings-live"));
+    let (file, verb) = (folder.join("live.data"), Verb::of("record"));
+    let mut child = verb.command(&program.pid(), &file).spawn().expect("kymo starts");
+    assert!(grows(&mut child, &file, 2));
+    kymo().run(filled(verb.question, "", &file)).ends(0).says("it is still being recorded");
+    child.kill().and_then(|()| child.wait()).expect("a child");
+    verb.ask(&file, "did not finish", "killed");
+}
+
+/// Checks that a limit on the size of files ends recordings of waits, locks and accesses so that
+/// they are read up to there: the error says that what came before is complete.
+#[test]
+fn a_file_size_limit_leaves_what_came_before() {
+    const TEST: &str = "endings::a_file_size_limit_leaves_what_came_before";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints, Need::Program("cc")]) {
+        return;
+    }
+    let Some(_alone) = watch::alone(TEST) else { return };
+    let (program, folder) = (program(), fresh_folder("endings-limit"));
+    for name in ["record --wall", "locks", "watch", "record -e mem:"] {
+        let (verb, file) = (Verb::of(name), folder.join("limited.data"));
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -f 200; exec timeout -s INT 20 \"$@\"", "sh"]).arg(kymo().path());
+        let duration: &[&str] = if name == "watch" { &["-d", "3"] } else { &[] };
+        limited.args(&verb.arguments[..1]).args(duration);
+        let said = run(limited.args(&filled(verb.arguments, &program.pid(), &file)[1..])).ends(1);
+        said.says("failed to write").says("File too large");
+        assert!(fs::metadata(&file).expect("the file").len() <= 100 << 10);
+        let recording = opened(&file);
+        let samples = samples(&recording);
+        assert!(verb.events.iter().all(|event| samples[event] > 100), "{name}: {samples:?}");
+        verb.ask(&file, "could not write", name);
+    }
+}
+
+/// Checks the same on a full disk.
+#[test]
+fn a_full_disk_leaves_what_came_before() {
+    const TEST: &str = "endings::a_full_disk_leaves_what_came_before";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints, Need::Program("cc"), Need::Program("mount")]) {
+        return;
+    }
+    let (program, folder) = (program(), fresh_folder("endings-full"));
+    let mount = ["-t", "tmpfs", "-o", "size=300k", "none", text(&folder)];
+    if run(Command::new("mount").args(mount)).code != Some(0) {
+        return skip(TEST, "a tmpfs cannot be mounted here");
+    }
+    let copies = fresh_folder("endings-full-copies");
+    let said = ["record --wall", "locks"].map(|name| {
+        let file = folder.join("full.data");
+        let said = run(&mut kymo().command(filled(Verb::of(name).arguments, &program.pid(), &file)));
+        let copy = copies.join(name);
+        fs::copy(&file, &copy).and_then(|_| fs::remove_file(&file)).expect("there is a file");
+        (name, said, copy)
+    });
+    run(Command::new("umount").arg(&folder)).ends(0);
+    for (name, said, copy) in said {
+        said.ends(1).says("failed to write").says("No space left on device");
+        Verb::of(name).ask(&copy, "could not write", name);
+    }
+}
+
+/// Checks that every verb that takes a recording says what a file lacks that was cut, and ends with
+/// status 2.
+#[test]
+fn every_verb_says_that_a_recording_is_cut() {
+    let folder = fresh_folder("endings-cut");
+    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/callgraph.data");
+    let (file, output) = (folder.join("cut.data"), folder.join("output"));
+    let bytes = fs::read(whole).expect("a recording");
+    fs::write(&file, &bytes[..3000]).expect("a folder of ours");
+    let (file, output) = (text(&file), text(&output));
+    for words in [
+        &["report", "--stdio", "-i", file][..],
+        &["report", "-q", "--stdio", "-i", file],
+        &["report", "--header-only", "-i", file],
+        &["report", "--tasks", "-i", file],
+        &["report", "--stats", "-i", file],
+        &["report", "--loss", "-", "-i", file],
+        &["script", "-i", file],
+        &["script", "--header-only", "-i", file],
+        &["evlist", "-i", file],
+        &["buildid-list", "-i", file],
+        &["buildid-cache", "-M", file],
+        &["inject", "-b", "-i", file, "-o", output],
+        &["data", "convert", "-i", file, "--to-json", "-"],
+        &["archive", "-i", file],
+        &["annotate", "-i", file],
+        &["query", file, "top"],
+        &["export", "--to", "folded", "-i", file],
+        &["view", "--bundle", output, file],
+        &["sched", "latency", "-i", file],
+        &["sched", "map", "-i", file],
+        &["stat", "report", "-i", file],
+    ] {
+        let said = kymo().run(words).ends(2);
+        said.says("it is cut off");
+        assert_eq!(said.stderr.matches("it is cut off").count(), 1, "{}: {}", said.command, said.stderr);
+        _ = fs::remove_file(output);
+    }
+}
+
+/// Checks that a recording of kymo that was cut keeps the names of its events, and with them its
+/// question.
+#[test]
+fn a_cut_recording_keeps_its_question() {
+    const TEST: &str = "endings::a_cut_recording_keeps_its_question";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints, Need::Program("cc")]) {
+        return;
+    }
+    let (mut program, folder) = (program(), fresh_folder("endings-cut-wall"));
+    let (file, verb) = (folder.join("wall.data"), Verb::of("record --wall"));
+    let mut child = verb.command(&program.pid(), &file).spawn().expect("kymo starts");
+    assert!(grows(&mut child, &file, 10));
+    program.end();
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+    kymo().succeed(filled(verb.question, "", &file));
+    let bytes = fs::read(&file).expect("a recording");
+    let data_at = u64::from_le_bytes(bytes[40..48].try_into().expect("8 bytes"));
+    let half = (data_at + published(&file) * 3 / 4) as usize;
+    fs::write(&file, &bytes[..half]).expect("a folder of ours");
+    verb.ask(&file, "it is cut off", "cut");
+}
+
+/// Checks that `diff --run` does not blame a command for a recording that could not be written, and
+/// does blame it for a status of its own.
+#[test]
+fn diff_run_tells_a_failed_recording_from_a_failed_command() {
+    let folder = fresh_folder("endings-diff");
+    let diff = |limit: &str, command: &str| {
+        let script = format!(
+            "ulimit -f {limit}; exec \"$0\" diff -q -n 1 -o \"$1\" --run '{command}' --run '{command}'"
+        );
+        run(Command::new("sh").args(["-c", &script]).arg(kymo().path()).arg(&folder)).ends(2)
+    };
+    let said = diff("2", "true");
+    said.says("could not be recorded").says("File too large");
+    assert!(!said.stderr.contains("its cost is not that"), "{}", said.stderr);
+    diff("unlimited", "exit 1").says("its cost is not that of the whole work");
+}
+
+/// Checks that what root makes under sudo belongs to the caller, in the caller's folders, and
+/// elsewhere to root.
+#[test]
+fn outputs_under_sudo_are_the_callers() {
+    const TEST: &str = "endings::outputs_under_sudo_are_the_callers";
+    const CALLER: u32 = 65_534;
+    if !ready(TEST, &[Need::Root]) {
+        return;
+    }
+    let (own, roots) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    std::os::unix::fs::chown(own.path(), Some(CALLER), Some(CALLER)).expect("we are root");
+    let sudo = |words: &[&str]| {
+        let mut command = kymo().command(words);
+        let caller = CALLER.to_string();
+        run(command.env("SUDO_UID", &caller).env("SUDO_GID", &caller)).ends(0)
+    };
+    for (folder, owner) in [(own.path(), CALLER), (roots.path(), 0)] {
+        let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+        let (data, page, stat) = (path("perf.data"), path("page.html"), path("stat.txt"));
+        let record = ["record", "-q", "-e", "page-faults", "-c", "1", "-o", &data, "--", "true"];
+        sudo(&record);
+        // The second run moves the first file away.
+        sudo(&record);
+        sudo(&["report", "-q", "-i", &data, "--html", &page]);
+        for append in [&[][..], &["--append"]] {
+            let words = [&["stat", "-e", "task-clock", "-o", &stat], append, &["--", "true"]].concat();
+            sudo(&words);
+        }
+        for name in [&data, &page, &stat, &format!("{data}.old")] {
+            let found = fs::metadata(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!((found.uid(), found.gid()), (owner, owner), "{name}");
+        }
+        assert_eq!(fs::metadata(&data).expect("a file").permissions().mode() & 0o777, 0o600);
+    }
+}
+
+/// Checks that a user who may not read root's recording hears whose it is, and what to do.
+#[test]
+fn a_recording_of_root_is_named_as_such() {
+    const TEST: &str = "endings::a_recording_of_root_is_named_as_such";
+    if !ready(TEST, &[Need::Root, Need::Program("setpriv")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    let (binary, file): (PathBuf, PathBuf) = (folder.path().join("kymo"), folder.path().join("perf.data"));
+    kymo_testing::copy_program(kymo().path(), &binary);
+    fs::write(&file, "PERFILE2").expect("ours");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary);
+    let said = run(command.args(["report", "-i", text(&file)])).ends(1);
+    said.says("it belongs to root: use sudo, or `sudo chown $USER");
+}
