@@ -20,6 +20,13 @@ pub const PER_DOUBLING: u32 = 8;
 /// bits.
 pub const USED: std::ops::Range<u32> = PER_DOUBLING..SLOTS - 16;
 
+/// Slots of a histogram that no latency falls into: the calls that could not be timed, because too
+/// many were under way at once.
+pub const UNTIMED: u32 = 0;
+/// The calls, where these are counted in the same memory.
+pub const CALLS: u32 = 1;
+const _: () = assert!(UNTIMED < USED.start && CALLS < USED.start);
+
 /// The bucket that a latency falls into.
 #[must_use]
 #[inline]

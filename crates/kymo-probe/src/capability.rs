@@ -78,24 +78,34 @@ pub(crate) fn check_site(site: &Site, timed: bool, inside: bool) -> Result<(), U
     if odd { Err("its return address is used for more than one return") } else { Ok(()) }
 }
 
-/// Looks whether the program bears that return addresses are replaced, if that is wanted: the engine answers unwinders that look up unwind tables, and knows stacks that
-/// are switched, but not a runtime that walks them itself.
+/// Looks whether the program bears how calls are timed. Return addresses are replaced only if that was asked for by name: the engine answers unwinders
+/// that look up unwind tables, and knows stacks that are switched, but not a runtime that walks them itself, nor stacks that are copied.
 ///
 /// # Errors
 /// Why it does not, in words.
 pub(crate) fn check_returns(choice: Choice, request: &ProbeRequest) -> Result<(), String> {
     let ReturnAddresses { walker, switches, force, .. } = &request.return_addresses;
-    if !request.timed || *force {
-        return Ok(());
+    match walker.as_ref().or(switches.as_ref()) {
+        _ if !request.timed => Ok(()),
+        _ if choice != Choice::Shadow => check_at_exits(request).map_err(str::to_owned),
+        Some(why) if !force => {
+            Err(format!("{why}, and replaced return addresses may end it; --force does it even so"))
+        }
+        _ => Ok(()),
     }
-    if let (Some(switches), Choice::Auto) = (switches, choice) {
-        return Err(format!("{switches}, so calls are timed where they end"));
-    }
-    match walker {
-        Some(walker) => Err(format!(
-            "{walker}, and replaced return addresses would crash it, so calls are timed where they end; --force does it even so"
-        )),
-        None => Ok(()),
+}
+
+/// Looks whether calls can be timed so by code where they end.
+///
+/// # Errors
+/// Why not.
+fn check_at_exits(request: &ProbeRequest) -> Result<(), Unsupported> {
+    let conditions = request.conditions.iter().any(|(entry, back)| !entry.is_empty() || !back.is_empty());
+    match () {
+        () if conditions => Err("code where calls end looks at no condition; --engine shadow does"),
+        () if request.callers => Err("code where calls end tells no callers apart; --engine shadow does"),
+        () if request.every > 1 => Err("code where calls end times all calls; --engine shadow times some"),
+        () => Ok(()),
     }
 }
 

@@ -168,15 +168,27 @@ pub enum Choice {
     /// Only the kernel's uprobes
     #[default]
     Kernel,
+    /// Only inside the program, and returns are seen by replaced return addresses
+    Shadow,
 }
 
 impl Choice {
     /// All of them, in the order of the enum: name on a command line, engine, and what it is in a few words.
-    pub const NAMES: [(&str, Choice, &str); 3] = [
+    pub const NAMES: [(&str, Choice, &str); 4] = [
         ("auto", Choice::Auto, "The fastest that can serve each probe"),
         ("inproc", Choice::Inproc, "Only inside the program"),
         ("kernel", Choice::Kernel, "Only the kernel's uprobes"),
+        (
+            "shadow",
+            Choice::Shadow,
+            "As inproc, but replaces return addresses: faster, and ends programs that copy their stacks",
+        ),
     ];
+
+    /// Whether nothing may be left to the kernel.
+    pub fn is_inside(self) -> bool {
+        matches!(self, Choice::Inproc | Choice::Shadow)
+    }
 
     /// As it is named on a command line.
     pub fn name(self) -> &'static str {

@@ -1,13 +1,19 @@
 //! Which sites the agent will refuse, told from the modules' files before any program runs: by the agent's own rules.
 #[cfg(target_arch = "x86_64")]
 use crate::capability::surrounding;
+#[cfg(target_arch = "x86_64")]
+use crate::exit_sites;
 use kymo_symbols::sites::Site;
+#[cfg(target_arch = "x86_64")]
+use kymo_symbols::sites::SiteKind;
 #[cfg(target_arch = "x86_64")]
 use std::{collections::HashMap, path::Path};
 
 /// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+///
+/// `timed`: functions are timed where their calls end.
+pub(crate) fn refusals(sites: &[Site], numbers: &[usize], timed: bool) -> Vec<(usize, String)> {
     use kymo_agent::patch::{Memory, Surroundings, jump_targets};
     use kymo_symbols::sites::ProbeModule;
 
@@ -34,8 +40,9 @@ pub(crate) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)
         };
         let targets = targets.entry((site.module.file(), begin));
         let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes));
-        if let Err(refusal) = plan(&image, site, &Surroundings { targets }) {
-            refused.push((number, refusal.to_string()));
+        let timed = timed && site.kind == SiteKind::Function;
+        if let Err(refusal) = plan(&image, site, timed, &Surroundings { targets }) {
+            refused.push((number, refusal));
         }
     }
     refused
@@ -43,7 +50,7 @@ pub(crate) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)
 
 /// Nothing is patched here.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn refusals(_: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+pub(crate) fn refusals(_: &[Site], numbers: &[usize], _: bool) -> Vec<(usize, String)> {
     let reason = "the agent patches x86-64 programs only";
     numbers.iter().map(|&number| (number, reason.to_owned())).collect()
 }
@@ -53,11 +60,24 @@ pub(crate) fn refusals(_: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
 fn plan(
     image: &dyn kymo_agent::patch::Memory,
     site: &Site,
+    timed: bool,
     surroundings: &kymo_agent::patch::Surroundings<'_>,
 ) -> Result<(), String> {
     let (begin, bytes, room) = surrounding(site).ok_or("it is in no function that is known")?;
     let start = site.svma - (site.offset - begin);
     let function = kymo_agent::patch::Function { start, bytes, next: start + room.max(bytes) };
-    let planned = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings);
-    planned.map(|_| ()).map_err(|refusal| refusal.to_string())
+    let entry = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings)
+        .map_err(|refusal| refusal.to_string())?;
+    if !timed {
+        return Ok(());
+    }
+    for part in exit_sites::by_part(site)? {
+        let function =
+            kymo_agent::patch::Function { start: part.svma, bytes: part.bytes, next: part.svma + part.room };
+        let exits = part.exits.iter().map(|exit| part.svma + exit);
+        let others: Vec<u64> = exits.filter(|at| !(entry.address..entry.end()).contains(at)).collect();
+        kymo_agent::patch::plan_exits(image, &function, &others, surroundings)
+            .map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
+    }
+    Ok(())
 }

@@ -4,7 +4,8 @@
 //! lost when the program ends, however it does.
 use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
-use crate::engine::{Caller, Engine, ProbeRequest, Reading};
+use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
+use crate::exit_sites::{self, PartExits};
 use kymo_core::holds::{HoldReport, HoldRole};
 use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Client, CodeWriter, ProtocolError};
@@ -130,12 +131,20 @@ impl Plan {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn of(sites: &[Site], request: &ProbeRequest) -> Result<Plan, String> {
+    pub(crate) fn of(choice: Choice, sites: &[Site], request: &ProbeRequest) -> Result<Plan, String> {
         let timed = request.timed;
         let (wanted, refused) = candidates(sites, &|_| timed, true);
         let mut plan = Plan { refused, ..Plan::default() };
         for (number, wanted) in wanted {
             let site = &sites[number];
+            let is_timed = timed && site.kind == SiteKind::Function;
+            if is_timed && choice != Choice::Shadow {
+                match exit_sites::by_part(site) {
+                    Ok(parts) => plan.want_call(site, wanted, &parts),
+                    Err(reason) => plan.refused.push((number, reason)),
+                }
+                continue;
+            }
             let mut action = action(request, number);
             // Only at a function's first instruction the stack shows who called.
             action.callers &= site.kind == SiteKind::Function;
@@ -143,8 +152,7 @@ impl Plan {
                 plan.refused.push((number, "its condition is too long".to_owned()));
                 continue;
             };
-            let kind =
-                if timed && site.kind == SiteKind::Function { ProbeKind::Latency } else { ProbeKind::Count };
+            let kind = if is_timed { ProbeKind::Latency } else { ProbeKind::Count };
             let wanted = ProbeSpec { kind, action_id, ..wanted };
             plan.want(mapped_name(site), wanted);
             plan.served.push(number);
@@ -166,6 +174,27 @@ impl Plan {
             plan.served.push(number);
         }
         if plan.served.is_empty() { Err(plan.first_reason()) } else { Ok(plan) }
+    }
+
+    /// A function whose calls are timed where they end.
+    fn want_call(&mut self, site: &Site, wanted: ProbeSpec, parts: &[PartExits]) {
+        let module = mapped_name(site);
+        self.want(module.clone(), ProbeSpec { kind: ProbeKind::LatencyAtExits, ..wanted });
+        let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
+        for part in parts {
+            for &exit in &part.exits {
+                let exit = ProbeSpec {
+                    offset: part.offset,
+                    size_bytes: bytes(part.bytes),
+                    room_bytes: bytes(part.room),
+                    inside_bytes: bytes(exit),
+                    kind: ProbeKind::Exit,
+                    ..wanted
+                };
+                self.want(module.clone(), exit);
+            }
+        }
+        self.served.push(wanted.id as usize);
     }
 
     fn want(&mut self, module: Vec<u8>, wanted: ProbeSpec) {
@@ -218,6 +247,7 @@ impl Plan {
             let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
             readings[place].hits = readings[place].hits.wrapping_add(count.hits);
             readings[place].latencies.merge(&count.latencies);
+            readings[place].missed = readings[place].missed.saturating_add(count.untimed);
         }
     }
 }
@@ -231,8 +261,13 @@ pub(crate) fn mapped_name(site: &Site) -> Vec<u8> {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<Entered, String> {
-    let plan = Plan::of(sites, request)?;
+pub(crate) fn enter(
+    choice: Choice,
+    sites: &[Site],
+    request: &ProbeRequest,
+    pid: i32,
+) -> Result<Entered, String> {
+    let plan = Plan::of(choice, sites, request)?;
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;

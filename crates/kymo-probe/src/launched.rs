@@ -76,13 +76,13 @@ pub fn prepare(
     }
     capability::check_returns(choice, request)?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(sites, request)?;
-    if choice != Choice::Inproc {
+    let mut plan = Plan::of(choice, sites, request)?;
+    if !choice.is_inside() {
         let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
         let later = plan.served.iter().copied().filter(later);
         let reason = "its module is not loaded when the command starts";
         plan.leave_out(sites, later.map(|number| (number, reason.to_owned())).collect());
-        plan.leave_out(sites, forecast::refusals(sites, &plan.served));
+        plan.leave_out(sites, forecast::refusals(sites, &plan.served, request.timed));
         if plan.served.is_empty() {
             return Err(plan.first_reason());
         }
@@ -446,8 +446,12 @@ impl Engine for Launched {
         let executed = self.tree.execs.as_ref().and_then(Execs::count);
         let without = executed.map_or(known, |executed| executed.saturating_sub(state.arrived).max(known));
         let without = (without > 0).then(|| words_without(without, executed, &told));
+        let by_command = state.command.iter().flatten().flatten().map(|(number, _)| *number);
+        let by_command: BTreeSet<usize> = by_command.collect();
         let never = |number: &&usize| {
-            let others = state.left.contains(number) || state.refused.contains_key(number);
+            let others = state.left.contains(number)
+                || state.refused.contains_key(number)
+                || by_command.contains(number);
             !others && !state.armed.contains(number)
         };
         let never: Vec<usize> = self.tree.plan.served.iter().filter(never).copied().collect();

@@ -33,6 +33,7 @@ pub mod capability;
 pub mod condition;
 pub mod engine;
 pub mod error;
+mod exit_sites;
 pub mod exits;
 mod forecast;
 pub mod holds;

@@ -113,7 +113,7 @@ pub fn find(
         return Ok(None);
     }
     // What the kernel does not do must be done here; the rest it does instead.
-    let must = asked.engine == Choice::Inproc || chooses;
+    let must = asked.engine.is_inside() || chooses;
     let refuse = |reason: &str| {
         let what = match chooses {
             true => "--if and --every of events need the engine inside the program",
@@ -143,10 +143,15 @@ pub fn find(
     if all.is_empty() {
         return Ok(None);
     }
-    if all.iter().flat_map(|selected| &selected.places).any(|place| place.returns)
-        && let Some(walker) = stack_walker(modules.iter().map(|module| &**module))
-    {
-        return refuse(&format!("{walker}, and replaced return addresses would crash it"));
+    if all.iter().flat_map(|selected| &selected.places).any(|place| place.returns) {
+        if asked.engine != Choice::Shadow {
+            return refuse(
+                "a program sees returns only by replaced return addresses; --engine shadow does that",
+            );
+        }
+        if let Some(walker) = stack_walker(modules.iter().map(|module| &**module)) {
+            return refuse(&format!("{walker}, and replaced return addresses would crash it"));
+        }
     }
     let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();
     if places > MOST {

@@ -58,13 +58,13 @@ pub fn serve(
                     services.push(Service { sites: entered.served, engine: entered.engine });
                 }
             }
-            Err(reason) if choice == Choice::Inproc => return Err(impossible(&reason)),
+            Err(reason) if choice.is_inside() => return Err(impossible(&reason)),
             // What it never does needs no words; that the kernel serves is said.
             Err(_) if capability::check(request, Some(target)).is_err() => {}
             Err(reason) => words.push(format!("not inside the program, but by the kernel: {reason}")),
         }
     }
-    if choice == Choice::Inproc {
+    if choice.is_inside() {
         anyhow::ensure!(!services.is_empty(), impossible(why.as_deref().unwrap_or("there is no probe")));
     } else if !left.is_empty() {
         services.push(by_the_kernel(left, sites, request, target, words)?);
@@ -109,7 +109,7 @@ fn inside(
         return Ok(entered);
     }
     capability::check_returns(choice, request)?;
-    inproc::enter(sites, request, pid)
+    inproc::enter(choice, sites, request, pid)
 }
 
 /// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.

@@ -5,7 +5,7 @@ use super::maps::Maps;
 use super::semaphore::Semaphore;
 use crate::patch::{
     self, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError, Probe, Rings,
-    Site, Surroundings,
+    Site, Surroundings, TimedCall,
 };
 use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeKind, ProbeSlots, ProbeState, ProbeStatus};
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use std::os::unix::net::UnixDatagram;
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are armed")]
 enum Placement {
-    Armed { probe: Probe, semaphore: Option<Semaphore>, still: bool },
+    Armed { probe: Probe, exits: Vec<Probe>, semaphore: Option<Semaphore>, still: bool },
     Waiting,
     Refused(String),
 }
@@ -37,7 +37,8 @@ pub(super) struct Patching {
 
 struct PlannedSite {
     id: u32,
-    site: Site,
+    /// With the places where calls end, if they are timed there.
+    call: TimedCall,
     semaphore: Option<Semaphore>,
     consumers: Consumers,
     /// It is written only while all threads stand still.
@@ -71,13 +72,14 @@ impl Patching {
     fn plan(
         &mut self,
         asked: &RequestedProbe,
-        maps: &Maps,
-        memory: &OwnMemory,
+        exits: &[RequestedProbe],
+        (maps, memory): (&Maps, &OwnMemory),
     ) -> Result<Option<PlannedSite>, String> {
         let wanted = &asked.spec;
         let consumers = match wanted.kind {
             ProbeKind::Count => self.some(Measure::Count, Consumers::Count, asked),
             ProbeKind::Latency => self.some(Measure::Latency, Consumers::Latency, asked),
+            ProbeKind::LatencyAtExits if asked.action.is_none() => Consumers::LatencyAtExits,
             ProbeKind::Record => {
                 let (Some(rings), Some(how)) = (self.rings, &asked.action) else {
                     return Err("the tracer has sent no rings, or named no event".to_owned());
@@ -91,22 +93,63 @@ impl Patching {
         if consumers.is_beyond() {
             return Err("a condition of memory at a return needs a probe that writes events".to_owned());
         }
-        let Some(code) = maps.code(&asked.module, wanted.offset) else { return Ok(None) };
-        let start = code.start + (wanted.offset - code.offset);
-        let targets = self.targets.entry(code.start);
-        let targets =
-            targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start));
+        let Some((function, targets)) = self.function(asked, maps, memory) else { return Ok(None) };
         let semaphore = match wanted.semaphore {
             0 => None,
             offset => Some(Semaphore::of(&asked.module, offset, maps)?),
         };
-        let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
-        let function = Function { start, bytes: u64::from(wanted.size_bytes), next };
-        let at = start + u64::from(wanted.inside_bytes);
-        let site = patch::plan_inside(memory, &function, at, &Surroundings { targets })
+        let at = function.start + u64::from(wanted.inside_bytes);
+        let entry = patch::plan_inside(memory, &function, at, &Surroundings { targets })
             .map_err(|refusal| refusal.to_string())?;
+        let mut call = TimedCall { entry, ends: Vec::new(), exits: Vec::new() };
+        for exits in exits.chunk_by(|exit, next| exit.spec.offset == next.spec.offset) {
+            self.plan_exits(exits, &mut call, maps, memory)?;
+        }
+        call.ends.sort_unstable();
         let still = blocks_signals(&asked.module);
-        Ok(Some(PlannedSite { id: wanted.id, site, semaphore, consumers, still }))
+        Ok(Some(PlannedSite { id: wanted.id, call, semaphore, consumers, still }))
+    }
+
+    /// Where the function is that a probe is in, and where its module's jumps lead; `None` if that
+    /// is not mapped.
+    fn function(
+        &mut self,
+        asked: &RequestedProbe,
+        maps: &Maps,
+        memory: &OwnMemory,
+    ) -> Option<(Function, &[u64])> {
+        let wanted = &asked.spec;
+        let code = maps.code(&asked.module, wanted.offset)?;
+        let start = code.start + (wanted.offset - code.offset);
+        let targets = self.targets.entry(code.start);
+        let targets =
+            targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start));
+        let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
+        Some((Function { start, bytes: u64::from(wanted.size_bytes), next }, targets))
+    }
+
+    /// Adds places where calls end, all in one part of the function.
+    fn plan_exits(
+        &mut self,
+        exits: &[RequestedProbe],
+        call: &mut TimedCall,
+        maps: &Maps,
+        memory: &OwnMemory,
+    ) -> Result<(), String> {
+        let Some(first) = exits.first() else { return Ok(()) };
+        let (function, targets) =
+            self.function(first, maps, memory).ok_or("one of its exits is not mapped")?;
+        let ends = exits.iter().map(|exit| function.start + u64::from(exit.spec.inside_bytes));
+        let first = call.ends.len();
+        call.ends.extend(ends);
+        // Those in the entry's bytes are its stub's.
+        let of_entry = call.entry.address..call.entry.end();
+        let others: Vec<u64> =
+            call.ends[first..].iter().copied().filter(|at| !of_entry.contains(at)).collect();
+        let exits = patch::plan_exits(memory, &function, &others, &Surroundings { targets })
+            .map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
+        call.exits.extend(exits);
+        Ok(())
     }
 
     fn some(&self, measure: Measure, all: Consumers, asked: &RequestedProbe) -> Consumers {
@@ -180,25 +223,36 @@ impl Patching {
         if planned.is_empty() {
             return None;
         }
-        let sites: Vec<Site> = planned.iter().map(|planned| planned.site.clone()).collect();
-        match patch::attach_each(&sites, consumers, holder) {
-            Ok(probes) => {
-                for (planned, probe) in planned.into_iter().zip(probes) {
-                    match probe {
-                        Ok(probe) => {
-                            let semaphore = planned.semaphore;
-                            semaphore.iter().for_each(|semaphore| semaphore.add(1));
-                            place(planned.id, &probe, done);
-                            let kept = Placement::Armed { probe, semaphore, still: planned.still };
-                            self.kept.insert(planned.id, kept);
-                        }
-                        Err(error) => self.refuse(planned.id, error.to_string(), done),
-                    }
-                }
-                None
+        let attached = match consumers {
+            Consumers::LatencyAtExits => {
+                let calls: Vec<TimedCall> = planned.iter().map(|planned| planned.call.clone()).collect();
+                patch::attach_calls(&calls, holder)
             }
-            Err(error) => Some((planned, error)),
+            _ => {
+                let sites: Vec<Site> = planned.iter().map(|planned| planned.call.entry.clone()).collect();
+                let alone = |probe: Result<Probe, PatchError>| probe.map(|probe| vec![probe]);
+                patch::attach_each(&sites, consumers, holder)
+                    .map(|probes| probes.into_iter().map(alone).collect())
+            }
+        };
+        let attached = match attached {
+            Ok(attached) => attached,
+            Err(error) => return Some((planned, error)),
+        };
+        for (planned, attached) in planned.into_iter().zip(attached) {
+            match attached.map(Vec::into_iter).map(|mut probes| (probes.next(), probes)) {
+                Ok((Some(probe), exits)) => {
+                    let PlannedSite { id, semaphore, still, .. } = planned;
+                    semaphore.iter().for_each(|semaphore| semaphore.add(1));
+                    place(id, &probe, done);
+                    let exits = exits.collect();
+                    self.kept.insert(id, Placement::Armed { probe, exits, semaphore, still });
+                }
+                Ok((None, _)) => {}
+                Err(error) => self.refuse(planned.id, error.to_string(), done),
+            }
         }
+        None
     }
 
     fn refuse_all(&mut self, planned: Vec<PlannedSite>, error: &PatchError, done: &mut BatchOutcome) {
@@ -215,8 +269,9 @@ impl Patching {
     fn disarm(&mut self, ids: &[u32], threads: &mut Threads<'_>) {
         let mut probes = Vec::new();
         for id in ids {
-            if let Some(Placement::Armed { probe, semaphore, still }) = self.kept.remove(id) {
+            if let Some(Placement::Armed { probe, exits, semaphore, still }) = self.kept.remove(id) {
                 semaphore.iter().for_each(|semaphore| semaphore.add(-1));
+                probes.extend(exits.into_iter().map(|exit| (still, exit)));
                 if probe.lost().is_some() {
                     self.gone.insert(*id, probe.clone());
                 }
@@ -284,9 +339,12 @@ impl ProbeEngine for Patching {
     }
 
     fn let_go(&mut self) {
-        let armed = std::mem::take(&mut self.kept).into_values().filter_map(|kept| match kept {
-            Placement::Armed { probe, .. } => Some(probe),
-            Placement::Waiting | Placement::Refused(_) => None,
+        let armed = std::mem::take(&mut self.kept).into_values().flat_map(|kept| match kept {
+            Placement::Armed { probe, mut exits, .. } => {
+                exits.push(probe);
+                exits
+            }
+            Placement::Waiting | Placement::Refused(_) => Vec::new(),
         });
         patch::abandon(armed.collect());
     }
@@ -316,11 +374,18 @@ impl ProbeEngine for Patching {
             super::exec_interpose::finish(&mut threads.holder());
         }
         let mut done = BatchOutcome::default();
+        let mut exits: HashMap<u32, Vec<RequestedProbe>> = HashMap::new();
+        let (ends, add): (Vec<_>, Vec<_>) =
+            add.into_iter().partition(|asked| asked.spec.kind == ProbeKind::Exit);
+        for end in ends {
+            exits.entry(end.spec.id).or_default().push(end);
+        }
         match (Maps::read(), OwnMemory::open()) {
             (Ok(maps), Ok(memory)) => {
                 let mut planned = Vec::new();
                 for asked in &add {
-                    match self.plan(asked, &maps, &memory) {
+                    let exits = exits.get(&asked.spec.id).map_or(&[][..], Vec::as_slice);
+                    match self.plan(asked, exits, (&maps, &memory)) {
                         Ok(Some(plan)) => planned.push(plan),
                         Ok(None) => _ = self.kept.insert(asked.spec.id, Placement::Waiting),
                         Err(reason) => self.refuse(asked.spec.id, reason, &mut done),

@@ -161,11 +161,12 @@ mod slots;
 pub use clock::Clock;
 pub(crate) use clock::know_tick;
 pub use codegen::freestanding::{
-    CALL_TABLE_BYTES, CallTable, Convention, FreestandingError, FreestandingSpec, FreestandingStub,
-    MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, routines,
+    CALL_TABLE_BYTES, CallCounts, CallTable, Convention, FreestandingError, FreestandingSpec,
+    FreestandingStub, HitCounter, MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, routines,
 };
 pub use filter::{FilteredProbe, Measure};
 pub use install::arena::places_near;
+pub use install::call_sites::{TimedCall, attach_calls};
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
@@ -205,7 +206,13 @@ pub enum Consumers {
     CountReturns,
     /// It is counted, and the time from there to the function's return becomes part of a
     /// [`Latencies`](kymo_core::latency::Latencies). Not for those that [`returns_oddly`] names.
+    /// The return address is replaced.
     Latency,
+    /// The same with the time to where the function's calls end ([`attach_calls`]): no return
+    /// address changes.
+    LatencyAtExits,
+    /// Calls end here whose times are counted from this slot on ([`attach_calls`]).
+    Exit(u32),
     /// It is counted, and written as an event into [`Rings`].
     Record(Record),
     /// One of the first three, for some hits only, or with more than that.
@@ -227,7 +234,7 @@ impl Consumers {
     /// Whether it looks at returns.
     pub(crate) fn returns(self) -> bool {
         match self {
-            Consumers::Count => false,
+            Consumers::Count | Consumers::LatencyAtExits | Consumers::Exit(_) => false,
             Consumers::CountReturns | Consumers::Latency => true,
             Consumers::Record(record) => record.returns(),
             Consumers::Filtered(filtered) => filtered.measure != Measure::Count,

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Slots of all probes together. Only what is used takes memory.
 pub(crate) const CAPACITY: u32 = 8 << 20;
 /// Slots of one page: files are mapped by pages.
-const PAGE_SLOTS: u32 = 512;
+pub(crate) const PAGE_SLOTS: u32 = 512;
 
 /// The counters of this process. Their addresses stay for good: stubs hold them.
 #[derive(Debug)]
@@ -211,6 +211,17 @@ impl Slots {
         let room = |next: u32| next.checked_add(count).filter(|&end| end <= limit);
         // Relaxed: a ticket; the slots are zero since they were mapped.
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()
+    }
+
+    /// The first of [`PAGE_SLOTS`] slots that nobody had and that fill a page; `None` if all are
+    /// taken.
+    pub(crate) fn take_page(&self) -> Option<u32> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let end = |next: u32| next.checked_next_multiple_of(PAGE_SLOTS)?.checked_add(PAGE_SLOTS);
+        let room = |next: u32| end(next).filter(|&end| end <= limit);
+        // Relaxed: as in `take`.
+        let before = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        Some(before.next_multiple_of(PAGE_SLOTS))
     }
 
     /// The sum of a slot over all CPUs. Hits that happen meanwhile are in it or not.

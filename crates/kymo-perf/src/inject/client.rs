@@ -87,6 +87,8 @@ pub struct ProbeCounts {
     pub hits: u64,
     /// How long its calls took that have returned, if they are timed.
     pub latencies: Latencies,
+    /// Calls that were not timed, because too many were under way at once.
+    pub untimed: u64,
 }
 
 /// Where a probe counts, and what there was before.
@@ -499,10 +501,11 @@ impl Client {
             let placed = &place.placed;
             // Times first: a call is counted before it is timed.
             let first = placed.times.filter(|&first| counters.has(first, latency::SLOTS));
-            let latencies =
-                first.map(|first| place.latencies(|bucket| counters.sum(first + bucket, &written)));
+            let now = |first: u32, slot: u32| counters.sum(first + slot, &written);
+            let latencies = first.map(|first| place.latencies(|slot| now(first, slot))).unwrap_or_default();
+            let untimed = first.map_or(0, |first| place.since(latency::UNTIMED, |slot| now(first, slot)));
             let hits = counters.sum(placed.hits, &written).wrapping_sub(placed.before);
-            ProbeCounts { id, hits, latencies: latencies.unwrap_or_default() }
+            ProbeCounts { id, hits, latencies, untimed }
         };
         known.places.iter().map(count).collect()
     }
@@ -654,10 +657,15 @@ impl PlacedProbe {
     fn latencies(&self, now: impl Fn(u32) -> u64) -> Latencies {
         let mut latencies = Latencies::default();
         for bucket in latency::USED {
-            let before = self.times_before.iter().find(|before| before.number == bucket);
-            latencies.add_bucket(bucket, now(bucket).wrapping_sub(before.map_or(0, |before| before.calls)));
+            latencies.add_bucket(bucket, self.since(bucket, &now));
         }
         latencies
+    }
+
+    /// What came into a slot of its times since it was armed.
+    fn since(&self, slot: u32, now: impl Fn(u32) -> u64) -> u64 {
+        let before = self.times_before.iter().find(|before| before.number == slot);
+        now(slot).wrapping_sub(before.map_or(0, |before| before.calls))
     }
 }
 

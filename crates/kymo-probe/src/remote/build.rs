@@ -2,8 +2,8 @@
 use super::plan::{PlannedFunction, PlannedModule};
 use crate::modules::CodeMapping;
 use kymo_agent::patch::{
-    CALL_TABLE_BYTES, CallTable, Clock, Convention, FreestandingSpec, MOST_TIMED_SITES, RoutineAddresses,
-    freestanding_stub, places_near, routines,
+    CALL_TABLE_BYTES, CallCounts, CallTable, Clock, Convention, FreestandingSpec, HitCounter,
+    MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, places_near, routines,
 };
 use kymo_core::latency::{Latencies, SLOTS, USED};
 use kymo_perf::inject::{RegionCounts, RegionSizes, RemoteRegion, RemoteTarget, SitePatch};
@@ -111,8 +111,10 @@ impl<'a> StubWriter<'a> {
         if measure.timed {
             let table = CallTable {
                 table: region.private() + TABLE_AT,
-                histograms: region.word(histograms(count)),
-                missed: (region.word(1), LINE_WORDS as i32 * 8),
+                counts: CallCounts::Shared {
+                    histograms: region.word(histograms(count)),
+                    missed: (region.word(1), LINE_WORDS as i32 * 8),
+                },
                 tick: Clock::measured().tick,
             };
             writer.c = Some(writer.routines(Convention::C, &table)?);
@@ -143,7 +145,7 @@ impl<'a> StubWriter<'a> {
             let is_entry = place == 0;
             let spec = FreestandingSpec {
                 convention: function.convention,
-                hits: is_entry.then(|| self.region.word(index * LINE_WORDS)),
+                hits: is_entry.then(|| HitCounter::Word(self.region.word(index * LINE_WORDS))),
                 hits_behind: function.counts_behind,
                 while_set: self.while_set,
                 timed: routines.map(|routines| (index, routines)),

@@ -1,20 +1,19 @@
 //! Which functions can be patched from outside, and where.
 use crate::engine::ProbeRequest;
+use crate::exit_sites;
 use crate::inproc::Refusals;
 use crate::modules::CodeMapping;
 use kymo_agent::patch::{
     Convention, Function, Memory, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
 };
 use kymo_perf::inject::RemoteTarget;
-use kymo_symbols::sites::{ExitWhen, ProbeModule, Site, SiteKind};
+use kymo_symbols::sites::{ProbeModule, Site, SiteKind};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Functions with more exits are left to the kernel.
-const MOST_EXITS: usize = 64;
 const OVERLAPS: &str = "its code is another function's, too, or another probe's";
 
 /// A function that can be patched.
@@ -270,29 +269,15 @@ impl Planner<'_> {
         planned: &mut PlannedFunction,
         surroundings: &Surroundings<'_>,
     ) -> Result<(), String> {
-        let calls = site.call_sites()?;
-        if calls.exits.len() > MOST_EXITS {
-            return Err(format!("it has {} exits", calls.exits.len()));
-        }
-        if calls.exits.iter().any(|exit| matches!(exit.when, ExitWhen::Leaves { .. })) {
-            return Err("it may end at a computed jump, which stubs do not look at".to_owned());
-        }
-        let mut by_function: HashMap<u64, (Function, Vec<u64>)> = HashMap::new();
-        for exit in &calls.exits {
-            let at =
-                site.module.svma_of(exit.offset).ok_or("an exit of it is not in the code of its file")?;
-            let at = at.wrapping_add(code.bias);
-            planned.exits.push(at);
-            if (planned.entry.address..planned.entry.end()).contains(&at) {
-                // The entry's stub has it.
-                continue;
-            }
-            let part = self.part(site, exit.offset, code.bias)?;
-            by_function.entry(part.start).or_insert((part, Vec::new())).1.push(at);
-        }
-        planned.exits.sort_unstable();
-        for (function, exits) in by_function.into_values() {
-            let patches = plan_exits(code, &function, &exits, surroundings);
+        for part in exit_sites::by_part(site)? {
+            let start = part.svma.wrapping_add(code.bias);
+            let function = Function { start, bytes: part.bytes, next: start.wrapping_add(part.room) };
+            let exits = part.exits.iter().map(|exit| start.wrapping_add(*exit));
+            // Those in the entry's bytes are its stub's.
+            let of_entry = planned.entry.address..planned.entry.end();
+            let others: Vec<u64> = exits.clone().filter(|at| !of_entry.contains(at)).collect();
+            planned.exits.extend(exits);
+            let patches = plan_exits(code, &function, &others, surroundings);
             let patches =
                 patches.map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
             for patch in patches {
@@ -300,22 +285,8 @@ impl Planner<'_> {
                 planned.exit_patches.push(patch);
             }
         }
+        planned.exits.sort_unstable();
         Ok(())
-    }
-
-    /// The function, or the part of one, that an exit is in.
-    fn part(&self, site: &Site, offset: u64, bias: u64) -> Result<Function, String> {
-        let functions = site.module.functions();
-        let after = functions.partition_point(|function| function.offset <= offset);
-        let own = (site.offset..site.offset + site.length_bytes).contains(&offset);
-        let (svma, bytes, begin) = match site.module.function_at(offset) {
-            _ if own => (site.svma, site.length_bytes, site.offset),
-            Some(part) => (part.svma, part.size_bytes, part.offset),
-            None => return Err("an exit of it is in no function that is known".to_owned()),
-        };
-        let room = functions.get(after).map_or(0, |next| next.offset - begin);
-        let start = svma.wrapping_add(bias);
-        Ok(Function { start, bytes, next: start.wrapping_add(room.max(bytes)) })
     }
 
     /// Whether the process has the file's code there.

@@ -1,6 +1,7 @@
 //! Stubs that need nothing of this crate in the program: no C library, no thread-local memory, no
 //! function to call but what is written beside them. A tracer writes them into programs that
-//! cannot load the agent.
+//! cannot load the agent, and the agent uses them to time calls where they end
+//! (`install/call_sites.rs`).
 //!
 //! ```text
 //!  at a function's begin            at an exit               routines, once for all stubs
@@ -36,12 +37,14 @@ use super::context::Emitted;
 use super::moved;
 use crate::patch::site::{Site, is_call};
 use iced_x86::code_asm::{
-    CodeAssembler, CodeLabel, al, cl, eax, ecx, esi, qword_ptr, r8, r8d, r14, rax, rcx, rdi, rdx, rsi, rsp,
+    CodeAssembler, CodeLabel, al, cl, dword_ptr, eax, ecx, esi, qword_ptr, r8, r8d, r14, rax, rcx, rdi, rdx,
+    rsi, rsp,
 };
 use iced_x86::{
     BlockEncoderOptions, Code, ConditionCode, FlowControl, IcedError, Instruction, InstructionInfoFactory,
     MemoryOperand, Mnemonic, Register,
 };
+use kymo_core::latency::{CALLS, UNTIMED};
 use std::fmt;
 
 /// Slots of a bucket, all of which are looked at.
@@ -89,13 +92,40 @@ pub struct RoutineAddresses {
 pub struct CallTable {
     /// The table, of [`CALL_TABLE_BYTES`], at a multiple of a bucket's bytes; zero at first.
     pub table: u64,
-    /// The histograms, [`kymo_core::latency::SLOTS`] words for each site, by their numbers.
-    pub histograms: u64,
-    /// The first site's count of calls that had no slot, and the bytes from one site's to the
-    /// next one's.
-    pub missed: (u64, i32),
+    /// Where calls are counted by their times.
+    pub counts: CallCounts,
     /// Nanoseconds of a tick of the time stamp counter, times 2^32.
     pub tick: u64,
+}
+
+/// Where the routines count.
+#[derive(Clone, Copy, Debug)]
+pub enum CallCounts {
+    /// In memory that a tracer has mapped.
+    Shared {
+        /// The histograms, [`kymo_core::latency::SLOTS`] words for each site, by their numbers.
+        histograms: u64,
+        /// The first site's count of calls that had no slot, and the bytes from one site's to the
+        /// next one's.
+        missed: (u64, i32),
+    },
+    /// In the counters of the CPU, of which a site has the page of its number: its histogram, with
+    /// its hits and the calls that had no slot in words that no latency falls into.
+    PerCpu {
+        /// The table of the CPUs' counters; one that is 0 counts nothing.
+        table: u64,
+        /// From the thread pointer to the thread's `struct rseq`.
+        rseq: i32,
+    },
+}
+
+/// What counts a site's hits.
+#[derive(Clone, Copy, Debug)]
+pub enum HitCounter {
+    /// The stub, in this word.
+    Word(u64),
+    /// The routine to which the stub tells that a call has begun.
+    Routine,
 }
 
 /// What a stub is to do.
@@ -104,7 +134,7 @@ pub struct FreestandingSpec<'a> {
     /// Whose rules hold.
     pub convention: Convention,
     /// The counter of the hits of this site; none at exits.
-    pub hits: Option<u64>,
+    pub hits: Option<HitCounter>,
     /// Hits are counted behind the displaced instructions, instead of before.
     pub hits_behind: bool,
     /// A byte that is 0 in processes that are not to count.
@@ -122,6 +152,8 @@ pub struct FreestandingStub {
     pub code: Vec<u8>,
     /// Where the site has to jump.
     pub enter: u64,
+    /// Where each displaced instruction is now.
+    pub moved: Vec<u64>,
     /// Where a thread goes on that stands at one of the site's interiors: pairs.
     pub moves: Vec<[u64; 2]>,
 }
@@ -185,13 +217,10 @@ fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<Freestandin
         a.jmp(site.resume())?;
     }
     let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-    let mut moves = Vec::new();
-    for (instruction, label) in site.displaced.iter().zip(&labels) {
-        if site.interiors().any(|interior| interior == instruction.ip()) {
-            moves.push([instruction.ip(), done.label_ip(label)?]);
-        }
-    }
-    Ok(FreestandingStub { code: done.inner.code_buffer, enter: at, moves })
+    let moved = labels.iter().map(|label| done.label_ip(label)).collect::<Result<Vec<_>, _>>()?;
+    let pairs = site.displaced.iter().zip(&moved).map(|(instruction, &to)| [instruction.ip(), to]);
+    let moves = pairs.filter(|[from, _]| site.interiors().any(|interior| interior == *from)).collect();
+    Ok(FreestandingStub { code: done.inner.code_buffer, enter: at, moved, moves })
 }
 
 /// Counts a hit, and notes when the call began.
@@ -201,7 +230,7 @@ fn hit(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
         (Some((number, routines)), _) => {
             keep(a, spec)?;
             let mut child = unless_child(a, spec)?;
-            increment(a, hits)?;
+            hits.count(a)?;
             a.mov(ecx, number)?;
             a.call(routines.enter)?;
             land(a, &mut child)?;
@@ -209,7 +238,7 @@ fn hit(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
         }
         (None, Convention::Go) => {
             let mut child = unless_child(a, spec)?;
-            increment(a, hits)?;
+            hits.count(a)?;
             land(a, &mut child)
         }
         (None, Convention::C) => {
@@ -218,7 +247,7 @@ fn hit(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
             a.lahf()?;
             a.seto(al)?;
             let mut child = unless_child(a, spec)?;
-            increment(a, hits)?;
+            hits.count(a)?;
             land(a, &mut child)?;
             a.add(al, 127)?;
             a.sahf()?;
@@ -321,16 +350,80 @@ fn relative(address: u64) -> MemoryOperand {
     MemoryOperand::with_base_displ(Register::RIP, address as i64)
 }
 
-fn increment(a: &mut CodeAssembler, word: u64) -> Emitted {
-    let mut increment = Instruction::with1(Code::Inc_rm64, relative(word))?;
-    increment.set_has_lock_prefix(true);
-    a.add_instruction(increment)
+impl HitCounter {
+    /// Raises the word, if it is the stub that does.
+    fn count(self, a: &mut CodeAssembler) -> Emitted {
+        let HitCounter::Word(word) = self else { return Ok(()) };
+        let mut increment = Instruction::with1(Code::Inc_rm64, relative(word))?;
+        increment.set_has_lock_prefix(true);
+        a.add_instruction(increment)
+    }
+}
+
+impl CallCounts {
+    /// Counts a hit of the site whose number is in rcx, if the routine does. Uses rax and r8.
+    fn hit(self, a: &mut CodeAssembler) -> Emitted {
+        let CallCounts::PerCpu { table, rseq } = self else { return Ok(()) };
+        let mut none = a.create_label();
+        page(a, (table, rseq), none)?;
+        a.lock().inc(qword_ptr(rax + CALLS * 8))?;
+        a.set_label(&mut none)?;
+        a.zero_bytes()
+    }
+
+    /// Counts a call that has no slot, of the site whose number is in rcx, and goes to `out`. Uses
+    /// rax, rcx and r8.
+    fn untimed(self, a: &mut CodeAssembler, out: CodeLabel) -> Emitted {
+        match self {
+            CallCounts::Shared { missed: (first, stride), .. } => {
+                a.imul_3(rcx, rcx, stride)?;
+                a.mov(rax, first)?;
+                a.lock().inc(qword_ptr(rax + rcx))?;
+            }
+            CallCounts::PerCpu { table, rseq } => {
+                page(a, (table, rseq), out)?;
+                a.lock().inc(qword_ptr(rax + UNTIMED * 8))?;
+            }
+        }
+        a.jmp(out)
+    }
+
+    /// Counts a call of the site whose number is in rcx in the bucket whose number is in rdx, or
+    /// goes to `out`. Uses rax, rcx and r8.
+    fn timed(self, a: &mut CodeAssembler, out: CodeLabel) -> Emitted {
+        match self {
+            CallCounts::Shared { histograms, .. } => {
+                a.mov(rax, histograms)?;
+                a.shl(rcx, PAGE_SHIFT)?;
+                a.add(rax, rcx)?;
+            }
+            CallCounts::PerCpu { table, rseq } => page(a, (table, rseq), out)?,
+        }
+        a.lock().inc(qword_ptr(rax + rdx * 8))
+    }
+}
+
+/// The bytes of a histogram, as a shift.
+const PAGE_SHIFT: i32 = 12;
+const _: () = assert!(kymo_core::latency::SLOTS * 8 == 1 << PAGE_SHIFT);
+
+/// Leaves in rax the page that this CPU has for the site whose number is in rcx, or goes to `none`.
+/// Uses r8.
+fn page(a: &mut CodeAssembler, (table, rseq): (u64, i32), none: CodeLabel) -> Emitted {
+    a.mov(eax, dword_ptr(i64::from(rseq)).fs())?;
+    a.mov(r8, table)?;
+    a.mov(rax, qword_ptr(r8 + rax * 8))?;
+    a.test(rax, rax)?;
+    a.je(none)?;
+    a.mov(r8, rcx)?;
+    a.shl(r8, PAGE_SHIFT)?;
+    a.add(rax, r8)
 }
 
 /// The routines of a convention, to lie at `at`: their bytes, and where each begins.
 ///
 /// # Errors
-/// Where the table is out of their reach.
+/// Where they cannot be assembled.
 pub fn routines(
     convention: Convention,
     table: &CallTable,
@@ -375,7 +468,7 @@ fn identify(a: &mut CodeAssembler, convention: Convention, table: &CallTable) ->
     a.imul_2(rdx, rax)?;
     a.shr(rdx, 64 - BUCKET_BITS)?;
     a.shl(rdx, (BUCKET_SLOTS * SLOT_BYTES).trailing_zeros() as i32)?;
-    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, relative(table.table))?)?;
+    a.mov(rax, table.table)?;
     a.add(rdx, rax)
 }
 
@@ -405,6 +498,7 @@ fn finish(a: &mut CodeAssembler) -> Emitted {
 fn enter(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Emitted {
     let (mut found, mut again, mut out) = (a.create_label(), a.create_label(), a.create_label());
     identify(a, convention, table)?;
+    table.counts.hit(a)?;
     find(a, found)?;
     a.sub(rdx, BUCKET_SLOTS * SLOT_BYTES)?;
     a.mov(r8d, BUCKET_SLOTS as u32)?;
@@ -415,11 +509,7 @@ fn enter(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Em
     a.add(rdx, SLOT_BYTES)?;
     a.dec(r8d)?;
     a.jne(again)?;
-    let (missed, stride) = table.missed;
-    a.imul_3(rcx, rcx, stride)?;
-    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, relative(missed))?)?;
-    a.lock().inc(qword_ptr(rax + rcx))?;
-    a.jmp(out)?;
+    table.counts.untimed(a, out)?;
     a.set_label(&mut found)?;
     a.mov(qword_ptr(rdx + DEPTH_AT), rsi)?;
     a.mov(r8, rdx)?;
@@ -452,12 +542,9 @@ fn leave(a: &mut CodeAssembler, convention: Convention, table: &CallTable) -> Em
     a.bsr(rcx, rax)?;
     a.sub(ecx, 3)?;
     a.shr(rax, cl)?;
-    a.lea(rax, rax + rcx * 8)?;
-    const { assert!(kymo_core::latency::SLOTS * 8 == 1 << 12) };
-    a.shl(r8, 12)?;
-    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RDX, relative(table.histograms))?)?;
-    a.add(rdx, r8)?;
-    a.lock().inc(qword_ptr(rdx + rax * 8))?;
+    a.lea(rdx, rax + rcx * 8)?;
+    a.mov(rcx, r8)?;
+    table.counts.timed(a, out)?;
     a.set_label(&mut out)?;
     finish(a)
 }
@@ -521,7 +608,7 @@ mod tests {
     fn spec(convention: Convention, behind: bool) -> FreestandingSpec<'static> {
         FreestandingSpec {
             convention,
-            hits: Some(AT + 0x10_0000),
+            hits: Some(HitCounter::Word(AT + 0x10_0000)),
             hits_behind: behind,
             while_set: None,
             timed: None,

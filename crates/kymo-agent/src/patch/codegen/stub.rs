@@ -40,7 +40,7 @@ use iced_x86::code_asm::{
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
 use kymo_core::holds::HoldRole;
-use kymo_core::latency::SLOTS as TIME_SLOTS;
+use kymo_core::latency::{SLOTS as TIME_SLOTS, UNTIMED};
 use kymo_core::probe::value::Operand;
 
 /// The red zone, and room for the kept registers; a multiple of 16.
@@ -74,6 +74,15 @@ impl StubSpec {
     /// The counter of what was not looked at, or had no room in a ring.
     pub(crate) fn lost(&self) -> Option<u32> {
         self.record.map(|(_, lost)| lost).or(self.slow_path.map(|(_, missed)| missed))
+    }
+
+    /// The counter of calls whose return is not looked at, because too many are under way.
+    fn unseen(&self) -> Option<u32> {
+        match self.at_return {
+            ReturnAction::Timed(first) => Some(first + UNTIMED),
+            ReturnAction::Recorded(_) => self.lost(),
+            _ => None,
+        }
     }
 
     fn slow_path(&self, returned: bool) -> Option<SlowPath> {
@@ -139,12 +148,14 @@ pub(crate) fn generate(
     let recorded = matches!(spec.at_return, ReturnAction::Recorded(_));
     let mut back_recorder = recorded.then(|| Recorder::declare(&mut a)).transpose()?;
     let mut back = (returns && !recorded).then(|| Counter::declare(&mut a)).transpose()?;
+    let mut untimed = spec.unseen().map(|_| Counter::declare(&mut a)).transpose()?;
     let count = match (entered.is_some(), recorded) {
         (true, true) => 6,
         (true, false) => 3,
         (false, true) => 4,
         (false, false) => 1 + usize::from(returns),
     };
+    let count = count + usize::from(untimed.is_some());
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
     let mut body = a.create_label();
     let gated = spec.action.filter(|action| action.chooses());
@@ -195,7 +206,7 @@ pub(crate) fn generate(
     }
     if returns {
         let mut landed = a.create_label();
-        entry(&mut a, spec, context, body, landed)?;
+        entry(&mut a, spec, context, (body, landed), untimed.as_mut())?;
         a.set_label(&mut landed)?;
         landing(
             &mut a,
@@ -213,7 +224,7 @@ pub(crate) fn generate(
     let moved = moved::displaced(&mut a, site, enter)?;
     let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
     // In the order of their declaration.
-    let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back);
+    let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back).chain(untimed);
     finish(a, counters.collect(), &moved, at)
 }
 
@@ -266,8 +277,8 @@ fn entry(
     a: &mut CodeAssembler,
     spec: &StubSpec,
     context: &CodegenContext,
-    body: CodeLabel,
-    landing: CodeLabel,
+    (body, landing): (CodeLabel, CodeLabel),
+    untimed: Option<&mut Counter>,
 ) -> Emitted {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
@@ -291,6 +302,11 @@ fn entry(
     a.jrcxz(unhooked)?;
     a.jmp(hooked)?;
     a.set_label(&mut unhooked)?;
+    if let (Some(counter), Some(slot)) = (untimed, spec.unseen()) {
+        // A place of its own for the label, which the counter's first instruction has not.
+        a.zero_bytes()?;
+        counter.raise(a, context, slot)?;
+    }
     restore(a, true)?;
     a.lea(rsp, rsp + FRAME)?;
     a.jmp(body)?;

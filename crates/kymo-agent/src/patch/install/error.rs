@@ -33,6 +33,11 @@ pub enum PatchError {
 }
 
 impl PatchError {
+    /// Whether it stands against one site only.
+    pub(crate) fn is_of_site(&self) -> bool {
+        matches!(self, PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. })
+    }
+
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> PatchError {
         move |error| PatchError::System { what, error }
     }

@@ -2,6 +2,7 @@
 //! holds or asks threads, writes sites, and changes the tables by which modules find functions that
 //! matter here.
 pub(crate) mod arena;
+pub(crate) mod call_sites;
 pub(crate) mod error;
 pub(crate) mod flow;
 mod got_hooks;

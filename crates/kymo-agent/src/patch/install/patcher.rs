@@ -1,5 +1,6 @@
 //! The one patcher of this process: stubs, sites, attach, detach.
 use super::arena::Arena;
+use super::call_sites::CallClock;
 use super::error::PatchError;
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
@@ -36,28 +37,30 @@ pub(crate) fn release_counters() {
 
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
 #[derive(Debug)]
-struct BuiltStub {
-    spec: StubSpec,
-    watch: Option<Arc<SlowProbe>>,
-    slots: &'static Slots,
+pub(super) struct BuiltStub {
+    pub(super) spec: StubSpec,
+    pub(super) watch: Option<Arc<SlowProbe>>,
+    pub(super) slots: &'static Slots,
     /// The memory that it was attached in last.
-    counted_in: Option<u64>,
-    enter: u64,
-    moved: Vec<u64>,
-    original: [u8; JUMP_BYTES],
+    pub(super) counted_in: Option<u64>,
+    pub(super) enter: u64,
+    pub(super) moved: Vec<u64>,
+    pub(super) original: [u8; JUMP_BYTES],
 }
 
 #[derive(Debug, Default)]
-struct Patcher {
-    arena: Arena,
+pub(super) struct Patcher {
+    pub(super) arena: Arena,
     /// By the site's address and what its stub does.
     built: HashMap<(u64, Consumers), BuiltStub>,
+    /// What times calls where they end, once it is needed.
+    pub(super) call_clock: Option<CallClock>,
     /// The sites with probes, by address; what is there for traps.
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
     gone: BTreeSet<u64>,
     /// Probes that nobody could take away: they are attached.
-    left: Vec<Probe>,
+    pub(super) left: Vec<Probe>,
     retired: Retired,
     /// How many stubs ever needed the handler.
     slow_paths: u64,
@@ -67,7 +70,7 @@ struct Patcher {
 const LONGEST_STUB_BYTES: u64 = 2048;
 
 /// The patcher; none in a forked child, where its lock may be taken for good.
-fn patcher() -> Result<MutexGuard<'static, Patcher>, PatchError> {
+pub(super) fn patcher() -> Result<MutexGuard<'static, Patcher>, PatchError> {
     static PATCHER: LazyLock<Mutex<Patcher>> = LazyLock::new(Mutex::default);
     // A panic inside leaves sites half-written but consistent with `attached`: nothing better is to
     // be had by refusing.
@@ -201,36 +204,18 @@ impl Patcher {
     ) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
         let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
         may_write(&memory, holder)?;
-        let slots = slots().map_err(PatchError::system("map counters"))?;
-        let rseq =
-            rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
-        let top = i32::try_from(page::top_offset()).map_err(|_| PatchError::NoSequences)?;
         let timed = match consumers {
             Consumers::Filtered(filtered) => filtered.measure == Measure::Latency,
             consumers => consumers == Consumers::Latency,
         };
-        let tick = if timed { tick() } else { 0 };
-        let context = CodegenContext { table: slots.table(), rseq, top, tick, calls: CallTargets::default() };
-        for site in sites {
-            // A library was unloaded with its probes, and loaded again at the same place.
-            if self.attached.contains_key(&site.address)
-                && memory.bytes(site.address, JUMP_BYTES as u64) == site.original
-            {
-                self.attached.remove(&site.address);
-            }
-        }
+        let (slots, context) = surroundings(timed)?;
+        self.forget_unloaded(&memory, sites.iter());
         let mut probes = Vec::with_capacity(sites.len());
         for site in sites {
-            let probe = self.prepare(&memory, site, consumers, slots, &context);
-            let stands_against_all = match &probe {
-                Err(PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. }) => {
-                    all
+            match self.prepare(&memory, (site, &[]), consumers, slots, &context) {
+                Err(error) if all || !error.is_of_site() => {
+                    return Err(self.forget(&memory, probes, error));
                 }
-                Err(_) => true,
-                Ok(_) => false,
-            };
-            match probe {
-                Err(error) if stands_against_all => return Err(self.forget(&memory, probes, error)),
                 probe => probes.push(probe),
             }
         }
@@ -247,17 +232,42 @@ impl Patcher {
         }
     }
 
-    /// A probe whose stub is in place, and whose site is taken though not written.
-    fn prepare(
+    /// Forgets the probes of libraries that were unloaded with them, and loaded again at the same
+    /// place.
+    pub(super) fn forget_unloaded<'s>(&mut self, memory: &OwnMemory, sites: impl Iterator<Item = &'s Site>) {
+        for site in sites {
+            if self.attached.contains_key(&site.address)
+                && memory.bytes(site.address, JUMP_BYTES as u64) == site.original
+            {
+                self.attached.remove(&site.address);
+            }
+        }
+    }
+
+    /// A probe whose stub is in place, and whose site is taken though not written. With a site come
+    /// the places of its function where calls end, if they are timed there.
+    pub(super) fn prepare(
         &mut self,
         memory: &OwnMemory,
-        site: &Site,
+        (site, ends): (&Site, &[u64]),
         consumers: Consumers,
         slots: &'static Slots,
         context: &CodegenContext,
     ) -> Result<Probe, PatchError> {
         self.check(memory, site)?;
-        self.build(memory, site, consumers, slots, context)?;
+        let key = (site.address, consumers);
+        // Another library may lie there by now: its stub is another one. The old one stays, for a
+        // thread may still be in it.
+        let same = |built: &BuiltStub| built.original == site.original && std::ptr::eq(built.slots, slots);
+        if !self.built.get(&key).is_some_and(same) {
+            let built = match consumers {
+                Consumers::LatencyAtExits | Consumers::Exit(_) => {
+                    self.build_call_site(memory, (site, ends), consumers, slots, context)
+                }
+                _ => self.build(memory, site, consumers, slots, context),
+            };
+            self.built.insert(key, built?);
+        }
         // Memory that this site has not counted in yet is not read: that would make the kernel take
         // some for it.
         let memory_number = slots.memory();
@@ -279,7 +289,7 @@ impl Patcher {
 
     /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the
     /// threads ends meanwhile, some.
-    fn arm(
+    pub(super) fn arm(
         &mut self,
         memory: &OwnMemory,
         probes: &mut [Result<Probe, PatchError>],
@@ -445,7 +455,7 @@ impl Patcher {
         Ok(())
     }
 
-    /// Has the site's stub in place.
+    /// Makes the site's stub.
     fn build(
         &mut self,
         memory: &OwnMemory,
@@ -453,24 +463,17 @@ impl Patcher {
         consumers: Consumers,
         slots: &'static Slots,
         context: &CodegenContext,
-    ) -> Result<(), PatchError> {
+    ) -> Result<BuiltStub, PatchError> {
         let at = site.address;
-        let key = (at, consumers);
-        // Another library may lie there by now: its stub is another one. The old one stays, for a
-        // thread may still be in it.
-        let same = |built: &BuiltStub| built.original == site.original && std::ptr::eq(built.slots, slots);
-        if self.built.get(&key).is_some_and(same) {
-            return Ok(());
-        }
         if consumers.returns() && !site.entry {
             return Err(PatchError::Refused { at, why: Refusal::NotTheEntry { at } });
         }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
         let look = match consumers {
-            Consumers::Count | Consumers::Record(_) | Consumers::Hold(_) => Measure::Count,
+            Consumers::Filtered(filtered) => filtered.measure,
             Consumers::CountReturns => Measure::CountReturns,
             Consumers::Latency => Measure::Latency,
-            Consumers::Filtered(filtered) => filtered.measure,
+            _ => Measure::Count,
         };
         let at_return = match (consumers, look) {
             (Consumers::Record(record), _) if record.returns() => ReturnAction::Recorded(take(1)?),
@@ -529,7 +532,7 @@ impl Patcher {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
-        let built = BuiltStub {
+        Ok(BuiltStub {
             spec,
             watch,
             slots,
@@ -537,9 +540,7 @@ impl Patcher {
             enter: stub.enter,
             moved: stub.moved,
             original: site.original,
-        };
-        self.built.insert(key, built);
-        Ok(())
+        })
     }
 
     /// What of a stub the handler is to do.
@@ -556,7 +557,7 @@ impl Patcher {
     }
 
     /// Undoes [`Patcher::prepare`]. A site that could not be restored may have a trap: it stays.
-    fn forget(
+    pub(super) fn forget(
         &mut self,
         memory: &OwnMemory,
         probes: Vec<Result<Probe, PatchError>>,
@@ -592,8 +593,17 @@ impl Patcher {
     }
 }
 
+/// The counters of this process, and what code that counts there must know.
+pub(super) fn surroundings(timed: bool) -> Result<(&'static Slots, CodegenContext), PatchError> {
+    let slots = slots().map_err(PatchError::system("map counters"))?;
+    let rseq = rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
+    let top = i32::try_from(page::top_offset()).map_err(|_| PatchError::NoSequences)?;
+    let tick = if timed { tick() } else { 0 };
+    Ok((slots, CodegenContext { table: slots.table(), rseq, top, tick, calls: CallTargets::default() }))
+}
+
 /// Whether anybody can write code: this process, or the one who holds its threads.
-fn may_write(memory: &OwnMemory, holder: &Holder<'_>) -> Result<(), PatchError> {
+pub(super) fn may_write(memory: &OwnMemory, holder: &Holder<'_>) -> Result<(), PatchError> {
     match holder {
         Holder::Nobody if !memory.is_forced() => Err(PatchError::NotForced { why: None }),
         _ => Ok(()),

@@ -3,7 +3,7 @@ use crate::patch::codegen::stub::{ReturnAction, StubSpec};
 use crate::patch::runtime::slow_path::SlowProbe;
 use crate::patch::site::Site;
 use crate::patch::slots::Slots;
-use kymo_core::latency::{Latencies, USED};
+use kymo_core::latency::{Latencies, UNTIMED, USED};
 use kymo_core::probe::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,6 +59,14 @@ impl Probe {
             latencies.add_bucket(bucket, self.slots.read(slot + bucket).wrapping_sub(before));
         }
         Some(latencies)
+    }
+
+    /// How many calls were not timed, because too many were under way at once; `None` unless calls
+    /// are timed.
+    pub fn untimed(&self) -> Option<u64> {
+        let ReturnAction::Timed(slot) = self.spec.at_return else { return None };
+        let before = self.back_before().get(UNTIMED as usize).copied().unwrap_or(0);
+        Some(self.slots.read(slot + UNTIMED).wrapping_sub(before))
     }
 
     /// What the counters of the return held.

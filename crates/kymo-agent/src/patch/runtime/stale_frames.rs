@@ -196,10 +196,13 @@ fn own_stack() -> (u64, u64) {
 
 /// Sets the calls with this key aside, `count` entries of the shadow stack from the one at `first`
 /// on, for a call whose slot is `now`. Whether there was room.
+///
+/// A handler of a signal may come at any moment and drop these entries: then they have another key,
+/// and are not set aside.
 pub(crate) fn put(
     stack: ShadowStack,
     signals: SignalStack,
-    (first, count): (EntryAt, u64),
+    (first, count, key): (EntryAt, u64, u64),
     now: u64,
 ) -> bool {
     let header = header(stack);
@@ -210,10 +213,7 @@ pub(crate) fn put(
         return false;
     }
     header.busy.store(now, Ordering::Relaxed);
-    let key = first.key.load(Ordering::Relaxed);
-    while let Some(before) = find(stack, key) {
-        before.key.store(FREE, Ordering::Relaxed);
-    }
+    forget(stack, key);
     let mut place = place_for(stack, count);
     // Not each time: it looks at all slots.
     if place == 0 && times_full(stack).fetch_add(1, Ordering::Relaxed).is_multiple_of(TIDY_INTERVAL) {
@@ -222,13 +222,26 @@ pub(crate) fn put(
     }
     let mut done = 0;
     let mut from = first;
-    while place != 0 && done < count {
+    while place != 0 && done < count && from.key.load(Ordering::Relaxed) == key {
         entry(stack, place + done).copy(&from, key);
         from = from.above();
         done += 1;
     }
     header.busy.store(0, Ordering::Relaxed);
-    place != 0
+    place != 0 && done == count
+}
+
+/// Frees all entries with this key. Each is looked at once: a handler of a signal that changes the
+/// page meanwhile must not keep this going.
+fn forget(stack: ShadowStack, key: u64) {
+    let mut at = used(stack);
+    while at > 0 {
+        let found = entry(stack, at);
+        if found.key.load(Ordering::Relaxed) == key {
+            found.key.store(FREE, Ordering::Relaxed);
+        }
+        at -= 1;
+    }
 }
 
 /// Free entries one behind the other, from now on among the used ones; 0: there are none.

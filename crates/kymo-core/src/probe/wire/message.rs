@@ -10,8 +10,15 @@ use crate::holds::HoldRole;
 pub enum ProbeKind {
     /// Count it.
     Count,
-    /// Count it, and count the time until the return by powers of two.
+    /// Count it, and count the time until the return by powers of two. The return address is
+    /// replaced.
     Latency,
+    /// The same, at the places where calls end: further probes of the same number and of the kind
+    /// [`Exit`](ProbeKind::Exit). No return address changes.
+    LatencyAtExits,
+    /// Not a probe, but a place where calls of one end. The function is the part of the probed one
+    /// that has it.
+    Exit,
     /// Count it, and write it, its return, or both as the events that its [`ProbeAction`] names.
     Record,
     /// Count it, and time how long the lock is held that the function takes or gives back.
@@ -27,6 +34,8 @@ impl ProbeKind {
             ProbeKind::Count => 1,
             ProbeKind::Latency => 2,
             ProbeKind::Record => 3,
+            ProbeKind::LatencyAtExits => 4,
+            ProbeKind::Exit => 5,
             ProbeKind::Hold(role) => HOLDS + role.number(),
         }
     }
@@ -36,6 +45,8 @@ impl ProbeKind {
             1 => Ok(ProbeKind::Count),
             2 => Ok(ProbeKind::Latency),
             3 => Ok(ProbeKind::Record),
+            4 => Ok(ProbeKind::LatencyAtExits),
+            5 => Ok(ProbeKind::Exit),
             number => number
                 .checked_sub(HOLDS)
                 .and_then(HoldRole::of)
@@ -48,7 +59,7 @@ impl ProbeKind {
 /// One probe of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeSpec {
-    /// The tracer's number for it, never used twice in one conversation.
+    /// The tracer's number for it, never used twice in one conversation, but by its exits.
     pub id: u32,
     /// Where the function is in the file.
     pub offset: u64,

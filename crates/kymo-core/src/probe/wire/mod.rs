@@ -74,7 +74,7 @@ pub use message::{
 pub use pack::{Malformed, printable};
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// The bytes that a site takes in the list of [`PatchSites::edits`].
 pub const EDIT_BYTES: u64 = 24;
 /// No packet is longer.

@@ -177,7 +177,7 @@ fn launch(
     }
     match launched::prepare(args.engine, sites, request, !args.no_inherit, &args.command, modules) {
         Ok(launch) => Ok(Some(launch)),
-        Err(reason) if args.engine == Choice::Inproc => Err(serve::impossible(&reason)),
+        Err(reason) if args.engine.is_inside() => Err(serve::impossible(&reason)),
         // What it never does needs no words.
         Err(_) if capability::check(request, None).is_err() => Ok(None),
         Err(reason) => {

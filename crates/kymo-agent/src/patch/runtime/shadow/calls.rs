@@ -148,7 +148,7 @@ fn set_aside(last: EntryAt, key: u64, signals: SignalStack, slot: u64) -> Option
         count += 1;
     }
     // What was never filled is waited for by nobody.
-    (is_claim(key) || stale_frames::put(stack, signals, (first, count), slot)).then_some(first)
+    (is_claim(key) || stale_frames::put(stack, signals, (first, count, key), slot)).then_some(first)
 }
 
 /// Where the call returns whose return slot is at `slot`, when that is not simply the top entry.

@@ -1,0 +1,65 @@
+//! Where calls of a function end, for code that is patched there.
+use kymo_symbols::sites::{ExitWhen, Function, Site};
+
+/// Functions with more exits are left to the kernel.
+const MOST_EXITS: usize = 64;
+
+/// A function, or its cold part, and where in it calls end.
+#[derive(Debug)]
+pub(crate) struct PartExits {
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+    /// Where it begins as linked.
+    pub(crate) svma: u64,
+    /// Its bytes.
+    pub(crate) bytes: u64,
+    /// The bytes to the next function.
+    pub(crate) room: u64,
+    /// Where calls end, from its begin on, ascending.
+    pub(crate) exits: Vec<u64>,
+}
+
+impl PartExits {
+    /// Without an exit: the part of this site's function that a place in the file is in.
+    fn of(site: &Site, offset: u64) -> Result<PartExits, String> {
+        let functions = site.module.functions();
+        let next = functions.partition_point(|function| function.offset <= offset);
+        let own = (site.offset..site.offset + site.length_bytes).contains(&offset);
+        let (svma, bytes, begin) = match site.module.function_at(offset) {
+            _ if own => (site.svma, site.length_bytes, site.offset),
+            Some(Function { svma, size_bytes, offset, .. }) => (*svma, *size_bytes, *offset),
+            None => return Err("an exit of it is in no function that is known".to_owned()),
+        };
+        let room = functions.get(next).map_or(0, |next| next.offset - begin).max(bytes);
+        Ok(PartExits { offset: begin, svma, bytes, room, exits: Vec::new() })
+    }
+}
+
+/// The exits of a function, by the parts that they are in, if all of them can be looked at by code
+/// that is patched there.
+///
+/// # Errors
+/// Why not, in words.
+pub(crate) fn by_part(site: &Site) -> Result<Vec<PartExits>, String> {
+    let calls = site.call_sites()?;
+    if calls.exits.len() > MOST_EXITS {
+        return Err(format!("it has {} exits", calls.exits.len()));
+    }
+    if calls.exits.iter().any(|exit| matches!(exit.when, ExitWhen::Leaves { .. })) {
+        return Err("it may end at a computed jump, which stubs do not look at".to_owned());
+    }
+    let mut parts: Vec<PartExits> = Vec::new();
+    for exit in &calls.exits {
+        let its = |part: &&mut PartExits| (part.offset..part.offset + part.bytes).contains(&exit.offset);
+        match parts.iter_mut().find(its) {
+            Some(part) => part.exits.push(exit.offset - part.offset),
+            None => {
+                let mut part = PartExits::of(site, exit.offset)?;
+                part.exits.push(exit.offset - part.offset);
+                parts.push(part);
+            }
+        }
+    }
+    parts.iter_mut().for_each(|part| part.exits.sort_unstable());
+    Ok(parts)
+}
