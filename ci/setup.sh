@@ -26,6 +26,7 @@ missing_packages() {
     done
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
     [[ -e /usr/include/boost/context/fiber.hpp ]] || echo libboost-context-dev
+    [[ -e /usr/lib/python3/dist-packages/gevent ]] || echo python3-gevent
     [[ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ]] || echo libc6-arm64-cross
     # Many perf users have it, and it changes what perf prints: tests must not depend on that.
     [[ -d /usr/lib/$(uname -m)-linux-gnu/traceevent/plugins ]] || echo libtraceevent1-plugin

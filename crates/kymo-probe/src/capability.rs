@@ -102,9 +102,15 @@ pub(crate) fn check_returns(choice: Choice, request: &ProbeRequest) -> Result<()
 fn check_at_exits(request: &ProbeRequest) -> Result<(), Unsupported> {
     let conditions = request.conditions.iter().any(|(entry, back)| !entry.is_empty() || !back.is_empty());
     match () {
-        () if conditions => Err("code where calls end looks at no condition; --engine shadow does"),
-        () if request.callers => Err("code where calls end tells no callers apart; --engine shadow does"),
-        () if request.every > 1 => Err("code where calls end times all calls; --engine shadow times some"),
+        () if conditions => Err(
+            "timed calls are seen where they end, and code there looks at no condition; --engine shadow does",
+        ),
+        () if request.callers => Err(
+            "timed calls are seen where they end, and code there tells no callers apart; --engine shadow does",
+        ),
+        () if request.every > 1 => {
+            Err("timed calls are seen where they end, and code there times each; --engine shadow times some")
+        }
         () => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Timing {
 pub struct ReturnAddresses {
     /// What of the program walks its own stacks, in words.
     pub walker: Option<String>,
-    /// Why calls may be under way on more stacks than the engine inside the program follows.
+    /// Why calls may be under way on more stacks than the thread's own.
     pub switches: Option<String>,
     /// Why they must not be, anywhere in the program; `None`: they may.
     pub fixed: Option<String>,

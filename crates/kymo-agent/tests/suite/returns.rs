@@ -205,6 +205,20 @@ fn deep_recursion_returns() {
     library.take(&probes);
 }
 
+/// Checks that calls which are too deep to be timed are counted as such by their probe, and that
+/// this count, too, begins with the attach.
+#[test]
+fn calls_too_deep_are_counted_as_untimed() {
+    let Some(library) = library("returns::calls_too_deep_are_counted_as_untimed") else { return };
+    for _ in 0..2 {
+        let probes = library.put(&["recurses"], Consumers::Latency);
+        assert_eq!(library.function("recurses")(1000, 0), 1000);
+        assert_eq!((hits(&probes), returns(&probes)), (vec![1001], vec![DEPTH as u64]));
+        assert_eq!(probes[0].untimed(), Some(1001 - DEPTH as u64));
+        library.take(&probes);
+    }
+}
+
 /// Checks handlers of signals that call probed functions, on a stack of their own.
 #[test]
 fn signals_on_their_own_stack_return() {

@@ -90,8 +90,8 @@ const PROGRAMS: [(&str, Runtime); 7] = [
 pub(super) const SWITCHES: &str = "it switches stacks";
 
 /// Names of symbols that a module has, or wants of others, if it leaves calls otherwise than by
-/// returning, or walks the stack.
-const LEAVES: [(&str, &str); 12] = [
+/// returning, or walks the stack, or may load what does.
+const LEAVES: [(&str, &str); 13] = [
     ("swapcontext", "it switches stacks (swapcontext)"),
     ("makecontext", "it switches stacks (makecontext)"),
     ("setcontext", "it switches stacks (setcontext)"),
@@ -104,6 +104,8 @@ const LEAVES: [(&str, &str); 12] = [
     ("_Unwind_ForcedUnwind", "it unwinds its stack"),
     ("_Unwind_Backtrace", "it walks its stack"),
     ("pthread_cancel", "it cancels threads, which unwinds their stacks"),
+    // Nobody can judge these libraries before they are there.
+    ("dlopen", "it loads libraries later (dlopen), which may copy, switch or unwind stacks"),
 ];
 
 /// Libraries that have these names for others: they do none of it by themselves.

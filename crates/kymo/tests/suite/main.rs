@@ -41,6 +41,7 @@
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that cannot load the agent, and are probed in-process even so | `probe_static.rs` |
 //! | kernels that do not let a program write its own code | `probe_unforced.rs` |
+//! | `--ret` where stacks are copied by what is loaded late, handlers are left, calls are deep | `timed_calls.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | names of code that programs make while they run | `generated_code.rs` |
 //! | Python's functions in call chains | `python.rs` |
@@ -130,6 +131,7 @@ mod symbol_cache;
 mod table;
 mod tasks;
 mod terminal;
+mod timed_calls;
 mod tools;
 mod top;
 mod tree;

@@ -214,7 +214,7 @@ fn fields_written_by_the_program() {
     let plain = "probe:'called_plain(a, b, c, d, g, h, ret)'";
     let pointers = "probe:'called_pointers(n->value, n->next->label, n->next->next->label, *d, ret)'";
     let words =
-        ["--engine", "inproc", "--no-call-graph", "-o", &file, "-e", plain, "-e", pointers, "-p", &pid];
+        ["--engine", "shadow", "--no-call-graph", "-o", &file, "-e", plain, "-e", pointers, "-p", &pid];
     let mut recorder =
         kymo().command(["record"].iter().chain(&words)).stderr(Stdio::piped()).spawn().expect("kymo");
     let mut said = BufReader::new(recorder.stderr.take().expect("its words"));

@@ -40,7 +40,7 @@ fn work(running: &mut Running) -> String {
 fn probe(program: &Path, calls: &str, arguments: &[&str]) -> Value {
     let mut running = waiting(program, &[calls, "2"]);
     let mut probing =
-        kymo().start(["probe", "--engine", "inproc", "--json", "-p", &running.pid()].iter().chain(arguments));
+        kymo().start(["probe", "--engine", "shadow", "--json", "-p", &running.pid()].iter().chain(arguments));
     let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines().map_while(Result::ok);
     let said: Vec<String> = words.by_ref().take_while(|line| !line.contains("patched while")).collect();
     if probing.try_wait().expect("kymo").is_none() {
@@ -141,7 +141,7 @@ fn recordings() {
     let name = &program.beside("probed.data");
     let events = "probe:probed_inner,probe:probed_deep,probe:probed_deep%return";
     let (said, counted) =
-        record(&program.path, "2000", 2, &["record", "--engine", "inproc", "-e", events, "-o", name]);
+        record(&program.path, "2000", 2, &["record", "--engine", "shadow", "-e", events, "-o", name]);
     assert!(said.contains("3 events of 2 functions are written by the program itself"), "{said}");
     assert!(said.contains("(4022 samples)") && said.contains("lost 0 samples"), "{counted}{said}");
     let lines = script(name, "comm,tid,time,event,ip,trace");
@@ -264,7 +264,7 @@ fn arguments() {
     let name = &program.beside("probed.data");
     let event = "probe:'probed_outer(x, name:string, ret)'";
     let (said, _) =
-        record(&program.path, "100", 1, &["record", "--engine", "inproc", "-e", event, "-o", name]);
+        record(&program.path, "100", 1, &["record", "--engine", "shadow", "-e", event, "-o", name]);
     assert!(said.contains("(400 samples)"), "{said}");
     let lines = script(name, "event,trace");
     let entries: Vec<&String> = lines.iter().filter(|line| line.contains("probed_outer:")).collect();
@@ -284,7 +284,7 @@ fn arguments() {
 #[test]
 fn a_median_is_within_an_eighth() {
     let Some(program) = program_of("probe_inside::a_median_is_within_an_eighth", "timed.c") else { return };
-    for engine in ["inproc", "kernel"] {
+    for engine in ["inproc", "shadow", "kernel"] {
         let command = ["probe", "--json", "--ret", "--engine", engine, "takes", "--", program.text()];
         let said = kymo().succeed(command);
         let (truth, document) = said.stdout.split_once('\n').expect("what it took, then the document");

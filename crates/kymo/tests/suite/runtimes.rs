@@ -16,7 +16,7 @@ use crate::tools::{Need, Said, kymo, ready, require, run, skip, text};
 /// Rounds of each case in the long form.
 const ROUNDS: usize = 20;
 
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     if std::env::var_os("KYMO_SOAK").is_some() { ROUNDS } else { 1 }
 }
 
@@ -45,7 +45,7 @@ fn truth(stdout: &str) -> BTreeMap<&str, (u64, u64)> {
 }
 
 /// Probes a command with these options; its own output and kymo's document.
-fn probed(
+pub(crate) fn probed(
     options: &[&str],
     selectors: &[&str],
     command: &[&str],
@@ -104,27 +104,36 @@ fn exceptions_and_switched_stacks_under_the_kernels_probes() {
     );
 }
 
-/// Checks the same of the engine inside the program, where calls under way on more stacks than its
-/// shadow stack is deep are counted and not timed.
+/// Checks the same where nothing is asked for: calls are timed inside the program where they end,
+/// by the kernel where these places cannot be patched.
 #[test]
 fn exceptions_and_switched_stacks_inside_the_program() {
+    let test = "runtimes::exceptions_and_switched_stacks_inside_the_program";
+    left_in_every_way(test, &["--ret"], &["left_computed"], &[]);
+}
+
+/// Checks the same of replaced return addresses, where calls under way on more stacks than the
+/// shadow stack is deep are counted and not timed.
+#[test]
+fn exceptions_and_switched_stacks_with_replaced_return_addresses() {
     left_in_every_way(
-        "runtimes::exceptions_and_switched_stacks_inside_the_program",
-        &["--ret", "--engine", "inproc"],
+        "runtimes::exceptions_and_switched_stacks_with_replaced_return_addresses",
+        &["--ret", "--engine", "shadow", "--force"],
         &[],
         &["left_on_stack", "left_yields"],
     );
 }
 
-/// Checks that `auto` times calls of a program which switches stacks where they end, says so, and
-/// that all of them are timed.
+/// Checks that `auto` times calls of a program which switches stacks where they end, that all of
+/// them are timed, and that replaced return addresses are refused there with the reason.
 #[test]
 fn auto_replaces_no_return_address_where_stacks_are_switched() {
     const TEST: &str = "runtimes::auto_replaces_no_return_address_where_stacks_are_switched";
     let Some(program) = leaves(TEST) else { return };
     let (_, counts, said) = probed(&["--ret"], &["left_on_stack", "left_yields"], &[program, "240"]);
     assert_eq!(said.code, Some(7), "{}", said.stderr);
-    said.says("it switches stacks (swapcontext)");
+    let refused = kymo().run(["probe", "--ret", "--engine", "shadow", "left_yields", "--", program, "240"]);
+    refused.ends(1).says("it switches stacks (swapcontext)").says("--force does it even so");
     let wanted = [("left_on_stack", (11520, 11520)), ("left_yields", (1920, 1920))];
     assert_eq!(counts, wanted.map(|(name, counts)| (name.to_owned(), counts)).into(), "{}", said.stderr);
 }
@@ -134,7 +143,7 @@ fn auto_replaces_no_return_address_where_stacks_are_switched() {
 #[test]
 fn latencies_against_known_waits() {
     let Some(program) = leaves("runtimes::latencies_against_known_waits") else { return };
-    for engine in ["kernel", "inproc"] {
+    for engine in ["kernel", "inproc", "auto"] {
         let said =
             kymo().run(["probe", "--json", "--ret", "--engine", engine, "left_waits", "--", program, "240"]);
         let latencies = &said.json()["probes"][0]["latencies"];

@@ -113,7 +113,7 @@ pub(super) fn recordings(
             // A copy: other tests probe the same program, and both tools look for its names later.
             let program = path.with_file_name("probed");
             copy_program(&programs::build(kind.target[0], &[]), &program);
-            let arguments = [&["probe", "--engine", "inproc", "-o", text(&path)], &flags[..]].concat();
+            let arguments = [&["probe", "--engine", "shadow", "-o", text(&path)], &flags[..]].concat();
             let functions = flags.iter().filter(|flag| flag.starts_with("probed_")).count();
             probe_inside::record(&program, kind.target[1], functions, &arguments);
             let command = format!("kymo {}", arguments.join(" "));

@@ -204,7 +204,7 @@ fn take(from: &page::ShadowEntry, target: &mut ReturnTarget) {
 /// stack that was copied.
 fn end_program() {
     const WORDS: &[u8] =
-        b"kymo: a probed function returned on a stack that it was not called on; the program cannot go on\n";
+        b"kymo: a probed function returned on a stack that was copied; the program cannot go on: leave --engine shadow out\n";
     // SAFETY: bytes that are read.
     unsafe { call(libc::SYS_write, [2, WORDS.as_ptr() as u64, WORDS.len() as u64, 0, 0, 0]) };
     // SAFETY: two numbers.
