@@ -35,6 +35,11 @@ pub(crate) fn give(file: impl AsFd, folder: impl AsFd) {
     }
 }
 
+/// The user who called sudo, if this is root's process under sudo.
+pub(crate) fn uid() -> Option<u32> {
+    SudoUser::of_sudo().map(|caller| caller.uid)
+}
+
 /// Whether a file is that of the user who called sudo.
 pub(crate) fn owns(stat: &Stat) -> bool {
     SudoUser::of_sudo().is_some_and(|caller| caller.uid == stat.st_uid)

@@ -65,7 +65,7 @@ pub use export::Export;
 pub use folder::{Folder, Identity, passed_descriptor};
 pub use fresh::Fresh;
 pub use private::{PrivateFile, PrivateFolder};
-pub use reach::is_readable_by;
+pub use reach::is_readable_by_others;
 pub use read::{Input, kind_name, open_input, open_no_link, open_regular};
 
 use rustix::fs::Stat;

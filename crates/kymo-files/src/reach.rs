@@ -1,4 +1,5 @@
 //! Who else could open a file: by its mode bits and those of every folder above it.
+use crate::caller;
 use rustix::fs::{CWD, Stat, fstat, readlinkat, stat};
 use std::fs::File;
 use std::io;
@@ -11,15 +12,19 @@ const READ: u32 = 0o4;
 const SEARCH: u32 = 0o1;
 const OWNER: u32 = 6;
 
-/// Whether every user could open this file by its path, or `user` as the owner of what is closed to
-/// others. A file below a closed folder is closed, whatever its own mode says.
+/// Whether every user could open this file by its path, or the user who called sudo, as the owner of
+/// what is closed to others. A file below a closed folder is closed, whatever its own mode says.
 ///
 /// Groups and access control lists are not looked at: what only they permit counts as closed. So
 /// does a file without a path: one that was removed, or lies outside of this mount namespace.
 ///
 /// # Errors
 /// When /proc cannot be read, or a folder above the file has gone meanwhile.
-pub fn is_readable_by(file: &File, user: Option<u32>) -> io::Result<bool> {
+pub fn is_readable_by_others(file: &File) -> io::Result<bool> {
+    is_readable_by(file, caller::uid())
+}
+
+fn is_readable_by(file: &File, user: Option<u32>) -> io::Result<bool> {
     // The file that is open, not a path that may lead elsewhere by now.
     let name = readlinkat(CWD, format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new())?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes()));

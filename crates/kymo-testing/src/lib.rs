@@ -72,7 +72,8 @@ pub fn perf_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = if plugins.is_empty() || !is_root() {
         Command::new(program)
     } else {
-        const HIDE: &str = r#"until [ "$1" = -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@""#;
+        const HIDE: &str =
+            r#"until [ "$1" = -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@""#;
         let mut hidden = Command::new("unshare");
         hidden.args(["--mount", "sh", "-c", HIDE, "sh"]).args(plugins).arg("--").arg(program);
         hidden
@@ -87,7 +88,11 @@ fn plugin_folders() -> &'static [PathBuf] {
     FOLDERS.get_or_init(|| {
         let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
         let libraries = [machine.as_str(), "/usr/lib", "/usr/lib64"].map(Path::new);
-        libraries.map(|folder| folder.join("traceevent/plugins")).into_iter().filter(|it| it.is_dir()).collect()
+        libraries
+            .map(|folder| folder.join("traceevent/plugins"))
+            .into_iter()
+            .filter(|it| it.is_dir())
+            .collect()
     })
 }
 

@@ -79,8 +79,7 @@ impl SourceFile {
 /// Whether neither all users nor the caller of sudo may read a file. Debug information is untrusted:
 /// it could name a file of secrets, whose lines would be shown, or put into a page that is passed on.
 fn is_secret(file: &File) -> bool {
-    let caller = std::env::var("SUDO_UID").ok().and_then(|user| user.parse().ok());
-    !kymo_files::is_readable_by(file, caller).unwrap_or(false)
+    !kymo_files::is_readable_by_others(file).unwrap_or(false)
 }
 
 /// Source files by the names that debug information has for them, each read once.
