@@ -67,9 +67,30 @@ pub fn serve(
     if choice.is_inside() {
         anyhow::ensure!(!services.is_empty(), impossible(why.as_deref().unwrap_or("there is no probe")));
     } else if !left.is_empty() {
-        services.push(by_the_kernel(left, sites, request, target, words)?);
+        leave_to_the_kernel(left, sites, request, target, (&mut services, words))?;
     }
     Ok(services)
+}
+
+/// Adds the net for these sites. Where there can be none and other sites are served, it is said of which sites nothing is known.
+fn leave_to_the_kernel(
+    left: Vec<usize>,
+    sites: &[Site],
+    request: &ProbeRequest,
+    target: &Target,
+    (services, words): (&mut Vec<Service>, &mut Vec<String>),
+) -> anyhow::Result<()> {
+    let served = |service: &Service| service.sites.iter().any(|site| left.binary_search(site).is_err());
+    match by_the_kernel(left.clone(), sites, request, target, words) {
+        Ok(service) => services.push(service),
+        Err(error) if services.iter().any(served) => {
+            let reason = format!("{error:#}");
+            let named = left.iter().map(|&number| (reason.clone(), sites[number].name.as_str()));
+            words.extend(reasons_of("not probed", named));
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// That probes were asked for inside of a program, where there can be none.
@@ -155,7 +176,7 @@ pub fn started(
         for service in services.iter_mut() {
             service.engine.leave(&left);
         }
-        services.push(by_the_kernel(left, sites, request, &running, &mut words)?);
+        leave_to_the_kernel(left, sites, request, &running, (&mut *services, &mut words))?;
     }
     services.iter().for_each(|service| service.engine.go());
     Ok(words)

@@ -3,6 +3,7 @@
 //! matter here.
 pub(crate) mod arena;
 pub(crate) mod call_sites;
+mod call_stubs;
 pub(crate) mod error;
 pub(crate) mod flow;
 mod got_hooks;

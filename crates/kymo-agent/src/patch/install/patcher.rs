@@ -1,6 +1,6 @@
 //! The one patcher of this process: stubs, sites, attach, detach.
 use super::arena::Arena;
-use super::call_sites::CallClock;
+use super::call_stubs::CallStubs;
 use super::error::PatchError;
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
@@ -37,15 +37,15 @@ pub(crate) fn release_counters() {
 
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
 #[derive(Debug)]
-pub(super) struct BuiltStub {
-    pub(super) spec: StubSpec,
-    pub(super) watch: Option<Arc<SlowProbe>>,
-    pub(super) slots: &'static Slots,
+struct BuiltStub {
+    spec: StubSpec,
+    watch: Option<Arc<SlowProbe>>,
+    slots: &'static Slots,
     /// The memory that it was attached in last.
-    pub(super) counted_in: Option<u64>,
-    pub(super) enter: u64,
-    pub(super) moved: Vec<u64>,
-    pub(super) original: [u8; JUMP_BYTES],
+    counted_in: Option<u64>,
+    enter: u64,
+    moved: Vec<u64>,
+    original: [u8; JUMP_BYTES],
 }
 
 #[derive(Debug, Default)]
@@ -53,8 +53,7 @@ pub(super) struct Patcher {
     pub(super) arena: Arena,
     /// By the site's address and what its stub does.
     built: HashMap<(u64, Consumers), BuiltStub>,
-    /// What times calls where they end, once it is needed.
-    pub(super) call_clock: Option<CallClock>,
+    call_stubs: CallStubs,
     /// The sites with probes, by address; what is there for traps.
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
@@ -262,11 +261,14 @@ impl Patcher {
         if !self.built.get(&key).is_some_and(same) {
             let built = match consumers {
                 Consumers::LatencyAtExits | Consumers::Exit(_) => {
-                    self.build_call_site(memory, (site, ends), consumers, slots, context)
+                    let (arena, site) = ((&mut self.arena, memory), (site, ends));
+                    let (spec, stub) = self.call_stubs.build(arena, site, consumers, slots, context)?;
+                    let (enter, moved, original) = (stub.enter, stub.moved, site.0.original);
+                    BuiltStub { spec, watch: None, slots, counted_in: None, enter, moved, original }
                 }
-                _ => self.build(memory, site, consumers, slots, context),
+                _ => self.build(memory, site, consumers, slots, context)?,
             };
-            self.built.insert(key, built?);
+            self.built.insert(key, built);
         }
         // Memory that this site has not counted in yet is not read: that would make the kernel take
         // some for it.
