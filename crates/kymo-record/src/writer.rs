@@ -129,7 +129,7 @@ impl WriterThread<'_> {
         let mut progress = Progress { rounds: Rounds::new(self.rings), ..Progress::default() };
         loop {
             let series = self.state.series.as_mut().filter(|_| progress.full_scan.is_none());
-            let task = next(&mut messages, series, progress.unpublished > 0, &self.shared.pool);
+            let task = next(&mut messages, series, progress.can_publish(), &self.shared.pool);
             let resting = matches!(task, WriterTask::Rest);
             let message = match task {
                 WriterTask::Message(message) => Some(message),
@@ -246,7 +246,7 @@ impl WriterThread<'_> {
     }
 
     fn publish(&mut self, resting: bool, progress: &mut Progress) -> io::Result<()> {
-        if progress.unpublished == 0 || !resting && progress.unpublished < PUBLISH_BYTES {
+        if !progress.can_publish() || !resting && progress.unpublished < PUBLISH_BYTES {
             return Ok(());
         }
         progress.unpublished = 0;
@@ -288,6 +288,15 @@ struct Progress {
     /// quiet CPU would otherwise lie in its ring while files with samples of others pass, none of
     /// which could name them.
     full_scan: Option<FullScan>,
+}
+
+impl Progress {
+    /// Whether readers could do with what came since the last publication. Without the list of what
+    /// existed before they could name none of the samples: a recorder that is killed before that
+    /// leaves an empty recording rather than one that seems to tell something.
+    fn can_publish(&self) -> bool {
+        self.unpublished > 0 && self.complete
+    }
 }
 
 impl WriterState {

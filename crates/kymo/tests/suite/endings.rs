@@ -55,7 +55,7 @@ const SHARED: [Verb; 7] = [
         arguments: &["record", "-q", "-a", "-F", "999", "-e", "cpu-clock", "-o", "FILE"],
         events: &["cpu-clock"],
         question: &["report", "--stdio", "--sort", "comm", "-i", "FILE"],
-        answer: "endings",
+        answer: "of event 'cpu-clock'",
     },
     Verb {
         name: "record --wall",
@@ -252,7 +252,7 @@ fn killed(test: &str, verbs: &[Verb], kills: u64, mut dice: Dice) {
         assert!(recording.problems.iter().any(|p| p.what.contains("did not finish")), "{what}");
         assert!(verb.events.iter().all(|event| samples.contains_key(event)), "{what}: {samples:?}");
         if grown {
-            let enough = verb.events.iter().all(|event| samples[event] > 0);
+            let enough = verb.events.iter().all(|event| samples[event] >= 5);
             let asked = answered.entry(verb.name).or_default();
             if enough && (*asked == 0 || *asked < round / 8) {
                 *asked += 1;

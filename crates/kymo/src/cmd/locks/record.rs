@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow, bail};
-use kymo_cli::signals::{self, Signals};
+use kymo_cli::signals::Signals;
 use kymo_cli::terminal::is_read_by_a_person;
 use kymo_cli::{exit, open};
 use kymo_data::Recording;
