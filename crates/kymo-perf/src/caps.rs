@@ -8,7 +8,7 @@ use crate::cgroup::unescaped;
 use crate::machine::Machine;
 use crate::pmu::text;
 use crate::selector::EventAttr;
-use crate::sys::{EventTarget, Kernel, Real, perf_event_attr};
+use crate::sys::{EventTarget, Kernel, OnlineCpus, Real, perf_event_attr};
 use crate::tracefs::TracefsError;
 use perf_event_open_sys::bindings;
 use std::ffi::OsString;
@@ -142,8 +142,8 @@ pub struct Caps {
     pub memlock_bytes: Option<u64>,
     /// The highest real-time priority that this process may take by its limits (0: none).
     pub rtprio: u64,
-    /// How many CPUs are online.
-    pub cpus: usize,
+    /// The CPUs that are online.
+    pub cpus: OnlineCpus,
     /// The PMUs of the CPU cores; empty where there are no hardware counters.
     pub core_pmus: Vec<String>,
     /// Whether tracepoints can be looked up.
@@ -187,7 +187,8 @@ impl Caps {
         if self.has(Capability::IpcLock) || self.paranoid == Some(-1) {
             return None;
         }
-        let free = self.mlock_kib.unwrap_or(516).saturating_mul(1024).saturating_mul(self.cpus as u64);
+        let free =
+            self.mlock_kib.unwrap_or(516).saturating_mul(1024).saturating_mul(self.cpus.cpus.len() as u64);
         Some(free.saturating_add(self.memlock_bytes?))
     }
 }
@@ -232,8 +233,7 @@ pub(crate) fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
         nofile_hard,
         memlock_bytes: limit(&limits, "Max locked memory").map_or(Some(0), |(soft, _)| soft),
         rtprio: limit(&limits, "Max realtime priority").and_then(|(soft, _)| soft).unwrap_or(0),
-        cpus: text(&machine.sys().join("devices/system/cpu/online"))
-            .map_or(1, |list| crate::cpu_list::parse(&list).len().max(1)),
+        cpus: OnlineCpus::at(machine, kernel),
         core_pmus: machine.core_pmus().map(|pmu| pmu.name.clone()).collect(),
         tracefs,
         cgroup2: cgroup2(proc),
@@ -242,6 +242,12 @@ pub(crate) fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
         program: fs::read_link(proc.join("self/exe")).ok(),
         trials: trials(machine, kernel),
     }
+}
+
+/// Whether a filter of system calls is active in this process.
+pub(crate) fn is_filtered() -> bool {
+    let status = text(Path::new("/proc/self/status")).unwrap_or_default();
+    field(&status, "Seccomp:", 0).is_some_and(|mode| mode != "0")
 }
 
 /// The n-th word behind a label of /proc/self/status.

@@ -103,7 +103,7 @@ pub fn checklist(caps: &Caps, attempts: &dyn Attempts) -> Vec<Check> {
     let clock = EventAttr { kind: bindings::PERF_TYPE_SOFTWARE, ..EventAttr::default() };
     let user = EventAttr { exclude_kernel: true, ..clock };
     let trials = &caps.trials;
-    vec![
+    let mut checks = vec![
         tried(caps, "own", "sample your own programs", trials.own_user, "cpu-clock:u", user, 0, ANY),
         tried(caps, "kernel", "see the kernel in samples", trials.own_kernel, "cpu-clock", clock, 0, ANY),
         privileged(
@@ -138,7 +138,22 @@ pub fn checklist(caps: &Caps, attempts: &dyn Attempts) -> Vec<Check> {
             caps.real_time(),
             "it needs CAP_SYS_NICE",
         ),
-    ]
+    ];
+    // Where the list of CPUs is as it should be, nobody has to know how it was made.
+    checks.extend(cpus(caps));
+    checks
+}
+
+/// How the CPUs are known, where sysfs hides some, or shows others.
+fn cpus(caps: &Caps) -> Option<Check> {
+    let (id, name) = ("cpus", "see all CPUs");
+    let listing = caps.cpus.listing.as_ref()?;
+    Some(match &caps.cpus.doubt {
+        None => Check::yes(id, name, format!("{listing}; the kernel was asked for each")),
+        Some(doubt) => {
+            Check::no(id, name, doubt.clone()).hint("run kymo outside of this sandbox, or mount sysfs in it")
+        }
+    })
 }
 
 fn tried(
@@ -265,8 +280,9 @@ fn kernel_symbols(caps: &Caps) -> Check {
 fn ring_memory(caps: &Caps) -> Check {
     let (id, name) = ("ring-memory", "memory for rings");
     let Some(all) = caps.ring_bytes() else { return Check::yes(id, name, "not limited") };
-    let per_cpu = all / caps.cpus.max(1) as u64;
-    let detail = format!("{} KiB for each of {} CPUs", per_cpu >> 10, caps.cpus);
+    let cpus = caps.cpus.cpus.len();
+    let per_cpu = all / cpus.max(1) as u64;
+    let detail = format!("{} KiB for each of {cpus} CPUs", per_cpu >> 10);
     if per_cpu >= RING_WANTED_BYTES {
         return Check::yes(id, name, detail);
     }

@@ -15,11 +15,14 @@ pub fn parse(text: &str) -> Vec<u32> {
     cpus
 }
 
-/// How many CPUs this machine can ever have, so that every number of a CPU is smaller.
-pub(crate) fn possible() -> u32 {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = parse(&text).last().copied();
-    last.or_else(|| crate::sys::online_cpus().last().copied()).map_or(1, |last| last + 1)
+/// The list of these CPUs, which ascend.
+pub fn format(cpus: &[u32]) -> String {
+    let runs = cpus.chunk_by(|before, next| before + 1 == *next);
+    let runs = runs.map(|run| match *run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run[0].to_string(),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -32,5 +35,8 @@ mod tests {
         assert!(super::parse("").is_empty());
         assert!(super::parse("a-b,-").is_empty());
         assert_eq!(super::parse("65535-4000000000"), [65535]);
+        for list in ["", "5", "0-3,8,10-11"] {
+            assert_eq!(super::format(&super::parse(list)), list);
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! calls this module.
 
 use crate::caps::{self, Capability, Caps};
+use crate::cpu_list;
 use crate::event_filter;
 use crate::evlist::{OpenError, Request, Stage, user_only_name};
 use crate::sys::{ANY, attr_bytes, perf_event_attr};
@@ -202,7 +203,7 @@ pub fn explain_open(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanati
         libc::ENOENT => because(&format!("no PMU of type {} knows this event", attempt.attr.type_))
             .hint("`kymo list` shows the PMUs of this machine and their events"),
         libc::ENODEV if attempt.cpu >= 0 => because(&format!("CPU {} is not online, or its PMU does not serve it", attempt.cpu))
-            .hint("`cat /sys/devices/system/cpu/online` shows the CPUs that can be observed; choose some of them with `-C`"),
+            .hint(format!("choose some of CPUs {} with `-C`", cpu_list::format(&caps.cpus.cpus))),
         libc::ENODEV | libc::ENXIO => because("the device that counts this event is not there")
             .hint("`kymo list` shows the events that can be opened here"),
         libc::EINVAL => invalid(attempt, caps),
@@ -222,7 +223,7 @@ pub fn explain_open(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanati
         libc::EBUSY => because("someone else holds the counter for themselves alone: a pinned event, another profiler, or the NMI watchdog")
             .run("sudo sysctl kernel.nmi_watchdog=0", ", or end the other profiler"),
         libc::EOPNOTSUPP => unsupported(attempt),
-        libc::ENOSYS if caps.paranoid.is_some() => because(
+        libc::ENOSYS if refused_by_filter(errno, caps) => because(
             "a seccomp filter hides the system call perf_event_open, as container runtimes do",
         )
         .hint(container_hint(caps)),
@@ -253,12 +254,22 @@ fn container_hint(caps: &Caps) -> String {
 }
 
 /// EACCES and EPERM: permission, by which rule.
+/// Whether a filter of system calls refuses every event, rather than the kernel.
+pub fn refused_by_filter(errno: i32, caps: &Caps) -> bool {
+    match errno {
+        libc::EPERM => caps.seccomp && caps.trials.own_user.is_err(),
+        // The kernel has events if it has this setting.
+        libc::ENOSYS => caps.paranoid.is_some(),
+        _ => false,
+    }
+}
+
 fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
     let subject = attempt.subject();
     let because = |why: String| Explanation::new(format!("{subject}: {why}"));
     let paranoid = caps.paranoid.unwrap_or(2);
     let nothing_works = caps.trials.own_user.is_err();
-    if nothing_works && errno == libc::EPERM && caps.seccomp {
+    if refused_by_filter(errno, caps) {
         return because(
             "a seccomp filter refuses perf_event_open, as container runtimes do by default".into(),
         )
@@ -530,6 +541,9 @@ pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps)
 pub fn exec_advice(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::NotFound => "; check its name, its #! line and PATH",
+        _ if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) && caps::is_filtered() => {
+            "; a seccomp filter of this process may refuse to start programs: run kymo outside of this sandbox"
+        }
         std::io::ErrorKind::PermissionDenied => {
             "; it must be a file that may be executed: `chmod +x` it, or name its interpreter"
         }

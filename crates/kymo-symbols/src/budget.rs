@@ -45,11 +45,21 @@ pub struct Budget(Arc<Account>);
 #[derive(Debug)]
 struct Account {
     earned: AtomicU64,
+    /// More is never held, whatever was earned.
+    most: AtomicU64,
     held: AtomicU64,
     pool: AtomicI64,
     /// Files that have earned, by device and inode: to read one twice earns nothing more.
     files: Mutex<HashSet<(u64, u64)>>,
     checksums: Mutex<Checksums>,
+}
+
+impl Account {
+    /// Bytes that may be held.
+    fn room(&self) -> u64 {
+        // Relaxed: two numbers.
+        self.earned.load(Ordering::Relaxed).min(self.most.load(Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -73,11 +83,18 @@ impl Budget {
     pub fn new() -> Budget {
         Budget(Arc::new(Account {
             earned: AtomicU64::new(BASE_BYTES),
+            most: AtomicU64::new(u64::MAX),
             held: AtomicU64::new(0),
             pool: AtomicI64::new(WORK_POOL),
             files: Mutex::default(),
             checksums: Mutex::new(Checksums { known: HashMap::new(), left: MOST_SUMMED }),
         }))
+    }
+
+    /// Bounds the account of this process: where memory is limited, a file that needs more is
+    /// refused with a sentence, which is better than the end of the process.
+    pub fn bound_process(bytes: u64) {
+        Budget::default().0.most.store(bytes, Ordering::Relaxed);
     }
 
     /// Enters a file that stores this many bytes.
@@ -95,7 +112,7 @@ impl Budget {
         // Room is counted, nothing is published by it.
         let before = self.0.held.fetch_add(bytes, Ordering::Relaxed);
         let charge = Charge { account: Arc::clone(&self.0), bytes };
-        (before.saturating_add(bytes) <= self.0.earned.load(Ordering::Relaxed)).then_some(charge)
+        (before.saturating_add(bytes) <= self.0.room()).then_some(charge)
     }
 
     /// The checksum of a file, made once however many others name it; nothing when too much was summed up already.
@@ -140,7 +157,7 @@ impl Charge {
     /// The room that nobody holds.
     pub(crate) fn room_left(&self) -> u64 {
         let held = self.account.held.load(Ordering::Relaxed);
-        self.account.earned.load(Ordering::Relaxed).saturating_sub(held)
+        self.account.room().saturating_sub(held)
     }
 }
 

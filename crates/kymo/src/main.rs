@@ -115,6 +115,8 @@ fn main() -> ExitCode {
         }
     };
     kymo_perf::sys::memory::require_headroom(HEADROOM_BYTES);
+    // A share for what is read of files; a recorder has shares for the rest.
+    kymo_perf::cgroup::memory_limit().iter().for_each(|limit| kymo_symbols::Budget::bound_process(limit / 4));
     let Cli { buildid_dir, no_symbol_cache, no_pager, verb } = cli;
     if let Some(folder) = buildid_dir {
         kymo_symbols::name_build_id_cache(folder);

@@ -54,16 +54,22 @@ pub(crate) fn text(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
-/// How many CPUs this machine can have, so that every number of a CPU is smaller.
+/// How many CPUs this machine can have, so that every number of a CPU is smaller. Sandboxes hide
+/// the list or show another; then it is what the kernel's masks of CPUs hold.
 pub(crate) fn possible_cpus() -> usize {
+    const MASK_WORDS: usize = 1024;
+    let mut mask = [0_u64; MASK_WORDS];
+    // SAFETY: the kernel writes at most as many bytes as the mask has.
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, MASK_WORDS * 8, mask.as_mut_ptr()) };
+    let bits = usize::try_from(bytes).unwrap_or(0) * 8;
+    let permitted = (0..bits).rev().find(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1);
     let listed = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok();
     let last = |text: String| text.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok();
-    if let Some(last) = listed.and_then(last) {
-        return (last + 1).min(1 << 16);
+    match (listed.and_then(last), permitted) {
+        (Some(listed), permitted) => (listed.max(permitted.unwrap_or(0)) + 1).min(1 << 16),
+        // Without an answer, as many as small kernels have.
+        (None, _) => bits.max(64),
     }
-    // SAFETY: a number.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(count).unwrap_or(1).clamp(1, 1 << 16)
 }
 
 /// Runs `what` with the two signals of patching open in this thread, and puts the thread's mask

@@ -49,6 +49,7 @@ pub mod model;
 mod tests;
 
 pub use crate::sync::AtomicU64;
+use crate::sync::Ordering;
 pub use reader::{Corrupt, Reader, Span};
 pub use writer::{Full, Writer};
 
@@ -89,6 +90,15 @@ impl<'a> Area<'a> {
         self.data.len() * 8
     }
 
+    /// What a third thread sees of the ring: how far the reader has come, and how many bytes wait
+    /// for it. Both may be outdated at once; the reader alone may act on them.
+    pub fn fill(&self) -> Fill {
+        // Relaxed: no data is read, and two moments are compared to see whether the reader moves.
+        let (head, position) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        let bytes = usize::try_from(head.wrapping_sub(position)).unwrap_or(usize::MAX);
+        Fill { position, bytes: bytes.min(self.size_bytes()) }
+    }
+
     /// The words from byte count `from` to `to` (both multiples of 8, at most one ring apart): two
     /// slices, the second empty unless the range goes over the end.
     fn words(&self, from: u64, to: u64) -> (&'a [AtomicU64], &'a [AtomicU64]) {
@@ -98,6 +108,15 @@ impl<'a> Area<'a> {
         let first = count.min(self.data.len() - begin);
         (&self.data[begin..begin + first], &self.data[..count - first])
     }
+}
+
+/// How full a ring is, as a thread sees it that neither writes nor reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// The reader's byte count.
+    pub position: u64,
+    /// Bytes that it has not read, at most the ring's size.
+    pub bytes: usize,
 }
 
 /// A ring that owns its memory: for producers in user space and for tests.

@@ -111,7 +111,7 @@ impl CgroupCounter {
         ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
         let whose = find(path).map_err(unseen)?;
-        let cpus = crate::cpu_list::possible();
+        let cpus = crate::sys::possible_cpus();
         let entries = (CPU_0 + cpus) * LINE;
         let (map, words) = sys::create_shared(entries, sys::name("kymo_tally"))
             .map_err(|cause| BpfError::Map { what: "counts", entries, cause })?;

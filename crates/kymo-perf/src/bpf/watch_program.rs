@@ -109,7 +109,7 @@ impl WatchProgram {
             );
             return Err(BpfError::Unavailable(super::Unavailable::Refused(words)));
         }
-        let cpus = crate::cpu_list::possible();
+        let cpus = crate::sys::possible_cpus();
         let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let events = sys::create_map(MapKind::Events, cpus, sys::name("kymo_hits"));
         let events = events.map_err(map("events for hits", cpus))?;

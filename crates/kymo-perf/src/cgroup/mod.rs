@@ -24,6 +24,7 @@ mod error;
 mod find;
 mod leave;
 mod list;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ pub use error::CgroupError;
 pub(crate) use find::unescaped;
 use find::{Membership, Mount, directory_flags};
 pub use list::{ListedCgroup, all};
+pub use memory::memory_limit;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;

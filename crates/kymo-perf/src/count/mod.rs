@@ -82,9 +82,10 @@ pub struct EventCounters {
 }
 
 /// What makes an event one that the machine does not have, as opposed to one that this user may not
-/// count.
+/// count. ENOSYS is no such answer: it is of a filter of system calls, or of a kernel without any
+/// event.
 fn is_absence(errno: i32) -> bool {
-    [libc::EINVAL, libc::ENOSYS, libc::ENOENT, libc::EOPNOTSUPP, libc::ENXIO, libc::ENODEV].contains(&errno)
+    [libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP, libc::ENXIO, libc::ENODEV].contains(&errno)
 }
 
 impl EventCounters {

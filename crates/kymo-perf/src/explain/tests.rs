@@ -3,6 +3,7 @@
 use super::*;
 use crate::caps::{TracefsState, Trials};
 use crate::selector::{EventAttr, Sampling};
+use crate::sys::OnlineCpus;
 
 /// An ordinary user on an ordinary distribution, at the given level of `perf_event_paranoid`.
 fn user(paranoid: i32) -> Caps {
@@ -26,7 +27,7 @@ fn user(paranoid: i32) -> Caps {
         nofile_hard: Some(4096),
         memlock_bytes: Some(8 << 20),
         rtprio: 0,
-        cpus: 4,
+        cpus: OnlineCpus { cpus: vec![0, 1, 2, 3], ..OnlineCpus::default() },
         core_pmus: vec!["cpu".into()],
         tracefs: TracefsState::Readable("/sys/kernel/tracing/events".into()),
         cgroup2: None,

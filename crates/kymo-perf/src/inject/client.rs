@@ -215,7 +215,7 @@ impl Client {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, pid } => {
                 self.own_pid = i32::try_from(pid).ok();
                 self.cleaned_up = cleaned_up;
-                let counters = SharedCounters::create(cpus, crate::cpu_list::possible(), slots);
+                let counters = SharedCounters::create(cpus, crate::sys::cpu_number_bound(), slots);
                 let counters = counters.map_err(EnterError::failed("making counters for the agent"))?;
                 let (file, cpus, slots) = counters.parts();
                 match self.ask_with(&Command::Counters { cpus, slots }, Some(file))? {

@@ -11,6 +11,7 @@ pub mod fake;
 mod fork;
 mod inherited;
 pub mod memory;
+mod online;
 #[cfg(not(target_arch = "x86_64"))]
 mod other_registers;
 pub mod ptrace;
@@ -29,14 +30,17 @@ pub use descriptor::{Descriptor, EventTarget};
 pub use fake::Fake;
 pub use fork::{Child, fork};
 pub use inherited::inherited;
+pub(crate) use online::possible_cpus;
+pub use online::{OnlineCpus, online_cpus};
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
-pub use real::{Real, online_cpus, page_size, reserve_descriptors};
+pub use real::{Real, page_size, reserve_descriptors};
 pub use signal_mask::BlockedSignals;
-pub(crate) use thread::with_priority;
 pub use thread::{
-    Binding, PriorityBoost, belongs_to_other_process, fix_addresses, pin_to, run_early, run_first,
+    Binding, PriorityBoost, belongs_to_other_process, fix_addresses, move_thread, pin_to, run_early,
+    run_first,
 };
+pub(crate) use thread::{cpu_number_bound, with_priority};
 
 pub(crate) use vfork::in_vfork_child;
 
@@ -151,6 +155,12 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// # Errors
     /// EINVAL if the CPU is offline, not permitted, or beyond the 1024th.
     fn bind(&self, cpu: u32) -> io::Result<Binding>;
+
+    /// The CPUs on which the scheduler may run this task (0: the calling thread), ascending; empty
+    /// if that is not known. Each of them is online.
+    fn permitted_cpus(&self, _task: i32) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Lets the calling thread run again where it could before.
     fn unbind(&self, before: &Binding);

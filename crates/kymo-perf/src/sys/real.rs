@@ -181,6 +181,10 @@ impl Kernel for Real {
         Ok(before)
     }
 
+    fn permitted_cpus(&self, task: i32) -> Vec<u32> {
+        super::thread::permitted_cpus(task).0
+    }
+
     fn unbind(&self, before: &Binding) {
         if let Err(error) = before.apply() {
             tracing::debug!(%error, "a thread stays bound to one CPU");
@@ -244,11 +248,4 @@ pub fn reserve_descriptors(more: usize) {
 /// The machine's page size in bytes: asked, not assumed.
 pub fn page_size() -> usize {
     rustix::param::page_size()
-}
-
-/// The CPUs that are online now, ascending.
-pub fn online_cpus() -> Vec<u32> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let list = crate::cpu_list::parse(&text);
-    if list.is_empty() { vec![0] } else { list }
 }

@@ -7,6 +7,9 @@ use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 
+/// A mask of CPUs that is longer than any kernel's: 2^16 CPUs.
+const MASK_WORDS: usize = 1024;
+
 /// Nearly the most that an ordinary thread can be preferred.
 const PREFERRED_NICE: i32 = -19;
 
@@ -37,6 +40,32 @@ impl Binding {
     pub(crate) fn apply(&self) -> io::Result<()> {
         Ok(sched_setaffinity(None, &self.0)?)
     }
+}
+
+/// The CPUs on which a task may run (0: the calling thread), and a number that no CPU of this
+/// kernel reaches: how many bits its masks have. Empty if the kernel does not answer.
+pub(super) fn permitted_cpus(task: i32) -> (Vec<u32>, u32) {
+    let mut mask = vec![0_u64; MASK_WORDS];
+    // SAFETY: the kernel writes at most as many bytes as the mask has.
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, task, MASK_WORDS * 8, mask.as_mut_ptr()) };
+    let bits = u32::try_from(bytes.max(0)).unwrap_or(0).saturating_mul(8);
+    let is_set = |&cpu: &u32| mask[cpu as usize / 64] >> (cpu % 64) & 1 == 1;
+    ((0..bits).filter(is_set).collect(), bits)
+}
+
+/// A number that no CPU of this kernel reaches; up to 63 above the least such number.
+pub(crate) fn cpu_number_bound() -> u32 {
+    permitted_cpus(0).1.clamp(1, 1 << 16)
+}
+
+/// Lets another thread of this process run on these CPUs alone.
+///
+/// # Errors
+/// EINVAL if none of the CPUs is online and permitted, ESRCH if the thread is gone.
+pub fn move_thread(tid: i32, cpus: &[u32]) -> io::Result<()> {
+    let tid = rustix::thread::Pid::from_raw(tid);
+    Ok(sched_setaffinity(tid, &Binding::of(cpus).0)?)
 }
 
 /// Binds the calling thread to one CPU.

@@ -45,7 +45,7 @@ fn write_text(out: &mut dyn Write, caps: &Caps, checks: &[Check]) -> io::Result<
     let paint = |code: &'static str| if look.color { code } else { "" };
     let (green, red, dim, plain) = (paint("\x1b[32m"), paint("\x1b[31m"), paint("\x1b[2m"), paint("\x1b[0m"));
     let place = caps.container.as_ref().map_or(String::new(), |kind| format!(", in a {kind} container"));
-    writeln!(out, "{}, {} CPUs, as {}{place}", kernel(), caps.cpus, who(caps))?;
+    writeln!(out, "{}, {} CPUs, as {}{place}", kernel(), caps.cpus.cpus.len(), who(caps))?;
     writeln!(out)?;
     for check in checks {
         let (colour, word) = if check.ok { (green, "yes") } else { (red, "no ") };
@@ -113,7 +113,7 @@ fn as_json(caps: &Caps, checks: &[Check]) -> serde_json::Value {
         "schema": "kymo-doctor",
         "schema_version": SCHEMA_VERSION,
         "kernel": kernel(),
-        "cpus": caps.cpus,
+        "cpus": caps.cpus.cpus.len(),
         "euid": caps.euid,
         "capabilities": capabilities,
         "user_namespace": caps.user_namespace,

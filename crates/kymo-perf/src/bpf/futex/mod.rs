@@ -121,7 +121,7 @@ impl FutexTracer {
         }
         let name = sys::name("kymo_futex");
         let refused = |what, entries| move |cause| BpfError::Map { what, entries, cause };
-        let cpus = crate::cpu_list::possible();
+        let cpus = crate::sys::possible_cpus();
         let futexes = WideMap::hash(2, entry::WORDS, FUTEXES, name).map_err(refused("futexes", FUTEXES))?;
         let waiters =
             WideMap::hash(1, WAITER_WORDS, WAITERS, name).map_err(refused("waiting threads", WAITERS))?;

@@ -110,7 +110,7 @@ impl PythonWalker {
             let made = SizedMap::new(kind, sizes, entries, sys::name("kymo_python"));
             made.map_err(|cause| BpfError::Map { what, entries, cause })
         };
-        let cpus = crate::cpu_list::possible();
+        let cpus = crate::sys::possible_cpus();
         let events = sys::create_map(MapKind::Events, cpus, sys::name("kymo_python"));
         let events = events.map_err(|cause| BpfError::Map { what: "events", entries: cpus, cause })?;
         let requests = Ring::make(REQUEST_BYTES, sys::name("kymo_python"));

@@ -152,7 +152,7 @@ impl WaitTracer {
             let made = SizedMap::new(SizedMapKind::PerCpuArray, (4, programs::SCRATCH_BYTES), 1, name);
             made.map_err(refused("records", 1))
         };
-        let cpus = crate::cpu_list::possible();
+        let cpus = crate::sys::possible_cpus();
         let mut tracer = WaitTracer {
             links: Mutex::default(),
             threads: WideMap::hash(1, entry::WORDS, THREADS, name).map_err(refused("threads", THREADS))?,
