@@ -120,7 +120,7 @@ pub enum RecordError {
     },
     /// The memory that is allowed is not enough.
     #[error(
-        "{rings} rings of {ring_bytes} bytes and two buffers for each CPU need {needed} bytes, --max-memory allows {most}: allow more, or use smaller rings (-m)"
+        "{rings} rings of {ring_bytes} bytes and two buffers for each CPU need {needed} bytes, --max-memory allows {most} (without it, a quarter of the cgroup's limit): allow more, or use smaller rings (-m)"
     )]
     Memory {
         /// How many rings.

@@ -2,6 +2,7 @@
 use crate::account::{Claimed, LossAccount, Unwound};
 use crate::build_ids;
 use crate::coverage::Coverage;
+use crate::cpu_time::CpuTime;
 use crate::disk::WriteError;
 use crate::series::{Content, Last, RemovedFiles};
 use crate::shared::DrainShared;
@@ -38,6 +39,9 @@ pub struct Summary {
     pub unfollowed: u64,
     /// Files of it that were removed again, because only so many are kept.
     pub removed: RemovedFiles,
+    /// CPU time of what was observed, by the kernel's accounts and by the samples, where both are
+    /// known.
+    pub cpu_time: Option<CpuTime>,
     /// What else the user should know.
     pub remarks: Vec<String>,
 }
@@ -134,6 +138,7 @@ impl Finish<'_> {
             unwound: None,
             pauses: Pauses::default(),
             exit: None,
+            cpu_time: None,
             write_error,
             unfollowed: 0,
             removed: written.series.as_ref().map_or(RemovedFiles::default(), |series| series.removed),

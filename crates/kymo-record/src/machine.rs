@@ -30,8 +30,8 @@ pub(crate) fn features(version: &str, cmdline: &[String]) -> Features {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let online = sys::online_cpus().len() as u32;
-    let present =
-        line("/sys/devices/system/cpu/present").map_or(online, |text| cpu_list::parse(&text).len() as u32);
+    let present = line("/sys/devices/system/cpu/present")
+        .map_or(online, |text| online.max(cpu_list::parse(&text).len() as u32));
     Features {
         hostname: line("/proc/sys/kernel/hostname"),
         os_release: line("/proc/sys/kernel/osrelease"),

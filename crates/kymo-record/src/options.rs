@@ -284,6 +284,8 @@ pub struct Options {
     /// Rings and buffers take at most so many bytes; `None`: rings as large as they are, and 128
     /// MiB of buffers.
     pub max_memory_bytes: Option<u64>,
+    /// That is a share of the cgroup's limit, and was not asked for.
+    pub limited_by_cgroup: bool,
     /// Unwind data of mapped files may take so many bytes; beyond that further files are treated as
     /// having none.
     pub unwind_memory_bytes: u64,
@@ -364,6 +366,7 @@ impl Options {
             compress: None,
             overload: Overload::Slow,
             max_memory_bytes: None,
+            limited_by_cgroup: false,
             unwind_memory_bytes: Options::UNWIND_BYTES,
             build_ids: true,
             asks_jvms: true,

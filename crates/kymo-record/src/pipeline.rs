@@ -10,6 +10,7 @@
 use crate::channel::{Receiver, Sender, channel};
 use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
 use crate::coverage::Coverage;
+use crate::cpu_time::Accounted;
 use crate::cpus::CpuRecorder;
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
@@ -30,6 +31,7 @@ use crate::run_loop::{Ended, RunLoop};
 use crate::series::{Last, Limits, Series, SeriesListener, SeriesPlace, SwitchRequest, SwitchRule};
 use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
+use crate::stall_monitor::{BoundDrain, StallMonitor, Stalls};
 use crate::targets::TargetKind;
 use crate::throttle::{Pauses, Throttle};
 use crate::user_rings::DrainedUserRings;
@@ -104,6 +106,10 @@ pub(crate) struct Outcome {
     pub(crate) user_lost: (Vec<u64>, Option<String>),
     /// What the user should know of interpreters.
     pub(crate) of_python: Vec<String>,
+    /// What the kernel accounts to the processes, if some were observed.
+    pub(crate) accounted: Option<Accounted>,
+    /// Drains that something kept from running.
+    pub(crate) stalls: Stalls,
 }
 
 struct DrainStage<'a> {
@@ -111,6 +117,14 @@ struct DrainStage<'a> {
     sources: Vec<RingSource<'a>>,
     request: &'a DrainRequest,
     sender: Sender<Message>,
+}
+
+impl<'a> DrainStage<'a> {
+    /// What is known of it before it runs, if it is bound to a CPU.
+    fn bound(&self) -> Option<BoundDrain<'a>> {
+        let rings = self.sources.iter().map(|source| source.ring).collect();
+        Some(BoundDrain { cpu: self.cpu?, rings, tid: 0 })
+    }
 }
 
 /// The thread that receives what the drains bring.
@@ -227,6 +241,7 @@ impl<'a> Pipeline<'a> {
             });
             let reducer =
                 reducer.and_then(|(reducer, messages)| threads.start(move || reducer.run(messages)));
+            let mut bound: Vec<BoundDrain<'_>> = drains.iter().filter_map(DrainStage::bound).collect();
             let are_ready = threads.start_drains(drains, &base.shared);
             let request = base.shared.throttle_request.as_ref();
             let finder = base.opened.observer.python.as_ref();
@@ -241,7 +256,11 @@ impl<'a> Pipeline<'a> {
                 threads.start(move || code_names::forward(&watch, clock, plan.options.asks_jvms, sender))
             });
             // Until each drain is ready, or has ended.
-            are_ready.iter().for_each(|()| ());
+            for (cpu, tid) in &are_ready {
+                bound.iter_mut().filter(|drain| Some(drain.cpu) == cpu).for_each(|drain| drain.tid = tid);
+            }
+            let monitor = StallMonitor::new(plan, bound)
+                .and_then(|monitor| threads.start(move || monitor.run(&base.shared)));
             // From here on nothing new is missed, so what exists already can be listed.
             let tracking = threads.started().and_then(|()| match plan.starts_on_exec() {
                 true => Ok(()),
@@ -278,6 +297,7 @@ impl<'a> Pipeline<'a> {
             }
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
+            let accounted = run_loop.accounted();
             let user_lost = run_loop.end_user_events();
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
@@ -291,10 +311,12 @@ impl<'a> Pipeline<'a> {
             base.shared.stop();
             Outcome {
                 ended,
+                accounted,
                 code,
                 listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
                 unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
                 cpu_gaps: cpus.and_then(|cpus| cpus.join().ok()).unwrap_or_default(),
+                stalls: monitor.and_then(|monitor| monitor.join().ok()).unwrap_or_default(),
                 pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
                 written: recorder.and_then(|recorder| recorder.join().ok()),
                 user_lost,
@@ -322,17 +344,18 @@ impl<'scope> ThreadStarter<'scope, '_> {
         started.map_err(|error| self.failed = self.failed.take().or(Some(error))).ok()
     }
 
-    /// Starts the drains; the receiver ends when each is ready, or has ended.
+    /// Starts the drains. The receiver gets each one's CPU and thread when it is ready, and ends
+    /// when all are, or have ended.
     fn start_drains(
         &mut self,
         drains: Vec<DrainStage<'scope>>,
         shared: &'scope DrainShared,
-    ) -> mpsc::Receiver<()> {
+    ) -> mpsc::Receiver<(Option<u32>, i32)> {
         // With its places made here: a drain allocates nothing that depends on the others.
         let (ready, are_ready) = mpsc::sync_channel(drains.len());
         for DrainStage { cpu, sources, request, sender } in drains {
             let ready = ready.clone();
-            let ready = move || _ = ready.send(());
+            let ready = move || _ = ready.send((cpu, rustix::thread::gettid().as_raw_nonzero().get()));
             if self.start(move || drain::run(cpu, sources, shared, request, sender, ready)).is_none() {
                 break;
             }

@@ -5,6 +5,7 @@ mod printed;
 use crate::attr::{self, Common};
 use crate::error::PlanError;
 use crate::machine::read_number;
+use crate::memory_limit;
 use crate::options::{CallGraph, Options, Overload, Rate, RecordingClock};
 use crate::python;
 use crate::ring_size;
@@ -13,6 +14,7 @@ use crate::scope_choice::{self, Choice, Facts, Whom};
 use crate::stack_choice;
 use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::bpf::{Follower, PythonWalker};
+use kymo_perf::cgroup;
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
 use kymo_symbols::Arch;
@@ -97,6 +99,7 @@ impl RecordingPlan {
         {
             return Err(PlanError::SystemWideOnly(event.name.clone()));
         }
+        notes.extend(memory_limit::bound(&mut options, cgroup::memory_limit()));
         let newest = options.events.iter().find(|event| options.keeps_newest(event));
         let oldest = options.events.iter().find(|event| !options.keeps_newest(event));
         if let (Some(newest), Some(oldest)) = (newest, oldest) {

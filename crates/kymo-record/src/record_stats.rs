@@ -1,5 +1,6 @@
 //! One pass over records on their way to the file: counts, times, and the mapped files.
 use crate::code_names::CodeTap;
+use crate::cpu_time::ClockSamples;
 use kymo_data::{RecordCursor, RecordHeader, WholeRecord, abi, meant_bytes};
 use std::collections::HashSet;
 
@@ -30,6 +31,8 @@ pub(crate) struct RecordStats {
     collect_files: bool,
     /// Finds processes that generate code.
     pub(crate) code: Option<CodeTap>,
+    /// The CPU time for which samples stand, where there is a clock among the events.
+    pub(crate) clock: Option<ClockSamples>,
 }
 
 /// The bit of a header that says that a mapping has a build id. No event of kymo's asks for that.
@@ -70,6 +73,9 @@ impl RecordStats {
             match kind {
                 abi::PERF_RECORD_SAMPLE => {
                     self.samples += 1;
+                    if let Some(clock) = &mut self.clock {
+                        clock.sample(record);
+                    }
                     if let (Some(code), Some(at)) = (&mut self.code, self.ip_at)
                         && let (Some(ip), Some(task)) = (u64_at(record, at), u64_at(record, at + 8))
                     {

@@ -1,5 +1,6 @@
 //! The size of rings, and the watermark that wakes their drains.
 use crate::machine::read_number;
+use crate::memory_limit;
 use crate::options::{CallGraph, Options, Rate};
 use crate::stack_choice;
 use kymo_perf::sys;
@@ -17,6 +18,11 @@ const CHAIN_BYTES: u64 = 640;
 
 /// The pages of each ring where nobody says how many.
 pub(crate) fn default_pages(options: &Options) -> usize {
+    let most = memory_limit::most_pages(options, sys::online_cpus().len(), sys::page_size());
+    usual_pages(options).min(most)
+}
+
+fn usual_pages(options: &Options) -> usize {
     let allowed = read_number("/proc/sys/kernel/perf_event_mlock_kb").unwrap_or(516) as usize * 1024;
     if let Some(reach) = options.ring_reach {
         let usual = pages(allowed, false, 1);
@@ -27,7 +33,10 @@ pub(crate) fn default_pages(options: &Options) -> usize {
     let stacks = match options.call_graph {
         CallGraph::Dwarf { .. } => true,
         // Nobody asked for stacks that do not fit into the memory that was asked for.
-        CallGraph::Auto => stack_choice::unwinds(options) && options.max_memory_bytes.is_none(),
+        CallGraph::Auto => {
+            let is_free = options.max_memory_bytes.is_none() || options.limited_by_cgroup;
+            stack_choice::unwinds(options) && is_free
+        }
         CallGraph::FramePointers | CallGraph::None => false,
     };
     // Only root may have what it likes.

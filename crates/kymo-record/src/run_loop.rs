@@ -2,11 +2,13 @@
 //! end.
 use crate::channel::timespec;
 use crate::control::{self, ControlChannel, Execution};
+use crate::cpu_time::{self, Accounted, ProcessAccounts};
 use crate::error::{RecordError, system};
 use crate::options::Delay;
 use crate::output::{self, SharedNaming};
 use crate::plan::RecordingPlan;
 use crate::series::SwitchRequest;
+use crate::targets::TargetKind;
 use crate::user_rings::UserEventControl;
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc;
@@ -44,12 +46,20 @@ pub(crate) struct RunLoop<'a> {
     pub(crate) requests: Option<OwnedFd>,
     /// Asks the writer for it; `None`: there is one file only.
     pub(crate) switch_request: Option<Arc<SwitchRequest>>,
+    /// Of the observed processes, once the events are on.
+    pub(crate) accounts: Option<ProcessAccounts>,
 }
 
 impl RunLoop<'_> {
     /// Stops the events that programs write; how many of each were lost, and a remark for the user.
     pub(crate) fn end_user_events(&mut self) -> (Vec<u64>, Option<String>) {
         self.user_events.as_mut().map(|events| events.end()).unwrap_or_default()
+    }
+
+    /// What the kernel accounts to the observed processes since the events are on; before they are
+    /// off.
+    pub(crate) fn accounted(&self) -> Option<Accounted> {
+        self.accounts.as_ref().map(ProcessAccounts::end)
     }
 
     /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the
@@ -103,6 +113,9 @@ impl RunLoop<'_> {
     fn begin(&mut self) -> Result<(), RecordError> {
         if self.plan.options.delay.is_none() && !self.plan.starts_on_exec() {
             self.events.enable(false).map_err(system("enable events"))?;
+        }
+        if cpu_time::is_comparable(self.plan) && self.plan.observed.kind == TargetKind::Tasks {
+            self.accounts = Some(ProcessAccounts::begin(&self.plan.observed.processes));
         }
         // After the kernel's events, as they end before those: the kernel's records cover all the
         // time of a program's event.

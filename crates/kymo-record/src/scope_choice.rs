@@ -13,10 +13,11 @@ use crate::error::PlanError;
 use crate::options::{Delay, Options, Rate};
 use crate::scope::Scope;
 use kymo_perf::bpf::Follower;
-use kymo_perf::cgroup;
+use kymo_perf::explain::{self, Attempt};
 use kymo_perf::selector::{Sampling, Selected};
 use kymo_perf::sys::{self, ANY, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::user_probes;
+use kymo_perf::{caps, cgroup};
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -165,9 +166,16 @@ fn cpu_events(kernel: &dyn Kernel) -> Result<(), String> {
             kernel.close(vec![event]);
             Ok(())
         }
-        Err(error) => Err(format!(
-            "events on CPUs need root, CAP_PERFMON or kernel.perf_event_paranoid of 0 or less ({error})"
-        )),
+        Err(error) => {
+            let (errno, caps) = (error.raw_os_error().unwrap_or(0), caps::probe());
+            if explain::refused_by_filter(errno, &caps) {
+                let attempt = Attempt::new("dummy", &attr, ANY, cpu);
+                return Err(explain::explain_open(errno, &attempt, &caps).to_string().replace("\n  ", "; "));
+            }
+            Err(format!(
+                "events on CPUs need root, CAP_PERFMON or kernel.perf_event_paranoid of 0 or less ({error})"
+            ))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::budget::{Budget, Load};
 use crate::command;
 use crate::control::ControlChannel;
 use crate::coverage::Coverage;
+use crate::cpu_time::{self, Accounted, ClockSamples};
 use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
@@ -17,9 +18,10 @@ use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
 use crate::plan::RecordingPlan;
 use crate::python;
 use crate::record_stats::RecordStats;
-use crate::run_loop::RunLoop;
+use crate::run_loop::{Ended, RunLoop};
 use crate::series::{Limits, LiveSnapshot, SeriesListener, SwitchRule};
 use crate::sink::Sink;
+use crate::targets::TargetKind;
 use crate::user_rings::{DrainedUserRings, UserEvent, UserRings};
 use crate::waits::{self, Waits};
 use kymo_data::{Compressor, EventSpec, Features, abi};
@@ -163,7 +165,8 @@ impl Session {
         };
         let features = features(machine, &plan, &events, &specs);
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
-        let stats = RecordStats::new(sample_type, plan.options.build_ids);
+        let mut stats = RecordStats::new(sample_type, plan.options.build_ids);
+        stats.clock = cpu_time::is_comparable(&plan).then(|| ClockSamples::of(&specs)).flatten();
         let budget = budget(&plan, &events, &rings, &kept, user_rings.as_ref())?;
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
@@ -195,6 +198,8 @@ impl Session {
     #[must_use]
     pub fn control(mut self, channel: ControlChannel) -> Session {
         self.channel = Some(channel);
+        // Events may be off at times.
+        self.output.stats.clock = None;
         self
     }
 
@@ -295,9 +300,21 @@ impl Session {
             channel,
             requests,
             switch_request: pipeline.switch_request.clone(),
+            accounts: None,
         };
-        let Outcome { ended, written, unwound, pauses, cpu_gaps, listed, code, user_lost, of_python } =
-            pipeline.run(run_loop, until);
+        let Outcome {
+            ended,
+            written,
+            unwound,
+            pauses,
+            cpu_gaps,
+            listed,
+            code,
+            user_lost,
+            of_python,
+            accounted,
+            stalls,
+        } = pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
             written.ok_or_else(|| system("write")(io::Error::other("the writer's thread panicked")))?;
@@ -321,6 +338,8 @@ impl Session {
         remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));
         remarks.append(&mut opened.holds.lock().unwrap_or_else(PoisonError::into_inner).remarks);
         let user_lost = user_rings.lost(reported, opened.events.events.len());
+        let is_whole = !written.full && written.error.is_none();
+        let clock = written.stats.clock.take().filter(|_| is_whole);
         let finish = Finish {
             events: &opened.events,
             specs: &opened.specs,
@@ -332,6 +351,7 @@ impl Session {
         let mut summary = finish.run(written, &base.shared, &user_lost);
         summary.account.cpu_gaps = cpu_gaps.len() as u64;
         remarks.extend(cpu_gaps.iter().map(CpuGap::to_string));
+        remarks.extend(stalls.remark(summary.account.ring_full + summary.account.at_the_end));
         if nameless && summary.bytes == 0 {
             remarks.push(
                 "there is no file, because no snapshot was asked for: SIGUSR2 asks for one, --snapshot=e makes one at the end"
@@ -339,9 +359,16 @@ impl Session {
             );
         }
         let exit = workload.as_mut().and_then(|workload| command::end(workload, ended));
+        let usage = workload.as_ref().filter(|_| ended == Ended::ByItself).and_then(Workload::usage);
+        let accounted = match plan.observed.kind {
+            TargetKind::Command => usage.map(Accounted::Command),
+            _ => accounted,
+        };
+        let lost = summary.account.lost();
+        let cpu_time = clock.zip(accounted).and_then(|(clock, accounted)| clock.against(&accounted, lost));
         let unfollowed = opened.observer.missed();
         drop(base);
         remarks.extend(opened.observer.remove());
-        Ok(Summary { exit, unwound, pauses, unfollowed, remarks, ..summary })
+        Ok(Summary { exit, cpu_time, unwound, pauses, unfollowed, remarks, ..summary })
     }
 }

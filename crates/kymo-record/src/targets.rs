@@ -37,7 +37,9 @@ pub(crate) struct Observed {
 
 /// Looks up the targets. Earlier forms win over later ones, with a remark.
 pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Observed, PlanError> {
-    let online = sys::online_cpus();
+    let online = sys::OnlineCpus::here(&[&spec.pids[..], &spec.tids].concat());
+    notes.extend(online.warning());
+    let online = online.cpus;
     for &cpu in &spec.cpus {
         if !online.contains(&cpu) {
             return Err(PlanError::NoCpu { cpu, online });

@@ -28,6 +28,7 @@
 //! | tables for query engines: `export --to parquet`, `symbolize` | `dataset.rs` |
 //! | `kymo stat` | `stat.rs`; single options of perf: `stat_options.rs` |
 //! | `kymo sched` | `sched/`: beside perf in `beside_perf.rs` |
+//! | hidden CPUs, cgroups' memory, filters of system calls, real-time programs | `sandboxes.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | perf's small verbs (`evlist`, `buildid-*`, `inject`, ...), and verbs that kymo does not have | `perf_verbs.rs` |
@@ -118,6 +119,7 @@ mod record_options;
 mod reference;
 mod report_options;
 mod runtimes;
+mod sandboxes;
 mod scenario;
 mod sched;
 mod scopes;

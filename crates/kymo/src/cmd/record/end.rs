@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::bail;
 use kymo_cli::terminal::called_as;
 use kymo_cli::{exit, open};
+use kymo_perf::cgroup;
 use kymo_perf::workload::Exit;
 use kymo_profile::build_ids::{self, Which};
-use kymo_record::{LossAccount, Output, Summary};
+use kymo_record::{CpuTime, LossAccount, Output, Summary};
 use kymo_symbols::SymbolOptions;
 use kymo_symbols::build_id_cache::BuildIdCache;
 
@@ -20,6 +21,10 @@ const FIRST_LOOK_BYTES: u64 = 1 << 30;
 /// The same where no person may be waiting: what is read belongs to a script's time.
 const UNWATCHED_LOOK_BYTES: u64 = 64 << 20;
 
+/// Names of large programs take so much memory. Where a cgroup limits it to less, no first look
+/// puts the end of the recording at risk.
+const NAMES_BYTES: u64 = 256 << 20;
+
 /// The five hottest functions and what led to them: often all that a person wanted to know.
 fn first_look(output: &Output, bytes: u64, samples: u64) {
     let Output::File(path) = output else { return };
@@ -29,6 +34,13 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
     }
     let most = if std::io::stderr().is_terminal() { FIRST_LOOK_BYTES } else { UNWATCHED_LOOK_BYTES };
     if samples == 0 || bytes > most {
+        return;
+    }
+    if let Some(limit) = cgroup::memory_limit().filter(|limit| *limit < NAMES_BYTES) {
+        let mib = limit >> 20;
+        eprintln!(
+            "  the hottest functions are not shown: the cgroup limits memory to {mib} MiB; see `kymo report` outside of it"
+        );
         return;
     }
     match crate::cmd::report::first_look_lines(path, 5) {
@@ -58,13 +70,18 @@ impl SampledTime {
     /// Shorter recordings are of the program's start.
     const LEAST: Duration = Duration::from_millis(500);
 
-    /// What to do where so few samples came that the tasks waited most of the time.
-    fn advice(self, samples: u64) -> Option<String> {
-        let cpu = samples as f64 / self.hz.max(1) as f64;
+    /// What to do where the tasks waited most of the time. `accounted`: their CPU time as the kernel
+    /// accounts it; without it, samples must do.
+    fn advice(self, samples: u64, accounted: Option<CpuTime>) -> Option<String> {
+        let (used, cpu) = match accounted {
+            // Processes for which nobody waited are in the samples alone.
+            Some(time) => ("it used", time.used_ns.max(time.seen_ns) as f64 / 1e9),
+            None => ("its samples stand for", samples as f64 / self.hz.max(1) as f64),
+        };
         let elapsed = self.elapsed.as_secs_f64();
         (self.elapsed >= Self::LEAST && cpu * 10.0 < elapsed).then(|| {
             format!(
-                "it used {cpu:.2} s of CPU time in {elapsed:.2} s: most of the time it waited. See what for, as root: `kymo record --wall` with the same command or -p, then `kymo report --wall`"
+                "{used} {cpu:.2} s of CPU time in {elapsed:.2} s: most of the time it waited. See what for, as root: `kymo record --wall` with the same command or -p, then `kymo report --wall`"
             )
         })
     }
@@ -101,11 +118,13 @@ pub(super) fn finish(
         unwound,
         pauses,
         exit: ended,
+        cpu_time,
         write_error,
         unfollowed,
         removed,
         remarks,
     } = summary;
+    let unseen = cpu_time.and_then(|time| time.difference("the samples stand for"));
     if !words.quiet {
         // Scripts look for these lines of perf's.
         let kymo = called_as();
@@ -144,14 +163,14 @@ pub(super) fn finish(
                 "{unfollowed} threads or processes were not followed, their samples are missing: record with --scope inherit, or -a"
             ));
         }
-        remarks.iter().for_each(|remark| words.say(remark));
+        remarks.iter().chain(&unseen).for_each(|remark| words.say(remark));
         first_look(output, bytes, account.samples);
         let all = account.samples.saturating_add(account.lost());
-        if let Some(advice) = sampled.and_then(|sampled| sampled.advice(all)) {
+        if let Some(advice) = sampled.and_then(|sampled| sampled.advice(all, cpu_time)) {
             words.say(&advice);
         }
-    } else if account.lost() > 0 || account.cpu_gaps > 0 {
-        eprintln!("kymo record: {account}");
+    } else {
+        missing_alone(&account, unseen.as_deref());
     }
     if let Some(error) = write_error {
         if error.source.kind() == ErrorKind::BrokenPipe {
@@ -183,6 +202,14 @@ pub(super) fn finish(
     })
 }
 
+/// What is said where nothing else is: that something is missing.
+fn missing_alone(account: &LossAccount, unseen: Option<&str>) {
+    if account.lost() > 0 || account.cpu_gaps > 0 {
+        eprintln!("kymo record: {account}");
+    }
+    unseen.iter().for_each(|unseen| eprintln!("kymo record: {unseen}"));
+}
+
 /// Whether more than this percentage of the samples was lost, or data whose samples nobody counted.
 fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
     let all = account.samples.saturating_add(account.lost());
@@ -195,15 +222,22 @@ fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kymo_perf::workload::Usage;
 
     /// Checks that advice about waits needs half a second, less than a tenth of CPU time, and counts
     /// the time in seconds.
     #[test]
     fn programs_that_wait() {
-        let advice =
-            |ms, samples| SampledTime { elapsed: Duration::from_millis(ms), hz: 1000 }.advice(samples);
+        let sampled = |ms| SampledTime { elapsed: Duration::from_millis(ms), hz: 1000 };
+        let advice = |ms, samples| sampled(ms).advice(samples, None);
         let words = advice(2000, 50).expect("a fortieth");
-        assert!(words.starts_with("it used 0.05 s of CPU time in 2.00 s"), "{words}");
+        assert!(words.starts_with("its samples stand for 0.05 s of CPU time in 2.00 s"), "{words}");
+        let used = |ms: u64| {
+            let usage = Usage { user_ns: ms * 1_000_000, ..Usage::default() };
+            sampled(2000).advice(50, Some(CpuTime::of_command(&usage, 50_000_000)))
+        };
+        assert!(used(60).expect("it waits").starts_with("it used 0.06 s of CPU time in 2.00 s"));
+        assert_eq!(used(1900), None);
         assert_eq!(advice(2000, 200), None);
         assert_eq!(advice(400, 1), None);
     }

@@ -119,6 +119,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         compress: args.compress,
         overload: args.overload.unwrap_or_default(),
         max_memory_bytes: args.max_memory,
+        limited_by_cgroup: false,
         unwind_memory_bytes: Options::UNWIND_BYTES,
         build_ids: !args.no_buildid,
         user_rings: false,

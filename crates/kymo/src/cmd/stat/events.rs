@@ -39,7 +39,8 @@ pub(super) struct Event {
 }
 
 impl Event {
-    fn is_clock(&self) -> bool {
+    /// Whether it counts CPU time in nanoseconds.
+    pub(super) fn is_clock(&self) -> bool {
         Role::of(&self.selected.attr) == Role::Clock
     }
 

@@ -10,6 +10,7 @@
 mod accounts;
 mod bind;
 mod counting;
+mod cpu_time;
 mod csv;
 mod derived;
 mod events;

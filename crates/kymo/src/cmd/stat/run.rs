@@ -33,7 +33,10 @@ pub(super) fn all(
     output: &mut Output,
     mut channel: Option<ControlChannel>,
 ) -> anyhow::Result<End> {
-    let online = sys::online_cpus();
+    let tasks: Vec<i32> = args.pids.iter().chain(&args.tids).copied().collect();
+    let online = sys::OnlineCpus::here(&tasks);
+    online.warning().iter().for_each(|warning| say(warning));
+    let online = online.cpus;
     let cpus = match &args.cpus {
         Some(cpus) => {
             if let Some(cpu) = cpus.0.iter().find(|cpu| !online.contains(cpu)) {
@@ -163,6 +166,8 @@ impl Counting<'_> {
         let usage = workload.as_ref().and_then(Workload::usage).filter(|_| ends_by_itself);
         let accounts = with_usage(open.accounts.read().since(&before), usage.as_ref());
         Times::new(elapsed.as_nanos() as u64, usage.as_ref(), &accounts).fill(self.events, &mut rows);
+        let unseen = self.unseen(&rows, usage.as_ref(), &accounts, matches!(end, End::Command(_)));
+        unseen.iter().for_each(|difference| say(difference));
         if let Some(Err(error)) =
             open.cgroup.map(|cgroup| (drop(open.parts), drop(open.free), cgroup.remove()).2)
         {
