@@ -1,6 +1,6 @@
 //! The engine against its model, and the corner cases by name.
 use super::model::Model;
-use super::{Area, AtomicU64, Buffer, Corrupt, Full, KIND_LOST, Reader, Writer};
+use super::{Area, AtomicU64, Buffer, Corrupt, Fill, Full, KIND_LOST, Reader, Writer};
 use crate::sync::Ordering;
 use proptest::prelude::*;
 
@@ -181,4 +181,19 @@ fn two_threads_agree() {
         assert_eq!(seen + lost, RECORDS, "I4");
         assert_eq!(told + pending, lost, "I5");
     });
+}
+
+/// Checks what a third thread sees: the bytes that wait and how far the reader has come, never more
+/// than the ring's size, whatever the counters say.
+#[test]
+fn fill_as_a_third_thread_sees_it() {
+    let buffer = Buffer::new(64, 0);
+    let (mut writer, mut reader) = (Writer::new(buffer.area()), Reader::new(buffer.area()));
+    assert_eq!(buffer.area().fill(), Fill { position: 0, bytes: 0 });
+    writer.push(&record(9, 3, 1), 0, &[]).unwrap();
+    assert_eq!(buffer.area().fill(), Fill { position: 0, bytes: 24 });
+    take(&mut reader, 64);
+    assert_eq!(buffer.area().fill(), Fill { position: 24, bytes: 0 });
+    buffer.head.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(buffer.area().fill().bytes, 64);
 }
