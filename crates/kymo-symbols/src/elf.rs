@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::budget::{self, Budget, Charge};
 use super::name::text_at;
+use super::packing::Packing;
 
 /// Why a file gave no symbols.
 #[derive(Debug, Error)]
@@ -368,6 +369,19 @@ impl ElfFile {
             rest.strip_prefix(name).is_some_and(|rest| matches!(rest.first(), None | Some(0)))
         };
         self.sections.iter().skip(1).find(is)
+    }
+
+    /// The first section of debug information with this name, `.debug_info` or the like, in
+    /// whichever form it is packed.
+    pub(crate) fn debug_section(&self, name: &[u8]) -> Option<(&Section, Packing)> {
+        let packed = [b".z", name.strip_prefix(b".")?].concat();
+        let section = self.section(name).or_else(|| self.section(&packed))?;
+        Some((section, Packing::of(self.section_name(section), section.flags, name)?))
+    }
+
+    /// Whether the file itself has bytes of a section of debug information.
+    pub(crate) fn has_debug_bytes(&self, name: &[u8]) -> bool {
+        self.debug_section(name).is_some_and(|(section, _)| section.kind != SHT_NOBITS && section.size > 0)
     }
 
     /// Whether the file itself has bytes of a section of this name.

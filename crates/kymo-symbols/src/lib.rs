@@ -86,6 +86,7 @@ mod mini_debug_info;
 mod module_symbols;
 mod name;
 mod options;
+mod packing;
 mod pclntab;
 mod perf_map;
 pub mod place;

@@ -268,7 +268,7 @@ impl Lines {
 
     fn with_debug_information(&self) -> Option<&Arc<ElfFile>> {
         let files = [self.debug.as_ref(), self.runtime.as_ref()];
-        files.into_iter().flatten().find(|elf| elf.has_bytes(b".debug_info"))
+        files.into_iter().flatten().find(|elf| elf.has_debug_bytes(b".debug_info"))
     }
 
     fn read_dwarf(&self) -> Option<Dwarf> {

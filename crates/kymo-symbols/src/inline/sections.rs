@@ -4,17 +4,12 @@ use std::sync::Arc;
 
 use super::section::{PagedSection, SectionReader};
 use crate::budget::Charge;
-use crate::elf::{self, ElfFile, Fields};
+use crate::elf::{self, ElfFile};
 use crate::metered::Metered;
+use crate::packing::{Packing, UnpackError};
 
 /// What reads debug information.
 pub(crate) type Reader = Metered<SectionReader>;
-
-/// A compressed section is not believed beyond this. Sections of debug information unpack to 2 to
-/// 20 times their length; the formats could do 1000 (zlib) and more.
-const BEST_RATIO: u64 = 64;
-/// Sections up to this length may be as empty as they like.
-const SMALL_SECTION: u64 = 1 << 20;
 
 /// The sections of debug information, and the room that they take: all of it, though pages are read
 /// as they are needed. Those of variables and macros are left out: lines and inlined functions need
@@ -39,10 +34,10 @@ pub(crate) fn sections_of(elf: &Arc<ElfFile>) -> (gimli::Dwarf<Reader>, Vec<Char
     }
 }
 
-/// A section that is read when it is asked for; one that is compressed is unpacked now.
+/// A section that is read when it is asked for; one that is packed is unpacked now.
 fn lazy_section(elf: &Arc<ElfFile>, name: &[u8]) -> Option<(PagedSection, Option<Charge>)> {
-    let section = elf.section(name)?;
-    if section.flags & elf::SHF_COMPRESSED != 0 {
+    let (section, packing) = elf.debug_section(name)?;
+    if packing != Packing::Plain {
         let (bytes, charge) = section_bytes(elf, name)?;
         return Some((PagedSection::of_bytes(bytes), charge));
     }
@@ -51,59 +46,27 @@ fn lazy_section(elf: &Arc<ElfFile>, name: &[u8]) -> Option<(PagedSection, Option
     }
     let charge = elf.budget.reserve(section.size);
     if charge.is_none() {
-        elf.refuse(no_room(elf, name, section.size));
+        elf.refuse(refusal(elf, name, &UnpackError::Room(section.size)));
         return None;
     }
     Some((PagedSection::of_file(elf, section.offset, section.size)?, charge))
 }
 
-fn no_room(elf: &ElfFile, name: &[u8], bytes: u64) -> String {
-    format!(
-        "{}: the {bytes} bytes of its section {} are more than a file that stores {} bytes may take; it was not read",
-        elf.path.display(),
-        String::from_utf8_lossy(name),
-        elf.stored
-    )
+fn refusal(elf: &ElfFile, name: &[u8], why: &UnpackError) -> String {
+    let section = String::from_utf8_lossy(name);
+    format!("{}: its section {section} {why}; it was not read", elf.path.display())
 }
 
-/// A section's bytes, decompressed, and the room that they take.
+/// A section's bytes, unpacked, and the room that they take.
 pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Option<Charge>)> {
-    let section = elf.section(name)?;
-    let is_compressed = section.flags & elf::SHF_COMPRESSED != 0;
-    let bytes = elf.read_section(section)?;
-    if !is_compressed {
-        let Some(charge) = elf.budget.reserve(bytes.len() as u64) else {
-            elf.refuse(no_room(elf, name, bytes.len() as u64));
-            return None;
-        };
-        return Some((bytes, Some(charge)));
+    let (section, packing) = elf.debug_section(name)?;
+    match packing.unpack(elf.read_section(section)?, elf.is_64, &elf.budget) {
+        Ok((bytes, charge)) => Some((bytes, Some(charge))),
+        Err(why) => {
+            elf.refuse(refusal(elf, name, &why));
+            None
+        }
     }
-    let header = Fields(&bytes);
-    let header_size = if elf.is_64 { 24 } else { 12 };
-    let format = match header.u32(0) {
-        1 => object::CompressionFormat::Zlib,
-        2 => object::CompressionFormat::Zstandard,
-        _ => return None,
-    };
-    let uncompressed_size = header.word(elf.is_64, 8, 4);
-    let data = bytes.get(header_size..)?;
-    if uncompressed_size > SMALL_SECTION && uncompressed_size / BEST_RATIO > data.len() as u64 {
-        elf.refuse(format!(
-            "{}: the {} bytes of its section {} claim to unpack to {uncompressed_size}, more than {BEST_RATIO} times as \
-             many; it was not read",
-            elf.path.display(),
-            data.len(),
-            String::from_utf8_lossy(name)
-        ));
-        return None;
-    }
-    let Some(charge) = elf.budget.reserve(uncompressed_size) else {
-        elf.refuse(no_room(elf, name, uncompressed_size));
-        return None;
-    };
-    let compressed = object::read::CompressedData { format, data, uncompressed_size };
-    let unpacked = compressed.decompress().ok()?.into_owned();
-    Some((unpacked, Some(charge)))
 }
 
 /// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.

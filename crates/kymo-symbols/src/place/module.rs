@@ -208,7 +208,7 @@ fn wrong(name: &Path, why: &str) -> ResolveError {
 }
 
 fn has_debug_info(elf: &ElfFile) -> bool {
-    elf.has_bytes(b".debug_info") || elf.has_bytes(b".zdebug_info")
+    elf.has_debug_bytes(b".debug_info")
 }
 
 /// A module where it lies in a process.

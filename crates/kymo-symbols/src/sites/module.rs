@@ -278,7 +278,7 @@ impl ProbeModule {
     }
 
     fn debug_file(&self) -> Option<Arc<ElfFile>> {
-        let has = |elf: &ElfFile| elf.has_bytes(b".debug_line");
+        let has = |elf: &ElfFile| elf.has_debug_bytes(b".debug_line");
         if has(&self.elf) {
             return Some(Arc::clone(&self.elf));
         }

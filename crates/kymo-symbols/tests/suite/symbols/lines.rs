@@ -96,3 +96,17 @@ fn inlined_functions_and_lines_are_those_of_addr2line() {
     run(dir, "objcopy", &["--add-gnu-debuglink=plain.debug", "plain"]);
     check("split", &dir.join("plain"), "outer");
 }
+
+/// Checks that debug information packed in the old way, in sections named `.zdebug_*`, has the
+/// same lines and inlined functions.
+#[test]
+fn zlib_gnu_sections_have_lines_and_inlined_functions() {
+    let test = "zlib_gnu_sections_have_lines_and_inlined_functions";
+    let Some(dir) = workshop(test, &["gcc", "addr2line", "readelf"], &[("a.c", C)]) else { return };
+    let dir = dir.path();
+    run(dir, "gcc", &["a.c", "-o", "zdebug", "-O2", "-g", "-gdwarf-4", "-gz=zlib-gnu"]);
+    assert!(run(dir, "readelf", &["-SW", "zdebug"]).contains(".zdebug_info"), "another form was written");
+    check("zlib-gnu", &dir.join("zdebug"), "outer");
+    run(dir, "gcc", &["a.c", "-o", "old", "-O2", "-g", "-gdwarf-3", "-gz=zlib-gnu"]);
+    check("zlib-gnu, DWARF 3", &dir.join("old"), "main");
+}
