@@ -200,6 +200,8 @@ pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
 pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();
 
 // Branch sample bits that change a sample's layout.
+/// The branch stack is the stack of calls under way (`--call-graph lbr`).
+pub const PERF_SAMPLE_BRANCH_CALL_STACK: u64 = 1 << 11;
 /// The branch stack starts with a hardware index.
 pub const PERF_SAMPLE_BRANCH_HW_INDEX: u64 = 1 << 17;
 /// The branch stack ends with one counter word per entry.

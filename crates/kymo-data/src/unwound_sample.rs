@@ -10,7 +10,8 @@ const HEADER_BYTES: usize = 8;
 
 impl Attr {
     /// The event as its samples are once their stacks are unwound: with call chains, without
-    /// registers and stacks. `None` if they do not have all three.
+    /// registers and stacks. `None` if they do not have all three. The size of the stacks stays:
+    /// see [`has_unwound_chains`](Attr::has_unwound_chains).
     pub fn unwound(&self) -> Option<Attr> {
         const STACK: u64 = abi::PERF_SAMPLE_REGS_USER | abi::PERF_SAMPLE_STACK_USER;
         const ALL: u64 = abi::PERF_SAMPLE_CALLCHAIN | STACK;
@@ -19,10 +20,16 @@ impl Attr {
         }
         let mut attr = self.clone();
         attr.sample_type &= !STACK;
-        (attr.sample_regs_user, attr.sample_stack_user) = (0, 0);
+        attr.sample_regs_user = 0;
         // The chains have a user's part now.
         attr.set(abi::ATTR_FLAG_EXCLUDE_CALLCHAIN_USER, false);
         Some(attr)
+    }
+
+    /// Whether the user's part of call chains was unwound from copies of stacks, so that addresses
+    /// of callers lie in the calls. The kernel's are return addresses.
+    pub fn has_unwound_chains(&self) -> bool {
+        self.sample_stack_user != 0 && self.sample_type & abi::PERF_SAMPLE_STACK_USER == 0
     }
 }
 
@@ -188,6 +195,7 @@ mod tests {
         let left = abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_CPU;
         assert_eq!(after.sample_type, left | abi::PERF_SAMPLE_CALLCHAIN);
         assert!(!after.has(abi::ATTR_FLAG_EXCLUDE_CALLCHAIN_USER));
-        assert_eq!((after.sample_regs_user, after.sample_stack_user), (0, 0));
+        assert_eq!((after.sample_regs_user, after.sample_stack_user), (0, 64));
+        assert!(after.has_unwound_chains() && !attr(abi::PERF_SAMPLE_CPU).has_unwound_chains());
     }
 }

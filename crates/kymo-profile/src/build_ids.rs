@@ -1,7 +1,8 @@
 //! Which files a recording's samples are in, by build id: `buildid-list`, `archive`, and
 //! `inject`, which adds them.
 use crate::load::{LoadOptions, collect_sideband, load};
-use crate::resolve::{Resolver, walk_chain};
+use crate::raw_frames::{Place, walk_chain};
+use crate::resolve::Resolver;
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_data::{ReadError, Recording, abi};
 use kymo_symbols::build_id_cache::{BuildIdCache, CacheError, build_id_bytes, hex};
@@ -91,10 +92,10 @@ pub fn modules(
             let mut hit = FxHashSet::default();
             for id in 0..loaded.chains.len() {
                 let chain = loaded.chains.get(id as u32);
-                let mut add = |mode, ip| {
+                let mut add = |Place { mode, ip, .. }: Place| {
                     hit.extend(resolver.mapping(chain.maps, mode, ip).map(|mapping| mapping.module));
                 };
-                add(chain.mode, chain.ip);
+                add(Place::sampled(chain));
                 walk_chain(&loaded.chains, chain, usize::MAX, add);
             }
             (loaded.timeline, Some(hit))

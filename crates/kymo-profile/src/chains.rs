@@ -6,6 +6,7 @@
 //! equal frames, because a version never changes (timeline, I3).
 //!
 //! Memory is bounded by what is distinct, never by the number of samples.
+use crate::raw_frames::{CallerAddresses, RawChain};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hasher};
@@ -22,6 +23,7 @@ pub struct Chain {
     pub mode: u8,
     /// Sampled address.
     pub ip: u64,
+    callers: CallerAddresses,
     hash: u64,
     offset: usize,
     len: u32,
@@ -45,20 +47,23 @@ pub struct Chains {
 
 impl Chains {
     /// The id of this stack, made on first sight. Allocates only then.
-    pub fn intern(&mut self, maps: u32, mode: u8, ip: u64, bytes: &[u8]) -> ChainId {
+    pub fn intern<'w>(&mut self, maps: u32, mode: u8, ip: u64, words: impl Into<RawChain<'w>>) -> ChainId {
+        let words = words.into();
         let mut hasher = FixedState::with_seed(0).build_hasher();
         hasher.write_u64(ip ^ (u64::from(maps) << 32) ^ u64::from(mode));
-        hasher.write(bytes);
-        self.intern_hashed(hasher.finish(), maps, mode, ip, bytes)
+        hasher.write(words.bytes);
+        self.intern_hashed(hasher.finish(), maps, mode, ip, words)
     }
 
-    fn intern_hashed(&mut self, hash: u64, maps: u32, mode: u8, ip: u64, bytes: &[u8]) -> ChainId {
+    fn intern_hashed(&mut self, hash: u64, maps: u32, mode: u8, ip: u64, words: RawChain<'_>) -> ChainId {
+        let RawChain { bytes, callers } = words;
         let same = |&id: &ChainId| {
             let chain = &self.list[id as usize];
             chain.hash == hash
                 && chain.ip == ip
                 && chain.maps == maps
                 && chain.mode == mode
+                && chain.callers == callers
                 && chain.len as usize == bytes.len()
                 // Without a chain there is nothing to compare, and a masked compare of the dangling pointer of an
                 // empty arena takes a microcode assist: 60 ns a sample, a sixth of a flat report.
@@ -70,14 +75,14 @@ impl Chains {
         let id = self.list.len() as ChainId;
         let offset = self.arena.len();
         self.arena.extend_from_slice(bytes);
-        self.list.push(Chain { maps, mode, ip, hash, offset, len: bytes.len() as u32 });
+        self.list.push(Chain { maps, mode, ip, callers, hash, offset, len: bytes.len() as u32 });
         self.index.insert_unique(hash, id, |&id| self.list[id as usize].hash);
         id
     }
 
     /// Takes in all stacks of `other`; the answer maps its ids to ours.
     pub fn absorb(&mut self, other: &Chains) -> Vec<ChainId> {
-        other.list.iter().map(|c| self.intern_hashed(c.hash, c.maps, c.mode, c.ip, other.bytes(c))).collect()
+        other.list.iter().map(|c| self.intern_hashed(c.hash, c.maps, c.mode, c.ip, other.raw(c))).collect()
     }
 
     /// The same stacks under other ids: `ids` has the id before of each, all of them.
@@ -100,9 +105,9 @@ impl Chains {
         &self.arena[chain.offset..chain.offset + chain.len as usize]
     }
 
-    /// A stack's call chain, word by word, context markers included.
-    pub fn words<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = u64> + Clone + 'a {
-        self.bytes(chain).as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w))
+    /// A stack's call chain, and what the addresses of its callers are.
+    pub fn raw(&self, chain: &Chain) -> RawChain<'_> {
+        RawChain { bytes: self.bytes(chain), callers: chain.callers }
     }
 
     /// Words of all stacks.
@@ -129,29 +134,29 @@ mod tests {
     #[test]
     fn equal_stacks_share_an_id() {
         let mut chains = Chains::default();
-        let a = chains.intern(1, 2, 3, &[1; 16]);
-        assert_eq!(a, chains.intern(1, 2, 3, &[1; 16]));
+        let a = chains.intern(1, 2, 3, &[1; 16][..]);
+        assert_eq!(a, chains.intern(1, 2, 3, &[1; 16][..]));
         let others = [
-            chains.intern(2, 2, 3, &[1; 16]),
-            chains.intern(1, 1, 3, &[1; 16]),
-            chains.intern(1, 2, 4, &[1; 16]),
-            chains.intern(1, 2, 3, &[1; 8]),
-            chains.intern(1, 2, 3, &[]),
+            chains.intern(2, 2, 3, &[1; 16][..]),
+            chains.intern(1, 1, 3, &[1; 16][..]),
+            chains.intern(1, 2, 4, &[1; 16][..]),
+            chains.intern(1, 2, 3, &[1; 8][..]),
+            chains.intern(1, 2, 3, &[][..]),
         ];
         for (i, id) in others.into_iter().enumerate() {
             assert_eq!(id as usize, i + 1);
         }
-        assert_eq!(chains.words(chains.get(a)).collect::<Vec<_>>(), [0x0101_0101_0101_0101; 2]);
+        assert_eq!(chains.raw(chains.get(a)).words().collect::<Vec<_>>(), [0x0101_0101_0101_0101; 2]);
     }
 
     /// Checks that merging two tables maps every stack to its equal.
     #[test]
     fn absorbing_maps_ids() {
         let (mut a, mut b) = (Chains::default(), Chains::default());
-        a.intern(0, 1, 10, &[]);
-        a.intern(0, 1, 11, &[7; 8]);
-        b.intern(0, 1, 11, &[7; 8]);
-        b.intern(0, 1, 12, &[8; 8]);
+        a.intern(0, 1, 10, &[][..]);
+        a.intern(0, 1, 11, &[7; 8][..]);
+        b.intern(0, 1, 11, &[7; 8][..]);
+        b.intern(0, 1, 12, &[8; 8][..]);
         assert_eq!(a.absorb(&b), [1, 2]);
         assert_eq!(a.len(), 3);
         assert_eq!(a.get(2).ip, 12);
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn reordered_stacks_are_found() {
         let mut chains = Chains::default();
-        let stack = |chains: &mut Chains, ip| chains.intern(0, 1, ip, &[ip as u8; 8]);
+        let stack = |chains: &mut Chains, ip| chains.intern(0, 1, ip, &[ip as u8; 8][..]);
         assert_eq!([10, 11, 12].map(|ip| stack(&mut chains, ip)), [0, 1, 2]);
         let mut chains = chains.reordered(&[2, 0, 1]);
         assert_eq!([12, 10, 11].map(|ip| stack(&mut chains, ip)), [0, 1, 2]);

@@ -94,6 +94,7 @@ pub mod loss;
 mod order;
 pub mod profile;
 pub mod query;
+pub mod raw_frames;
 pub mod resolve;
 #[cfg(test)]
 mod sample_profile;

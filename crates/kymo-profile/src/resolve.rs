@@ -1,22 +1,24 @@
 //! From distinct raw stacks to functions: mappings, symbols, inlined functions.
-use crate::chains::{Chain, ChainId, Chains};
+use crate::chains::{ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
+use crate::raw_frames::{Place, is_kernel, walk_chain};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
-use kymo_data::abi::PERF_CONTEXT_MAX;
+use kymo_data::InterpretedFunction;
 use kymo_symbols::pool;
 use kymo_symbols::{CodeMap, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Markers in a call chain: what follows ran in this mode.
-/// Source: `enum perf_callchain_context` in `linux/perf_event.h`.
-const CONTEXTS: [(i64, u8); 7] =
-    [(-32, 3), (-128, 1), (-512, 2), (-640, 2), (-2048, 4), (-2176, 4), (-2560, 5)];
-
-const MODE_KERNEL: u8 = 1;
-const MODE_USER: u8 = 2;
-const MODE_GUEST_KERNEL: u8 = 4;
+/// What the kernel returns to from a signal handler: no call lies before these.
+const SIGNAL_TRAMPOLINES: [&str; 6] = [
+    "__restore_rt",
+    "__restore",
+    "__kernel_sigreturn",
+    "__kernel_rt_sigreturn",
+    "runtime.sigreturn",
+    "runtime.sigreturn__sigaction",
+];
 
 /// Fewer chains than this are one thread's work.
 const CHAINS_EACH: usize = 1 << 12;
@@ -121,18 +123,6 @@ impl Stacks {
 /// A source file with its folder, and a line in it, 0 if that is not known.
 pub(crate) type SourcePlace = (Arc<str>, u32);
 
-/// An address to look up: in which address space, in which mode.
-type Place = (u32, u8, u64);
-
-fn place(maps: u32, mode: u8, ip: u64) -> Place {
-    // Kernel addresses mean the same in every address space.
-    (if is_kernel(mode) { 0 } else { maps }, mode, ip)
-}
-
-fn is_kernel(mode: u8) -> bool {
-    matches!(mode, MODE_KERNEL | MODE_GUEST_KERNEL)
-}
-
 /// Places, each with a number.
 #[derive(Default)]
 struct PlaceTable {
@@ -170,11 +160,11 @@ impl Walked {
         };
         for id in ids {
             let chain = chains.get(*id);
-            walk_chain(chains, chain, options.max_stack, |mode, ip| {
-                walked.frames.push(walked.places.number(place(chain.maps, mode, ip), options.inline));
+            walk_chain(chains, chain, options.max_stack, |place| {
+                walked.frames.push(walked.places.number(place, options.inline));
             });
             // Inlined functions are needed for frames only: a leaf is counted under its symbol.
-            let leaf = walked.places.number(place(chain.maps, chain.mode, chain.ip), false);
+            let leaf = walked.places.number(Place::sampled(chain), false);
             walked.stacks.push((leaf, walked.frames.len()));
         }
         walked
@@ -200,34 +190,6 @@ impl PlaceFunctions {
     }
 }
 
-/// Calls `each` with the mode and address of every frame of a raw call chain, innermost first.
-pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl FnMut(u8, u64)) {
-    walk_words(chains.words(chain), max_stack, each);
-}
-
-/// The same for the words of a chain. A marker that nobody knows says that the chain is damaged: it
-/// then has no frames.
-pub fn walk_words(words: impl Iterator<Item = u64> + Clone, max_stack: usize, mut each: impl FnMut(u8, u64)) {
-    let mode_of = |word: u64| CONTEXTS.iter().find(|c| c.0 as u64 == word).map(|c| c.1);
-    if words.clone().any(|word| word >= PERF_CONTEXT_MAX && mode_of(word).is_none()) {
-        return;
-    }
-    // Words before the first marker are taken for user addresses, as perf does.
-    let mut mode = MODE_USER;
-    let mut seen = 0;
-    for word in words {
-        if let Some(marked) = mode_of(word) {
-            mode = marked;
-            continue;
-        }
-        seen += 1;
-        if seen > max_stack {
-            return;
-        }
-        each(mode, word);
-    }
-}
-
 /// Resolves addresses of one timeline through one symbol store.
 #[derive(Debug)]
 pub struct Resolver<'a> {
@@ -241,7 +203,9 @@ pub struct Resolver<'a> {
 pub struct Named {
     /// The module, `None` outside every mapping.
     pub module: Option<ModuleId>,
-    /// The address in the module's own terms.
+    /// The address that was looked up: of a return address that of the call.
+    pub address: u64,
+    /// The same in the module's own terms.
     pub module_address: u64,
     /// Start, end and name.
     pub symbol: Option<(u64, u64, Box<str>)>,
@@ -339,10 +303,8 @@ impl<'a> Resolver<'a> {
             }
         }
         if options.lines {
-            let places: Vec<Place> = (0..chains.len())
-                .map(|id| chains.get(id as ChainId))
-                .map(|chain| place(chain.maps, chain.mode, chain.ip))
-                .collect();
+            let places: Vec<Place> =
+                (0..chains.len()).map(|id| Place::sampled(chains.get(id as ChainId))).collect();
             stacks.lines = pool::map(&places, |place| self.source_line(*place));
         }
         stacks
@@ -360,7 +322,7 @@ impl<'a> Resolver<'a> {
         let mut all = PlaceFunctions { of: vec![(FunctionId(0), 0, 0); wanted.len()], frames: Vec::new() };
         // A name may be long, and every place of a function has it: few are held at once.
         for places in wanted.chunks(PLACES_AT_ONCE) {
-            let found: Vec<Named> = pool::map(places, |&(place, inline, _)| self.find(place, inline));
+            let found: Vec<Named> = pool::map(places, |&(place, inline, _)| self.named(place, inline));
             for (&(place, _, number), found) in places.iter().zip(found) {
                 let start = all.frames.len();
                 let leaf = name(functions, place, &found, &mut all.frames);
@@ -375,12 +337,6 @@ impl<'a> Resolver<'a> {
         &self.timeline.modules.get(module).short_name
     }
 
-    /// `file.c:12` of an address; without debug information `function+offset`, without a symbol
-    /// `module[address]`.
-    pub fn source_line_of(&self, maps: u32, mode: u8, ip: u64) -> Arc<str> {
-        self.source_line(place(maps, mode, ip))
-    }
-
     /// Whether this address space is one of the timeline's.
     pub(crate) fn has_space(&self, maps: u32) -> bool {
         (maps as usize) < self.timeline.version_count()
@@ -388,8 +344,8 @@ impl<'a> Resolver<'a> {
 
     /// The source file with its folder, and the line, of an address; only debug information has
     /// them.
-    pub fn file_and_line(&self, maps: u32, mode: u8, ip: u64) -> Option<(Arc<str>, u32)> {
-        let found = self.find(place(maps, mode, ip), false);
+    pub fn file_and_line(&self, place: Place) -> Option<(Arc<str>, u32)> {
+        let found = self.named(place, false);
         let frames = self.symbols(found.module?).inline_frames(found.module_address);
         let frame = frames.first()?;
         Some((frame.file.clone()?, frame.line?))
@@ -397,8 +353,8 @@ impl<'a> Resolver<'a> {
 
     /// Source file and line of each frame that an address has in stacks, innermost first and that
     /// of the symbol last. Frames that are left out at the front have no line.
-    pub(crate) fn source_places(&self, (maps, mode, ip): (u32, u8, u64)) -> Vec<Option<SourcePlace>> {
-        let found = self.find(place(maps, mode, ip), false);
+    pub(crate) fn source_places(&self, place: Place) -> Vec<Option<SourcePlace>> {
+        let found = self.named(place, false);
         let Some(module) = found.module else { return Vec::new() };
         if let Some(line) = found.line {
             let path = String::from_utf8_lossy(&self.timeline.modules.get(module).path);
@@ -412,9 +368,11 @@ impl<'a> Resolver<'a> {
         inlined.into_iter().chain(outermost).map(source_place).collect()
     }
 
-    fn source_line(&self, place: Place) -> Arc<str> {
-        let found = self.find(place, false);
-        let Some(module) = found.module else { return format!("{:#x}", place.2).into() };
+    /// `file.c:12` of an address; without debug information `function+offset`, without a symbol
+    /// `module[address]`.
+    pub fn source_line(&self, place: Place) -> Arc<str> {
+        let found = self.named(place, false);
+        let Some(module) = found.module else { return format!("{:#x}", place.ip).into() };
         if let Some(line) = found.line {
             return format!("{}:{line}", self.timeline.modules.get(module).short_name).into();
         }
@@ -424,11 +382,12 @@ impl<'a> Resolver<'a> {
         {
             return format!("{}:{line}", file.rsplit('/').next().unwrap_or(file)).into();
         }
+        let recorded = found.recorded_address(place);
         match found.symbol {
-            Some((start, _, name)) => format!("{name}+{}", found.module_address.saturating_sub(start)).into(),
+            Some((start, _, name)) => format!("{name}+{}", recorded.saturating_sub(start)).into(),
             None => {
                 let module = &self.timeline.modules.get(module).short_name;
-                format!("{module}[{:x}]", found.module_address).into()
+                format!("{module}[{recorded:x}]").into()
             }
         }
     }
@@ -454,8 +413,8 @@ impl<'a> Resolver<'a> {
     /// Loads every module that is about to be asked, in parallel.
     fn preload(&self, places: impl Iterator<Item = Place>) {
         let mut modules = FxHashSet::default();
-        for (maps, mode, ip) in places {
-            if let Some(mapping) = self.mapping(maps, mode, ip) {
+        for Place { maps, mode, ip, is_return } in places {
+            if let Some(mapping) = self.mapping(maps, mode, ip.wrapping_sub(u64::from(is_return))) {
                 modules.insert(mapping.module);
             }
         }
@@ -466,24 +425,36 @@ impl<'a> Resolver<'a> {
     }
 
     /// What an address is called; `inline` asks for inlined functions, which takes debug
-    /// information.
-    pub fn named(&self, maps: u32, mode: u8, ip: u64, inline: bool) -> Named {
-        self.find(place(maps, mode, ip), inline)
+    /// information. Of a return address the call counts, if there is one.
+    pub fn named(&self, place: Place, inline: bool) -> Named {
+        // Lines of interpreted functions are those of their addresses.
+        let is_script = !is_kernel(place.mode) && InterpretedFunction::holds(place.ip);
+        if !place.is_return || is_script {
+            return self.find(place, place.ip, inline);
+        }
+        let call = self.find(place, place.ip.wrapping_sub(1), inline);
+        if call.symbol.as_ref().is_some_and(|(_, end, _)| call.recorded_address(place) < *end) {
+            return call;
+        }
+        let next = self.find(place, place.ip, inline);
+        if is_entered_by_return(&call, &next, is_kernel(place.mode)) { next } else { call }
     }
 
-    fn find(&self, (maps, mode, ip): Place, inline: bool) -> Named {
+    /// What is at an address of the place's address space.
+    fn find(&self, Place { maps, mode, .. }: Place, ip: u64, inline: bool) -> Named {
         if !is_kernel(mode)
             && let Some((function, module_address, line)) = self.timeline.scripts.find(ip)
         {
             let symbol = Some((function.start, function.end, function.name.as_ref().into()));
             let module = Some(function.module);
-            return Named { module, module_address, symbol, line, ..Named::default() };
+            return Named { module, address: ip, module_address, symbol, line, ..Named::default() };
         }
         let Some(mapping) = self.mapping(maps, mode, ip) else {
-            return Named { module_address: ip, ..Named::default() };
+            return Named { address: ip, module_address: ip, ..Named::default() };
         };
         let module_address = mapping.module_address(ip);
-        let mut found = Named { module: Some(mapping.module), module_address, ..Named::default() };
+        let module = Some(mapping.module);
+        let mut found = Named { module, address: ip, module_address, ..Named::default() };
         let module = self.timeline.modules.get(mapping.module);
         if module.kind == ModuleKind::Ksymbol {
             // Code that came at run time has exactly one symbol: itself.
@@ -508,6 +479,23 @@ impl<'a> Resolver<'a> {
         }
         found
     }
+}
+
+impl Named {
+    /// The address as it was recorded, in the module's own terms.
+    pub fn recorded_address(&self, place: Place) -> u64 {
+        self.module_address.wrapping_add(place.ip.wrapping_sub(self.address))
+    }
+}
+
+/// Whether code was entered by a return, so that what lies before it is no call. `call`, `next`:
+/// what lies before a return address and at it, in different symbols.
+fn is_entered_by_return(call: &Named, next: &Named, in_kernel: bool) -> bool {
+    let begins = |(start, _, name): &(u64, u64, Box<str>)| {
+        // An interrupt can come at the first instruction of a function of the kernel.
+        *start == next.module_address && (in_kernel || SIGNAL_TRAMPOLINES.contains(&&**name))
+    };
+    next.symbol.as_ref().is_some_and(begins) || (call.module.is_none() && next.module.is_some())
 }
 
 /// The functions inlined at an address, innermost first.
@@ -571,7 +559,7 @@ fn source_place(frame: &InlineFrame) -> Option<SourcePlace> {
 /// The function of a place as that of a sample; those that it has as the frames of a chain are added.
 fn name(
     functions: &mut Functions,
-    (_, mode, ip): Place,
+    Place { mode, ip, .. }: Place,
     found: &Named,
     frames: &mut Vec<FunctionId>,
 ) -> FunctionId {

@@ -83,7 +83,7 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
     let events = stacks.iter().map(|s| s.event + 1).max().unwrap_or(1).max(2);
     let mut totals = vec![Count::default(); events as usize];
     for (index, stack) in stacks.iter().enumerate() {
-        let chain = chains.intern(0, 2, index as u64, &[]);
+        let chain = chains.intern(0, 2, index as u64, &[][..]);
         let count = Count { samples: stack.samples, period: stack.period, latency: 0 };
         let key =
             GroupKey { event: stack.event, comm: comm(stack.comm), pid: 0, tid: 0, cpu: 0, extra: 0, chain };

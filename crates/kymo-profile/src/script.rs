@@ -7,7 +7,8 @@
 use crate::dump::record_line;
 use crate::load::{ReadPeriods, TimeSpans, collect_sideband};
 use crate::order::in_order;
-use crate::resolve::{Resolver, walk_words};
+use crate::raw_frames::{Place, walk_words};
+use crate::resolve::{Named, Resolver};
 use crate::stat::{CountRecording, is_count_recording};
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{CommId, Module, ModuleKind, Moment, Timeline};
@@ -214,8 +215,8 @@ struct Printer<'a> {
     cgroups: FxHashMap<u64, String>,
     /// The time that others are counted from.
     base_ns: Option<u64>,
-    /// Text of each place that was printed before: event, address space, mode and address.
-    frames: FxHashMap<(u32, u32, u8, u64), String>,
+    /// Text of each place that was printed before, by event.
+    frames: FxHashMap<(u32, Place), String>,
     scratch: Vec<u8>,
     printed: u64,
 }
@@ -419,49 +420,56 @@ impl<'a> Printer<'a> {
     ) -> io::Result<()> {
         if chains && sample.callchain.is_some() {
             writeln!(out)?;
-            let mut chain = std::mem::take(&mut self.scratch);
-            self.unwinder.whole_chain(sample, maps, &mut chain);
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let attr = &self.recording.events.list[event].attr;
+            let chain = self.unwinder.chain(attr, sample, maps, &mut scratch);
             let mut done = Ok(());
-            let words = chain.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w));
-            walk_words(words, self.options.max_stack, |mode, ip| {
+            walk_words(chain, self.options.max_stack, |frame| {
                 if done.is_ok() {
-                    done = out.write_all(self.frame(event, maps, mode, ip).as_bytes());
+                    done = out.write_all(self.frame(event, Place::new(maps, frame)).as_bytes());
                 }
             });
-            self.scratch = chain;
+            self.scratch = scratch;
             return done;
         }
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let ip = sample.ip.unwrap_or(0);
-        let named = self.resolver.named(maps, mode, ip, false);
+        let place = Place::exact(maps, mode, ip);
+        let named = self.resolver.named(place, false);
         write!(out, " {ip:>16x}")?;
         let mut text = String::new();
-        self.describe(&mut text, &named, self.fields[event]);
+        self.describe(&mut text, (&named, place), self.fields[event]);
         if self.fields[event].has(Field::SrcLine) {
             text.push_str("\n  ");
-            text.push_str(&shown(&self.resolver.source_line_of(maps, mode, ip)));
+            text.push_str(&shown(&self.resolver.source_line(place)));
         }
         out.write_all(text.as_bytes())
     }
 
     /// The lines of a call chain's address, inlined functions first.
-    fn frame(&mut self, event: usize, maps: u32, mode: u8, ip: u64) -> &str {
-        let key = (event as u32, maps, mode, ip);
+    fn frame(&mut self, event: usize, place: Place) -> &str {
+        let key = (event as u32, place);
         if !self.frames.contains_key(&key) {
             use std::fmt::Write;
-            let named = self.resolver.named(maps, mode, ip, self.options.inline);
+            let (fields, ip) = (self.fields[event], place.ip);
+            let named = self.resolver.named(place, self.options.inline);
             let mut text = String::new();
             // The address that was sampled, as perf prints it since 6.8; perf 6.1 prints those of
             // programs as in their files.
             for inlined in &named.inlined {
                 // SANITY: writing to a String cannot fail.
-                writeln!(text, "\t{ip:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");
+                write!(text, "\t{ip:>16x}").expect("writing to a string");
+                if fields.has(Field::Sym) {
+                    write!(text, " {}", shown(inlined)).expect("writing to a string");
+                }
+                // As perf: it stands where the module does.
+                text.push_str(" (inlined)\n");
             }
             write!(text, "\t{ip:>16x}").expect("writing to a string");
-            self.describe(&mut text, &named, self.fields[event]);
+            self.describe(&mut text, (&named, place), fields);
             text.push('\n');
-            if self.fields[event].has(Field::SrcLine) && named.module.is_some() {
-                let line = self.resolver.source_line_of(maps, mode, ip);
+            if fields.has(Field::SrcLine) && named.module.is_some() {
+                let line = self.resolver.source_line(place);
                 writeln!(text, "  {}", shown(&line)).expect("writing to a string");
             }
             self.frames.insert(key, text);
@@ -470,14 +478,14 @@ impl<'a> Printer<'a> {
     }
 
     /// ` symbol+0xoffset (module)`.
-    fn describe(&self, text: &mut String, named: &crate::resolve::Named, fields: FieldSet) {
+    fn describe(&self, text: &mut String, (named, place): (&Named, Place), fields: FieldSet) {
         use std::fmt::Write;
         let has = |field| fields.has(field);
         if has(Field::Sym) {
             match &named.symbol {
                 Some((start, _, name)) if has(Field::SymOff) => {
                     // SANITY: writing to a String cannot fail.
-                    let offset = named.module_address - start;
+                    let offset = named.recorded_address(place).saturating_sub(*start);
                     write!(text, " {}+{offset:#x}", shown(name)).expect("writing to a string");
                 }
                 Some((_, _, name)) => {

@@ -1,4 +1,5 @@
 //! A tracepoint's own text, by the print format that the recorded kernel has for it.
+use crate::raw_frames::Place;
 use crate::resolve::Resolver;
 use kymo_data::print_format::{KernelNames, PrintFormat};
 use kymo_data::tracing_data::{self, TracingData};
@@ -42,7 +43,7 @@ struct Names<'a> {
 impl KernelNames for Names<'_> {
     fn function(&self, address: u64) -> Option<(String, u64)> {
         let mode = abi::PERF_RECORD_MISC_KERNEL as u8;
-        let named = self.resolver.named(0, mode, address, false);
+        let named = self.resolver.named(Place::exact(0, mode, address), false);
         let (start, _, name) = named.symbol?;
         Some((name.into_string(), named.module_address.checked_sub(start)?))
     }

@@ -6,11 +6,17 @@
 //! The kernel's chains of aarch64 go along frame records, and a leaf function keeps none: its
 //! caller is missing. It is put in from the link register where unwind data says that it is there,
 //! as perf does.
+//!
+//! The processor's branch records can be a stack of calls (`--call-graph lbr`). Their addresses
+//! then take the place of the program's callers, as in perf. perf puts the target of the newest
+//! call first; here it is the address that was interrupted, so that what was inlined there is seen.
+use crate::raw_frames::{CallerAddresses, RawChain};
 use crate::timeline::{ModuleKind, Timeline};
 use kymo_data::abi::{
-    PERF_CONTEXT_MAX, PERF_CONTEXT_USER, PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER,
+    PERF_CONTEXT_MAX, PERF_CONTEXT_USER, PERF_SAMPLE_BRANCH_CALL_STACK, PERF_SAMPLE_BRANCH_STACK,
+    PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER,
 };
-use kymo_data::{Recording, Sample};
+use kymo_data::{Attr, Recording, Sample};
 use kymo_symbols::unwind::{
     AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
@@ -70,7 +76,8 @@ impl<'a> StackUnwinder<'a> {
         recording.events.list.iter().any(|event| {
             let has = |bits| event.attr.sample_type & bits == bits;
             let by_link = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER;
-            has(PERF_SAMPLE_STACK_USER) || (arch == Some(Arch::Aarch64) && has(by_link))
+            let by_branches = call_stack(&event.attr, PERF_SAMPLE_CALLCHAIN);
+            has(PERF_SAMPLE_STACK_USER) || by_branches || (arch == Some(Arch::Aarch64) && has(by_link))
         })
     }
 
@@ -109,11 +116,28 @@ pub struct ThreadUnwinder<'a> {
 impl ThreadUnwinder<'_> {
     /// Whether the call chain of a sample is another than the kernel's.
     #[inline]
-    pub(crate) fn changes(&self, sample: &Sample<'_>) -> bool {
+    fn changes(&self, attr: &Attr, sample: &Sample<'_>) -> bool {
         match sample.user_stack {
             Some(stack) => !stack.is_empty(),
+            None if sample.branches.is_some() => call_stack(attr, 0),
             None => self.shared.arch == Some(Arch::Aarch64) && sample.user_regs.is_some(),
         }
+    }
+
+    /// The call chain of a sample: as recorded, or put together in `scratch`.
+    #[inline]
+    pub(crate) fn chain<'s>(
+        &mut self,
+        attr: &Attr,
+        sample: &Sample<'s>,
+        maps: u32,
+        scratch: &'s mut Vec<u8>,
+    ) -> RawChain<'s> {
+        if !self.changes(attr, sample) {
+            return recorded_chain(attr, sample);
+        }
+        let callers = self.whole_chain(attr, sample, maps, scratch);
+        RawChain { bytes: scratch, callers }
     }
 
     /// The frames of the recorded stack, innermost first; `None` without registers.
@@ -132,20 +156,30 @@ impl ThreadUnwinder<'_> {
     }
 
     /// Puts the call chain of a sample into `out`: what the kernel walked, then the frames of the
-    /// recorded stack where there is one.
-    pub(crate) fn whole_chain(&mut self, sample: &Sample<'_>, maps: u32, out: &mut Vec<u8>) {
+    /// recorded stack where there is one. Returns what the addresses of its callers are.
+    fn whole_chain(
+        &mut self,
+        attr: &Attr,
+        sample: &Sample<'_>,
+        maps: u32,
+        out: &mut Vec<u8>,
+    ) -> CallerAddresses {
         out.clear();
-        if let Some(words) = sample.callchain {
-            out.extend_from_slice(words.as_bytes());
-        }
+        let RawChain { bytes, callers } = recorded_chain(attr, sample);
+        out.extend_from_slice(bytes);
         match sample.user_stack {
             Some(stack) if !stack.is_empty() => {
-                let Some(frames) = self.frames(sample, maps, stack) else { return };
+                let Some(frames) = self.frames(sample, maps, stack) else { return callers };
                 out.extend_from_slice(&PERF_CONTEXT_USER.to_le_bytes());
                 out.extend(frames.iter().flat_map(|frame| frame.to_le_bytes()));
+                CallerAddresses::InCall
             }
-            None if self.shared.arch == Some(Arch::Aarch64) => self.put_leaf_caller(sample, maps, out),
-            _ => {}
+            None if call_stack(attr, 0) && put_branches(sample, out) => CallerAddresses::InCall,
+            None if self.shared.arch == Some(Arch::Aarch64) => {
+                self.put_leaf_caller(sample, maps, out);
+                callers
+            }
+            _ => callers,
         }
     }
 
@@ -172,6 +206,37 @@ impl ThreadUnwinder<'_> {
     pub fn stats(&self) -> &UnwindStats {
         self.unwinder.stats()
     }
+}
+
+/// The call chain of a sample as it was recorded.
+pub(crate) fn recorded_chain<'s>(attr: &Attr, sample: &Sample<'s>) -> RawChain<'s> {
+    let bytes = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+    let callers =
+        if attr.has_unwound_chains() { CallerAddresses::InCall } else { CallerAddresses::AfterCall };
+    RawChain { bytes, callers }
+}
+
+/// Whether samples have these fields and branch records that are a stack of calls.
+fn call_stack(attr: &Attr, fields: u64) -> bool {
+    let fields = fields | PERF_SAMPLE_BRANCH_STACK;
+    attr.branch_sample_type & PERF_SAMPLE_BRANCH_CALL_STACK != 0 && attr.sample_type & fields == fields
+}
+
+/// Puts the calls of branch records in the place of the callers in a chain's user part, as perf
+/// does; `false` where one of both is missing.
+fn put_branches(sample: &Sample<'_>, chain: &mut Vec<u8>) -> bool {
+    let Some(branches) = sample.branches else { return false };
+    let mut words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let Some(marker) = words.position(|word| word == PERF_CONTEXT_USER) else { return false };
+    let interrupted = words.next().filter(|word| *word < PERF_CONTEXT_MAX);
+    // From where, to where, and flags: the newest call first.
+    let mut calls = branches.entries.iter().enumerate().filter(|(at, _)| at % 3 < 2).map(|(_, word)| word);
+    let Some((newest, target)) = calls.next().zip(calls.next()) else { return false };
+    chain.truncate((marker + 1) * 8);
+    let callers = calls.step_by(2);
+    let frames = [interrupted.unwrap_or(target), newest].into_iter().chain(callers);
+    chain.extend(frames.flat_map(u64::to_le_bytes));
+    true
 }
 
 /// How all walks of a recording ended, in one line for people; `None` where nothing was unwound.

@@ -60,7 +60,7 @@ pub(super) fn built(chunks: &[Vec<Plain>], workers: usize, turns: &[u64]) -> (Co
                 thread: threads.intern(row.thread),
                 cpu: row.cpu,
                 event: row.event,
-                stack: chains.intern(0, 2, row.ip, &[]),
+                stack: chains.intern(0, 2, row.ip, &[][..]),
                 period: row.period,
                 weight: row.weight,
                 state: 0,
@@ -223,7 +223,7 @@ fn too_many_rows_are_refused() {
     let part = |rows| Part { rows, stacks: vec![0], threads: vec![0], extras: vec![0] };
     let tables = || {
         let (mut chains, mut threads) = (Chains::default(), ThreadTable::default());
-        chains.intern(0, 2, 0, &[]);
+        chains.intern(0, 2, 0, &[][..]);
         threads.intern(Thread { pid: 1, tid: 0, comm: CommId::unnamed(0) });
         (threads, chains)
     };

@@ -1,6 +1,6 @@
 //! A comparison as two flame graphs: frames as wide as on one side, coloured by what they changed.
 use super::Comparison;
-use crate::export::stack_frame;
+use crate::export::{draw, stack_frame};
 use crate::text::shown;
 use inferno::flamegraph;
 use std::io::{self, Write};
@@ -54,5 +54,5 @@ pub fn write_flamegraph(out: &mut dyn Write, comparison: &Comparison, side: Flam
     // Widths are those of the last number; the colour is always that of new minus old.
     options.negate_differentials = side == FlameSide::Old;
     options.font_type = "ui-monospace, Menlo, Consolas, monospace".to_owned();
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    draw(&mut options, &lines, out)
 }

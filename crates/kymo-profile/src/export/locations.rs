@@ -5,7 +5,8 @@ use super::model::{Function, FunctionKind, NO_PARENT, Node};
 use crate::chains::{ChainId, Chains};
 use crate::functions::{FunctionId, Functions};
 use crate::profile::Profile;
-use crate::resolve::{KernelIdentity, Resolver, SourcePlace, Stacks, walk_chain};
+use crate::raw_frames::{Place, walk_chain};
+use crate::resolve::{KernelIdentity, Resolver, SourcePlace, Stacks};
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use crate::wall::{Wall, only_switches};
 use kymo_symbols::pool;
@@ -75,9 +76,6 @@ pub struct LocationLine {
     /// Line in the function's source file, 0 if not known.
     pub line: u32,
 }
-
-/// Address space, mode and address of a frame.
-type Place = (u32, u8, u64);
 
 impl Locations {
     /// Those of a profile; `functions` are those of the export that was made from it.
@@ -173,9 +171,9 @@ impl ResolvedStacks<'_> {
             return;
         }
         let chain = self.chains.get(stack);
-        walk_chain(self.chains, chain, MOST_FRAMES, |mode, ip| places.push((chain.maps, mode, ip)));
+        walk_chain(self.chains, chain, MOST_FRAMES, |place| places.push(place));
         if places.is_empty() {
-            places.push((chain.maps, chain.mode, chain.ip));
+            places.push(Place::sampled(chain));
         }
     }
 
@@ -202,8 +200,8 @@ struct Builder<'a> {
     by_function: FxHashMap<&'a Function, u32>,
     locations: Locations,
     mapping_numbers: FxHashMap<(u64, u64, u64, ModuleId), u32>,
-    /// Locations by place, whether it is a caller, and whether inlined functions were left out.
-    by_place: FxHashMap<(Place, bool, u32), u32>,
+    /// Locations by place, and whether inlined functions were left out.
+    by_place: FxHashMap<(Place, u32), u32>,
     /// Locations by what they say: mapping, both addresses and lines.
     by_content: FxHashMap<(Option<u32>, u64, u64, Vec<LocationLine>), u32>,
     source_places: FxHashMap<Place, Vec<Option<SourcePlace>>>,
@@ -267,7 +265,7 @@ impl<'a> Builder<'a> {
         };
         let mut rest = frames;
         let mut has_begun = wanted == Frames::All;
-        for (at, place) in places.iter().enumerate() {
+        for place in places {
             let is_inlined = |id: &FunctionId| source.functions.get(*id).inlined;
             let count = rest.iter().position(|id| !is_inlined(id)).map_or(rest.len(), |at| at + 1);
             let (here, after) = rest.split_at(count);
@@ -279,11 +277,11 @@ impl<'a> Builder<'a> {
             if !has_begun {
                 continue;
             }
-            let known = (*place, at > 0, count as u32);
+            let known = (*place, count as u32);
             let location = match self.by_place.get(&known) {
                 Some(location) => *location,
                 None => {
-                    let location = self.location(*place, at > 0, here);
+                    let location = self.location(*place, here);
                     self.by_place.insert(known, location);
                     location
                 }
@@ -292,8 +290,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn location(&mut self, place: Place, is_caller: bool, functions: &[FunctionId]) -> u32 {
-        let (maps, mode, ip) = place;
+    fn location(&mut self, place: Place, functions: &[FunctionId]) -> u32 {
         let numbers: Vec<u32> = functions.iter().map(|id| self.function(*id)).collect();
         let sources = self.source_places.get(&place).map_or(&[][..], |sources| sources);
         // Both end with the symbol.
@@ -309,9 +306,10 @@ impl<'a> Builder<'a> {
                 line.line = *number;
             }
         }
-        let address = if is_caller { ip.saturating_sub(1) } else { ip };
-        let mapping = self.mapping(maps, mode, ip);
-        let file_address = self.file_address(maps, mode, ip);
+        let Place { maps, mode, .. } = place;
+        let address = self.resolver.named(place, false).address;
+        let mapping = self.mapping(maps, mode, address);
+        let file_address = self.file_address(maps, mode, address);
         let next = self.locations.list.len() as u32;
         *self.by_content.entry((mapping, address, file_address, lines)).or_insert_with_key(|key| {
             let begin = self.locations.lines.len() as u32;

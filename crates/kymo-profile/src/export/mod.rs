@@ -63,6 +63,6 @@ pub use model::{
     ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Link, Loss, NO_CPU,
     NO_PARENT, Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
 };
-pub(crate) use text::stack_frame;
+pub(crate) use text::{draw, stack_frame};
 pub use text::{flamegraph, folded};
 pub use totals::Totals;

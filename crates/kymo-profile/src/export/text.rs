@@ -1,13 +1,14 @@
 //! Folded stacks and the flame graph that is drawn from them.
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
-use crate::text::{shown, shown_in_stack};
+use crate::text::{SEMICOLON_IN_STACK, shown, shown_in_stack};
 use inferno::flamegraph;
 use inferno::flamegraph::color::{Color, PaletteMap};
 use std::io::{self, Write};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
 ///
-/// Names cannot break the form: a `;` in one is `\x3b`, control characters and what cannot be seen are written out, too.
+/// Names cannot break the form: a `;` in one is the wide semicolon, U+FF1B. Control characters and
+/// what cannot be seen are written out.
 ///
 /// # Errors
 /// Those of `out`.
@@ -49,7 +50,18 @@ pub fn flamegraph(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Wr
         options.palette_map = Some(&mut states);
     }
     options.font_type = "ui-monospace, Menlo, Consolas, monospace".to_string();
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    draw(&mut options, &lines, out)
+}
+
+/// Draws folded lines. A picture has no frames to separate: names have their own `;` there.
+pub(crate) fn draw(
+    options: &mut flamegraph::Options<'_>,
+    lines: &[String],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut picture = Vec::new();
+    flamegraph::from_lines(options, lines.iter().map(String::as_str), &mut picture)?;
+    out.write_all(String::from_utf8_lossy(&picture).replace(SEMICOLON_IN_STACK, ";").as_bytes())
 }
 
 /// Fixed colours for states of threads, and pale ones for the rest: running is green, waiting for a

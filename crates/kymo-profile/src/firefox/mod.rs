@@ -26,7 +26,8 @@ use crate::chains::ChainId;
 use crate::columns::{Columns, RowField};
 use crate::profile::Profile;
 use crate::query::Dataset;
-use crate::resolve::{Resolver, walk_chain};
+use crate::raw_frames::{Place, walk_chain};
+use crate::resolve::Resolver;
 use crate::timeline::Timeline;
 use kymo_data::Recording;
 use kymo_symbols::SymbolStore;
@@ -108,18 +109,14 @@ fn stacks(
     used.sort_unstable();
     used.dedup();
     let mut places = Vec::new();
-    let of_chain = |id: ChainId, modules: &mut ModuleTable<'_>, places: &mut Vec<(u8, u64)>| {
+    let of_chain = |id: ChainId, modules: &mut ModuleTable<'_>, places: &mut Vec<Place>| {
         let chain = chains.get(id);
         places.clear();
-        walk_chain(chains, chain, MOST_FRAMES, |mode, ip| places.push((mode, ip)));
+        walk_chain(chains, chain, MOST_FRAMES, |place| places.push(place));
         if places.is_empty() {
-            places.push((chain.mode, chain.ip));
+            places.push(Place::sampled(chain));
         }
-        let frame = |(at, (mode, ip)): (usize, &(u8, u64))| {
-            // Of callers the call counts, not what follows it.
-            modules.frame(chain.maps, *mode, if at == 0 { *ip } else { ip.saturating_sub(1) })
-        };
-        let mut frames: Vec<u32> = places.iter().enumerate().map(frame).collect();
+        let mut frames: Vec<u32> = places.iter().map(|place| modules.frame(*place)).collect();
         frames.reverse();
         frames
     };

@@ -1,5 +1,6 @@
 //! Modules as the profiler names them in its requests, and addresses as offsets in them.
 use super::frames::{FrameFacts, FrameSide, FrameSource};
+use crate::raw_frames::Place;
 use crate::resolve::Resolver;
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_symbols::ModuleKey;
@@ -89,7 +90,7 @@ pub(super) struct ModuleTable<'a> {
     by_id: FxHashMap<ModuleId, u32>,
     frames: Vec<FrameSpot>,
     by_frame: FxHashMap<FrameSpot, u32>,
-    by_place: FxHashMap<(u32, u8, u64), u32>,
+    by_place: FxHashMap<Place, u32>,
 }
 
 impl<'a> ModuleTable<'a> {
@@ -106,33 +107,34 @@ impl<'a> ModuleTable<'a> {
     }
 
     /// The number of the frame of an address.
-    pub(super) fn frame(&mut self, maps: u32, mode: u8, ip: u64) -> u32 {
-        if let Some(known) = self.by_place.get(&(maps, mode, ip)) {
+    pub(super) fn frame(&mut self, place: Place) -> u32 {
+        if let Some(known) = self.by_place.get(&place) {
             return *known;
         }
-        let frame = self.frame_of(maps, mode, ip);
+        let frame = self.frame_of(place);
         let next = self.frames.len() as u32;
         let number = *self.by_frame.entry(frame.clone()).or_insert(next);
         if number == next {
             self.frames.push(frame);
         }
-        self.by_place.insert((maps, mode, ip), number);
+        self.by_place.insert(place, number);
         number
     }
 
-    fn frame_of(&mut self, maps: u32, mode: u8, ip: u64) -> FrameSpot {
-        let named = self.resolver.named(maps, mode, ip, false);
+    fn frame_of(&mut self, place: Place) -> FrameSpot {
+        let named = self.resolver.named(place, false);
+        let Place { maps, mode, .. } = place;
         if let Some(id) = named.module
             && self.resolver.has_files(id)
         {
-            let module = self.module(id, maps, mode, ip);
+            let module = self.module(id, maps, mode, named.address);
             let address = named.module_address.wrapping_sub(self.list[module as usize].base);
             // The profiler's numbers are exact up to 53 bits.
             if address < 1 << 53 {
                 return FrameSpot::Address { module, address, mode };
             }
         }
-        let text = named.symbol.map_or_else(|| format!("{ip:#x}"), |(_, _, name)| name.into());
+        let text = named.symbol.map_or_else(|| format!("{:#x}", place.ip), |(_, _, name)| name.into());
         FrameSpot::Label { text, mode }
     }
 

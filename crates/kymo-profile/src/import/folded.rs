@@ -3,6 +3,7 @@ use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
     Numbered, ProfileBuilder,
 };
+use crate::text::SEMICOLON_IN_STACK;
 use std::io::BufRead;
 
 /// The longest line, bytes.
@@ -50,7 +51,10 @@ fn add_line(
     let samples: u64 = count.parse().map_err(|_| damaged("ends with no number"))?;
     let (command, frames) = stack.split_once(';').unwrap_or((stack, stack));
     let function = |name: &str| ImportedFunction { name: name.to_owned(), module: "[imported]".to_owned() };
-    let frames: Vec<u32> = frames.rsplit(';').map(|name| builder.functions.number(function(name))).collect();
+    // As kymo writes them.
+    let named = |name: &str| name.replace(SEMICOLON_IN_STACK, ";");
+    let frames: Vec<u32> =
+        frames.rsplit(';').map(|name| builder.functions.number(function(&named(name)))).collect();
     // Each command is a process: the lines do not say which one it was.
     let pid = commands.number(command.to_owned()) as i32 + 1;
     let thread = builder.threads.number(ImportedThread { pid, tid: pid, comm: command.to_owned() });

@@ -29,6 +29,10 @@ pub struct Frame {
     pub ip: u64,
     /// The mapping that covered it.
     pub mapping: Option<Mapping>,
+    /// Where it is looked up: of a return address the byte before it, which is one of the call's.
+    pub lookup: u64,
+    /// The mapping that covered that.
+    pub lookup_mapping: Option<Mapping>,
 }
 
 /// One sample (or one member's part of a group's sample), looked up.
@@ -339,10 +343,11 @@ impl Machine {
         })
     }
 
-    fn frame(&self, space: usize, mode: u8, ip: u64) -> Frame {
+    fn frame(&self, space: usize, mode: u8, ip: u64, is_return: bool) -> Frame {
         let kernel = matches!(mode, 1 | 4);
-        let mapping = if kernel { self.kernel_mapping(ip) } else { self.spaces[space].find(ip) };
-        Frame { mode, ip, mapping }
+        let find = |ip| if kernel { self.kernel_mapping(ip) } else { self.spaces[space].find(ip) };
+        let lookup = ip - u64::from(is_return && ip > 0);
+        Frame { mode, ip, mapping: find(ip), lookup, lookup_mapping: find(lookup) }
     }
 }
 
@@ -418,19 +423,24 @@ impl Samples<'_> {
         let pid = sample.pid.unwrap_or(-1);
         let tid = sample.tid.unwrap_or(pid);
         let thread = machine.find_or_new(pid, tid);
-        let leaf = machine.frame(thread.space, mode, sample.ip.unwrap_or(0));
+        let leaf = machine.frame(thread.space, mode, sample.ip.unwrap_or(0), false);
         let mut words: Vec<u64> = Vec::new();
+        let attr = parts.first().map(|part| &self.recording.events.list[part.0].attr);
+        let mut is_unwound = attr.is_some_and(|attr| attr.has_unwound_chains());
         if self.options.callchains {
             words.extend(sample.callchain.iter().flat_map(|chain| chain.iter()));
             if let Some(stack) = sample.user_stack.filter(|stack| !stack.is_empty()) {
                 self.unwind(machine, thread.space, sample, stack, &mut words);
+                is_unwound = true;
             }
         }
         self.frames.clear();
         // Until a marker says otherwise, addresses are the program's.
         let mut mode = 2;
+        let mut is_caller = false;
         for word in words {
             if word > u64::MAX - 4095 {
+                is_caller = false;
                 mode = match (u64::MAX - word + 1) as u32 {
                     32 => 3,
                     128 => 1,
@@ -444,7 +454,9 @@ impl Samples<'_> {
                     }
                 };
             } else if self.frames.len() < self.max_stack {
-                self.frames.push(machine.frame(thread.space, mode, word));
+                let is_return = is_caller && (matches!(mode, 1 | 4) || !is_unwound);
+                self.frames.push(machine.frame(thread.space, mode, word, is_return));
+                is_caller = true;
             }
         }
         for &(event, period) in parts {

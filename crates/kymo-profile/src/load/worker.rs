@@ -4,8 +4,9 @@ use super::tally::Tally;
 use super::{LoadOptions, Parallelism, ReadPeriods, counts_by_reading};
 use crate::columns::{Row, Thread, ThreadId};
 use crate::extra::Extra;
+use crate::raw_frames::RawChain;
 use crate::timeline::{Moment, ThreadView, Timeline};
-use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use crate::unwind_samples::{StackUnwinder, ThreadUnwinder, recorded_chain};
 use crate::wall::is_of_waits;
 use kymo_data::{Chunk, RawRecord, Recording, Sample, abi};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -109,19 +110,13 @@ impl<'a> Worker<'a> {
         let tally = &mut self.tally;
         let has_stack = options.callchains
             && !(options.without_wait_stacks && is_of_waits(&context.recording.events.list[event].name));
-        let stack = match &mut self.unwinder {
-            Some(unwinder) if has_stack && unwinder.changes(sample) => {
-                unwinder.whole_chain(sample, maps, &mut self.scratch);
-                tally.chains.intern(maps, mode, ip, &self.scratch)
-            }
-            _ => {
-                let words = match sample.callchain {
-                    Some(words) if has_stack => words.as_bytes(),
-                    _ => &[],
-                };
-                tally.chains.intern(maps, mode, ip, words)
-            }
+        let attr = &context.recording.events.list[event].attr;
+        let chain = match &mut self.unwinder {
+            _ if !has_stack => RawChain::default(),
+            Some(unwinder) => unwinder.chain(attr, sample, maps, &mut self.scratch),
+            None => recorded_chain(attr, sample),
         };
+        let stack = tally.chains.intern(maps, mode, ip, chain);
         let row = Row {
             time_ns,
             thread,

@@ -2,6 +2,7 @@
 use crate::chains::{ChainId, Chains};
 use crate::load::LoadOptions;
 use crate::timeline::{CommId, Moment, Timeline};
+use crate::unwind_samples::recorded_chain;
 use kymo_core::holds::HoldKind;
 use kymo_core::latency::{Latencies, SLOTS, USED};
 use kymo_data::tracing_data::{self, Field, Format, Value};
@@ -199,7 +200,7 @@ impl LockRows {
         if event != events.wait.0 && Some(event) != events.wake && !is_sums && !is_holds {
             return;
         }
-        let layout = &recording.events.list[event].layout;
+        let (attr, layout) = (&recording.events.list[event].attr, &recording.events.list[event].layout);
         let mut sample = Sample::default();
         let parsed = layout.parse_into(record.header.misc, record.body, &mut sample);
         let Some(raw) = sample.raw.filter(|_| parsed.is_ok()) else {
@@ -222,7 +223,7 @@ impl LockRows {
             // The place is as the program was at the end.
             let view = timeline.thread(lock.0, lock.0, Moment::new(sample.time, record.position));
             let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-            let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+            let words = recorded_chain(attr, &sample);
             let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
             self.holds.push(HoldRow { kind, lock, chain, maps: view.maps, holds });
             return;
@@ -237,7 +238,7 @@ impl LockRows {
         let thread = (pid, sample.tid.unwrap_or(pid));
         let view = timeline.thread(thread.0, thread.1, Moment::new(sample.time, record.position));
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-        let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+        let words = recorded_chain(attr, &sample);
         let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
         let (futex, time_ns, comm) = ((futex_pid as i32, address), sample.time.unwrap_or(0), view.comm);
         if Some(event) == events.wake {

@@ -1,6 +1,7 @@
 //! Call chains of switches as one line each.
 use crate::load::collect_sideband;
-use crate::resolve::{Resolver, walk_words};
+use crate::raw_frames::{Place, walk_words};
+use crate::resolve::Resolver;
 use crate::timeline::{Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 use kymo_data::{RawRecord, ReadError, Recording};
@@ -17,7 +18,7 @@ pub struct SwitchChains<'a> {
     resolver: Resolver<'a>,
     unwinder: ThreadUnwinder<'a>,
     max_stack: usize,
-    names: FxHashMap<(u32, u8, u64), Option<Box<str>>>,
+    names: FxHashMap<Place, Option<Box<str>>>,
     scratch: Vec<u8>,
 }
 
@@ -58,19 +59,20 @@ impl SwitchChains<'_> {
     pub fn text(&mut self, record: &RawRecord<'_>) -> String {
         let events = &self.recording.events;
         let event = events.event_of(record).and_then(|event| events.list.get(event));
-        let sample = event.and_then(|event| event.layout.parse(record.header.misc, record.body).ok());
+        let Some(event) = event else { return String::new() };
+        let sample = event.layout.parse(record.header.misc, record.body).ok();
         let Some(sample) = sample.filter(|sample| sample.callchain.is_some()) else { return String::new() };
         let (pid, tid) = (sample.pid.unwrap_or(-1), sample.tid.or(sample.pid).unwrap_or(-1));
         let maps = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position)).maps;
-        let mut chain = std::mem::take(&mut self.scratch);
-        self.unwinder.whole_chain(&sample, maps, &mut chain);
-        let words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let chain = self.unwinder.chain(&event.attr, &sample, maps, &mut scratch);
         let mut text = String::new();
         let mut shown = 0;
         let (names, resolver) = (&mut self.names, &self.resolver);
-        walk_words(words, self.max_stack.saturating_add(SCHEDULER.len() + 1), |mode, ip| {
-            let name = names.entry((maps, mode, ip)).or_insert_with(|| {
-                resolver.named(maps, mode, ip, false).symbol.map(|(_, _, name)| name.into_string().into())
+        walk_words(chain, self.max_stack.saturating_add(SCHEDULER.len() + 1), |frame| {
+            let place = Place::new(maps, frame);
+            let name = names.entry(place).or_insert_with(|| {
+                resolver.named(place, false).symbol.map(|(_, _, name)| name.into_string().into())
             });
             let name = name.as_deref().unwrap_or("[unknown]");
             if SCHEDULER.contains(&name) || shown == self.max_stack {
@@ -82,7 +84,7 @@ impl SwitchChains<'_> {
             text.push_str(name);
             shown += 1;
         });
-        self.scratch = chain;
+        self.scratch = scratch;
         text
     }
 }

@@ -3,10 +3,12 @@ use super::{Printed, ScriptError};
 use crate::dump::civil;
 use crate::load::{TimeSpans, collect_sideband};
 use crate::order::in_order;
-use crate::resolve::{Resolver, walk_words};
+use crate::raw_frames::{Place, RawFrame, walk_words};
+use crate::resolve::Resolver;
 use crate::text::json;
 use crate::timeline::Moment;
-use kymo_data::{RawRecord, Recording, Sample, abi, tracing_data};
+use crate::unwind_samples::recorded_chain;
+use kymo_data::{Attr, RawRecord, Recording, Sample, abi, tracing_data};
 use kymo_symbols::SymbolStore;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,7 +56,7 @@ pub fn write_json(
         write!(out, "\n\t\t\t\"pid\": {pid},\n\t\t\t\"tid\": {tid},{cpu}")?;
         let comm = timeline.comm(view.comm);
         write!(out, "\n\t\t\t\"comm\": {},", json(&*comm)?)?;
-        chain(out, &resolver, record, &sample, view.maps)?;
+        chain(out, &resolver, record, (&event.attr, &sample), view.maps)?;
         if let (Some(raw), Some(formats)) = (sample.raw, &formats)
             && let Some(format) = formats.format(event.attr.config)
         {
@@ -73,23 +75,23 @@ fn chain(
     out: &mut dyn Write,
     resolver: &Resolver<'_>,
     record: &RawRecord<'_>,
-    sample: &Sample<'_>,
+    (attr, sample): (&Attr, &Sample<'_>),
     maps: u32,
 ) -> io::Result<()> {
     write!(out, "\n\t\t\t\"callchain\": [")?;
     let mut done = Ok(());
     let mut first = true;
-    let mut frame = |mode: u8, ip: u64| {
+    let mut frame = |frame: RawFrame| {
         if done.is_ok() {
-            done = place(out, resolver, maps, mode, ip, first);
+            done = place(out, resolver, Place::new(maps, frame), first);
             first = false;
         }
     };
     match sample.callchain {
-        Some(words) => walk_words(words.iter(), usize::MAX, &mut frame),
+        Some(_) => walk_words(recorded_chain(attr, sample), usize::MAX, &mut frame),
         None => {
             let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-            frame(mode, sample.ip.unwrap_or(0));
+            frame(RawFrame { mode, ip: sample.ip.unwrap_or(0), is_return: false });
         }
     }
     done?;
@@ -97,15 +99,8 @@ fn chain(
 }
 
 /// One address; only where it has a symbol, the module is told, too.
-fn place(
-    out: &mut dyn Write,
-    resolver: &Resolver<'_>,
-    maps: u32,
-    mode: u8,
-    ip: u64,
-    first: bool,
-) -> io::Result<()> {
-    let named = resolver.named(maps, mode, ip, false);
+fn place(out: &mut dyn Write, resolver: &Resolver<'_>, place: Place, first: bool) -> io::Result<()> {
+    let (named, ip) = (resolver.named(place, false), place.ip);
     write!(out, "{}\n\t\t\t\t{{", if first { "" } else { "," })?;
     write!(out, "\n\t\t\t\t\t\"ip\": \"{ip:#x}\"")?;
     if let (Some((_, _, name)), Some(module)) = (&named.symbol, named.module) {

@@ -1,6 +1,7 @@
 //! Which samples are of interest, and what each of them counts.
 use super::ScriptOptions;
 use crate::load::{ReadPeriods, counts_by_reading};
+use crate::raw_frames::Place;
 use crate::resolve::Resolver;
 use crate::timeline::{Moment, Timeline};
 use kymo_data::{RawRecord, Recording, Sample, abi};
@@ -47,7 +48,7 @@ fn named_as_wanted(
         return true;
     }
     let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-    let named = resolver.named(view.maps, mode, sample.ip.unwrap_or(0), false);
+    let named = resolver.named(Place::exact(view.maps, mode, sample.ip.unwrap_or(0)), false);
     let module = named.module.map(|id| &timeline.modules.get(id).short_name[..]);
     let symbol = named.symbol.as_ref().map_or("", |(_, _, name)| name);
     among(symbols, symbol) && among(dsos, module.unwrap_or("[unknown]"))

@@ -4,6 +4,7 @@ use super::calls::{CallHit, says_of_calls};
 use crate::chains::{ChainId, Chains};
 use crate::load::{CpuSwitch, LoadOptions, Parallelism, add_untold};
 use crate::timeline::{CommId, Moment, Timeline};
+use crate::unwind_samples::recorded_chain;
 use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
 
@@ -341,7 +342,7 @@ impl Rows {
         }
         let view = timeline.thread(pid, tid, Moment::new(sample.time, record.position));
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
-        let words = sample.callchain.map_or(&[][..], |words| words.as_bytes());
+        let words = recorded_chain(&list[event].attr, &sample);
         let chain = self.chains.intern(view.maps, mode, sample.ip.unwrap_or(0), words);
         if events.stack == Some(event) {
             self.begun.push((tid, time_ns, chain));
@@ -413,7 +414,7 @@ impl Rows {
             tid > 0 && !filter.excludes(pid, tid, switch.time_ns)
         });
         self.switches.sort_unstable_by_key(|switch| (switch.thread, switch.time_ns, switch.position));
-        let nowhere = self.chains.intern(0, abi::PERF_RECORD_MISC_USER as u8, 0, &[]);
+        let nowhere = self.chains.intern(0, abi::PERF_RECORD_MISC_USER as u8, 0, &[][..]);
         for of_thread in self.switches.chunk_by(|one, next| one.thread == next.thread) {
             let (mut since, mut run_ns, mut out, mut on) = (None, 0, None, None);
             for switch in of_thread {

@@ -1,4 +1,5 @@
 //! kymo-profile as the crates above it use it: exports here, recordings of real programs beside them.
+mod callers;
 mod export;
 mod page;
 mod perf_script;

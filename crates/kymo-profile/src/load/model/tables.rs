@@ -38,9 +38,9 @@ impl<'a> Names<'a> {
     /// Appends the functions that a frame of a call chain stands for, innermost first.
     pub fn frame(&mut self, machine: &Machine, frame: &Frame, out: &mut Vec<FunctionId>) {
         let level = Level::of_mode(frame.mode);
-        let module = frame.mapping.map(|m| m.module);
-        let Some((mapping, function)) = frame.mapping.and_then(|m| {
-            let address = m.module_address(frame.ip);
+        let module = frame.lookup_mapping.map(|m| m.module);
+        let Some((mapping, function)) = frame.lookup_mapping.and_then(|m| {
+            let address = m.module_address(frame.lookup);
             self.symbol(machine, &m, level, address).map(|f| (m, f))
         }) else {
             out.push(self.functions.address(module, level, frame.ip));
@@ -48,7 +48,7 @@ impl<'a> Names<'a> {
         };
         if self.inline && machine.modules.get(mapping.module).kind != ModuleKind::Ksymbol {
             let symbols = self.symbols(machine, mapping.module);
-            let told = symbols.inline_frames(mapping.module_address(frame.ip));
+            let told = symbols.inline_frames(mapping.module_address(frame.lookup));
             let mut names: Vec<&str> = told.iter().filter_map(|f| f.function.as_deref()).collect();
             let outermost = names.pop();
             let of = self.functions.get(function);

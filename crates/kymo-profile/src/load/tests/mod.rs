@@ -8,7 +8,8 @@ use crate::functions::{FunctionId, Functions};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::load::model::{Frame, Names, Seen, replay};
 use crate::profile::Profile;
-use crate::resolve::{ResolveOptions, Resolver, walk_chain};
+use crate::raw_frames::{Place as RawPlace, walk_chain};
+use crate::resolve::{ResolveOptions, Resolver};
 use crate::timeline::{Mapping, Modules};
 use crate::wall::OFF_CPU;
 use kymo_symbols::{SymbolOptions, SymbolStore};
@@ -44,7 +45,7 @@ fn by_engine(loaded: &Loaded, max_stack: usize) -> Sorted {
         let modules = &loaded.timeline.modules;
         let at = |mode, ip| place(modules, mode, ip, resolver.mapping(chain.maps, mode, ip));
         let mut frames = Vec::new();
-        walk_chain(&loaded.chains, chain, max_stack, |mode, ip| frames.push(at(mode, ip)));
+        walk_chain(&loaded.chains, chain, max_stack, |RawPlace { mode, ip, .. }| frames.push(at(mode, ip)));
         let comm = loaded.timeline.comm(key.comm).into_owned();
         let leaf = at(chain.mode, chain.ip);
         *sorted.entry((key.event as usize, comm, key.pid, key.tid, key.cpu, leaf, frames)).or_default() +=
@@ -122,7 +123,7 @@ fn check(recording: &Recording, options: &LoadOptions, max_stack: usize, workers
         let chain = loaded.chains.get(row.stack);
         let at = |mode, ip| place(&loaded.timeline.modules, mode, ip, resolver.mapping(chain.maps, mode, ip));
         let mut frames = Vec::new();
-        walk_chain(&loaded.chains, chain, max_stack, |mode, ip| frames.push(at(mode, ip)));
+        walk_chain(&loaded.chains, chain, max_stack, |RawPlace { mode, ip, .. }| frames.push(at(mode, ip)));
         let comm = loaded.timeline.comm(thread.comm).into_owned();
         let (event, leaf) = (row.event as usize, at(chain.mode, chain.ip));
         (row.time_ns, event, thread.pid, thread.tid, comm, row.cpu, row.period, leaf, frames)
@@ -199,7 +200,7 @@ proptest! {
                 .iter()
                 .map(|(key, count)| {
                     let chain = loaded.chains.get(key.chain);
-                    let words: Vec<u64> = loaded.chains.words(chain).collect();
+                    let words: Vec<u64> = loaded.chains.raw(chain).words().collect();
                     (GroupKey { chain: 0, ..*key }, chain.maps, chain.mode, chain.ip, words, *count)
                 })
                 .collect();
@@ -239,7 +240,7 @@ proptest! {
                 .iter()
                 .map(|(key, count)| {
                     let (chain, extra) = (loaded.chains.get(key.chain), loaded.extras.get(key.extra).clone());
-                    let words: Vec<u64> = loaded.chains.words(chain).collect();
+                    let words: Vec<u64> = loaded.chains.raw(chain).words().collect();
                     let key = GroupKey { chain: 0, extra: 0, ..*key };
                     (key, extra, chain.maps, chain.mode, chain.ip, words, *count)
                 })
@@ -472,7 +473,7 @@ fn stacks_of_waits_are_left_out() {
         let row = |at: usize| {
             let (row, thread) = (columns.row(at), columns.thread(at));
             let chain = loaded.chains.get(row.stack);
-            let words: Vec<u64> = loaded.chains.words(chain).collect();
+            let words: Vec<u64> = loaded.chains.raw(chain).words().collect();
             let comm = loaded.timeline.comm(thread.comm).into_owned();
             let identity = (row.time_ns, row.event, row.cpu, row.period, thread.pid, thread.tid, comm);
             (identity, (chain.maps, chain.mode, chain.ip), words)

@@ -3,7 +3,7 @@ use super::super::scan::Sum;
 use super::heat::{Annotator, HotFunction, means};
 use crate::chains::ChainId;
 use crate::functions::FunctionId;
-use crate::resolve::walk_chain;
+use crate::raw_frames::walk_chain;
 use std::collections::BTreeMap;
 
 impl Annotator<'_> {
@@ -33,15 +33,14 @@ impl Annotator<'_> {
         let chains = &self.profile.loaded.chains;
         let chain = chains.get(stack);
         let mut is_leaf = true;
-        walk_chain(chains, chain, usize::MAX, |mode, ip| {
+        walk_chain(chains, chain, usize::MAX, |place| {
             if std::mem::take(&mut is_leaf) {
                 return;
             }
-            // A return address is that of the instruction after the call.
-            let Some(mapping) = self.resolver.mapping(chain.maps, mode, ip.wrapping_sub(1)) else { return };
-            let address = mapping.module_address(ip.wrapping_sub(1));
-            if Some(mapping.module) == function.module && (function.start..function.end).contains(&address) {
-                each((chain.maps, mode, ip), address);
+            let found = self.resolver.named(place, false);
+            let address = found.module_address;
+            if found.module == function.module && (function.start..function.end).contains(&address) {
+                each((place.maps, place.mode, found.address), address);
             }
         });
     }

@@ -18,6 +18,7 @@ use super::ScriptOptions;
 use super::filter::{each_count, passes};
 use crate::load::collect_sideband;
 use crate::order::in_order;
+use crate::raw_frames::Place;
 use crate::resolve::Resolver;
 use crate::unwind_samples::StackUnwinder;
 use child::{Announcement, ScriptChild};
@@ -267,7 +268,7 @@ fn answer(questions: UnixStream, resolver: &Resolver<'_>) {
         };
         // Any number is an address, but only some are an address space.
         let place = place.filter(|((maps, _), _)| resolver.has_space(*maps));
-        let found = place.and_then(|((maps, mode), ip)| resolver.file_and_line(maps, mode, ip));
+        let found = place.and_then(|((maps, mode), ip)| resolver.file_and_line(Place::exact(maps, mode, ip)));
         let found = found.as_ref().map(|(file, line)| (&**file, line));
         let Ok(mut text) = serde_json::to_string(&found) else { return };
         text.push('\n');

@@ -10,7 +10,8 @@
 //! What a sample does not have is as in perf: -1 without sign for tasks, CPU, time and ids, else 0.
 use super::super::{ScriptOptions, module_label, registers_text};
 use super::pickle::Pickle;
-use crate::resolve::{Named, Resolver, walk_words};
+use crate::raw_frames::{self, walk_words};
+use crate::resolve::{Named, Resolver};
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::ThreadUnwinder;
 use kymo_data::{Event, RawRecord, Recording, Registers, Sample, abi};
@@ -47,7 +48,7 @@ pub(super) struct Objects<'a> {
     events: Vec<Pickle>,
     list: &'a [Event],
     /// The frames of each place that was seen before: address space, mode and address.
-    frames: FxHashMap<(u32, u8, u64), Pickle>,
+    frames: FxHashMap<raw_frames::Place, Pickle>,
     words: Vec<u8>,
 }
 
@@ -100,13 +101,13 @@ impl<'a> Objects<'a> {
             return chain;
         }
         let mut words = std::mem::take(&mut self.words);
-        self.unwinder.whole_chain(sample, place.maps, &mut words);
-        let all = words.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let raw = self.unwinder.chain(&self.list[event].attr, sample, place.maps, &mut words);
         chain.list(|list| {
-            walk_words(all, self.options.max_stack, |mode, ip| {
+            walk_words(raw, self.options.max_stack, |frame| {
                 let (resolver, timeline, inline) = (self.resolver, self.timeline, self.options.inline);
-                let make = || frames(timeline, &resolver.named(place.maps, mode, ip, inline), ip);
-                list.append(self.frames.entry((place.maps, mode, ip)).or_insert_with(make));
+                let at = raw_frames::Place::new(place.maps, frame);
+                let make = || frames(timeline, &resolver.named(at, inline), at);
+                list.append(self.frames.entry(at).or_insert_with(make));
             });
         });
         self.words = words;
@@ -172,7 +173,7 @@ impl<'a> Objects<'a> {
 
     /// Module, mapping and symbol of an address.
     fn symbol(&self, dict: &mut Pickle, place: Place, ip: u64, keys: &[&str; 7]) {
-        let named = self.resolver.named(place.maps, place.mode, ip, false);
+        let named = self.resolver.named(raw_frames::Place::exact(place.maps, place.mode, ip), false);
         if let Some(id) = named.module {
             let module = self.timeline.modules.get(id);
             let build_id = module.build_id.iter().fold(String::new(), |mut text, byte| {
@@ -200,7 +201,7 @@ impl<'a> Objects<'a> {
             mapping.map_or("[unknown]".into(), |m| module_label(self.timeline.modules.get(m.module)))
         };
         let symbol = |ip: u64| {
-            let named = self.resolver.named(place.maps, place.mode, ip, false);
+            let named = self.resolver.named(raw_frames::Place::exact(place.maps, place.mode, ip), false);
             match &named.symbol {
                 Some((start, _, name)) => {
                     format!("{name}+{:#x}", named.module_address.saturating_sub(*start))
@@ -289,7 +290,7 @@ fn read_values(dict: &mut Pickle, sample: &Sample<'_>, format: u64) {
 }
 
 /// The dictionaries of an address in a call chain: inlined functions first.
-fn frames(timeline: &Timeline, named: &Named, ip: u64) -> Pickle {
+fn frames(timeline: &Timeline, named: &Named, place: raw_frames::Place) -> Pickle {
     let mut part = Pickle::part();
     let module = named.module.map(|id| timeline.modules.get(id));
     // perf counts the addresses of a BPF program from its own first byte.
@@ -299,7 +300,7 @@ fn frames(timeline: &Timeline, named: &Named, ip: u64) -> Pickle {
         named.inlined.iter().map(|name| &**name).chain(named.symbol.iter().map(|(_, _, name)| &**name));
     let mut frame = |name: Option<&str>| {
         part.dict(|frame| {
-            frame.text("ip").int(ip);
+            frame.text("ip").int(place.ip);
             if let (Some(name), Some((start, end, _))) = (name, &named.symbol) {
                 let origin = if own_addresses { *start } else { 0 };
                 frame.text("sym").dict(|symbol| {
@@ -307,7 +308,7 @@ fn frames(timeline: &Timeline, named: &Named, ip: u64) -> Pickle {
                     // Not known here: global, as most are.
                     symbol.text("binding").int(1).text("name").text(name);
                 });
-                frame.text("sym_off").int(named.module_address.saturating_sub(*start));
+                frame.text("sym_off").int(named.recorded_address(place).saturating_sub(*start));
             }
             if let Some(label) = &label {
                 frame.text("dso").text(label);
