@@ -75,13 +75,13 @@ impl AskedAddresses {
 }
 
 impl LoadedModule {
-    fn new(loaded: Loaded, demangle: bool) -> LoadedModule {
+    fn new(loaded: Loaded, options: &SymbolOptions) -> LoadedModule {
         let source = loaded.symbols.as_ref().map(|elf| elf.path.clone());
         LoadedModule {
             table: loaded.table,
             notes: loaded.notes,
             source,
-            lines: Lines::new(loaded.symbols, loaded.runtime, loaded.delta, demangle),
+            lines: Lines::new(loaded.symbols, loaded.runtime, loaded.delta, options),
             is_complete: loaded.is_complete,
         }
     }
@@ -93,8 +93,8 @@ impl LoadedModule {
 }
 
 impl ModuleSymbols {
-    pub(super) fn new(loaded: Loaded, demangle: bool) -> ModuleSymbols {
-        let loaded = OnceLock::from(LoadedModule::new(loaded, demangle));
+    pub(super) fn new(loaded: Loaded, options: &SymbolOptions) -> ModuleSymbols {
+        let loaded = OnceLock::from(LoadedModule::new(loaded, options));
         ModuleSymbols { loaded, cached: None }
     }
 
@@ -110,7 +110,7 @@ impl ModuleSymbols {
         let own = locate::below_root(options, path);
         let identity = Identity::of(options, files.build_id.as_deref(), &files.candidates, &own);
         let (Some(cache), Some(identity)) = (cache, identity) else {
-            return ModuleSymbols::new(user::load(options, &files), options.demangle);
+            return ModuleSymbols::new(user::load(options, &files), options);
         };
         let answers = cache.read(&identity, &options.budget);
         let has_answers = answers.is_some();
@@ -126,9 +126,9 @@ impl ModuleSymbols {
     fn loaded(&self) -> &LoadedModule {
         self.loaded.get_or_init(|| match &self.cached {
             Some(CachedModule { options, files, .. }) => {
-                LoadedModule::new(user::load(options, files), options.demangle)
+                LoadedModule::new(user::load(options, files), options)
             }
-            None => LoadedModule::new(Loaded::default(), false),
+            None => LoadedModule::new(Loaded::default(), &SymbolOptions::default()),
         })
     }
 
@@ -207,7 +207,8 @@ impl ModuleSymbols {
     pub(super) fn keep(&self, cache: &SymbolCache) -> bool {
         let (Some(cached), Some(loaded)) = (&self.cached, self.loaded.get()) else { return false };
         let asked = cached.asked.all();
-        let is_whole = loaded.is_complete && loaded.notes().is_empty();
+        // Files that were split off are no part of the identity.
+        let is_whole = loaded.is_complete && loaded.notes().is_empty() && !loaded.lines.has_split_units();
         if !is_whole || (asked.is_empty() && !loaded.lines.has_answered()) || !cached.identity.holds() {
             return false;
         }

@@ -125,7 +125,7 @@ impl SymbolStore {
             ModuleKey::Elf { path, build_id } if !options.without_files => {
                 ModuleSymbols::of_file(options, path, build_id.as_deref(), options.cache.as_ref())
             }
-            other => ModuleSymbols::new(self.load(other), options.demangle),
+            other => ModuleSymbols::new(self.load(other), options),
         }
     }
 

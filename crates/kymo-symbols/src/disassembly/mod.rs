@@ -34,6 +34,7 @@ mod tests;
 mod x86;
 
 pub use code::{CodeError, FunctionCode};
+pub(crate) use sources::refusal_of_root;
 pub use sources::{MOST_SOURCE_BYTES, SourceFile, SourceFiles, SourceOptions};
 
 use machine::CodeMachine;

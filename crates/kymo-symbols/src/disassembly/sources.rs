@@ -57,9 +57,7 @@ impl SourceFile {
     /// `is_trusted`: root's own program names it, or a server had it for all users.
     fn read(path: PathBuf, room: u64, is_trusted: bool) -> io::Result<SourceFile> {
         let (mut file, metadata) = budget::open_regular(&path)?;
-        if !is_trusted && rustix::process::geteuid().is_root() && is_secret(&file) {
-            let why = "the file or a folder above it is closed to other users, \
-                and as root kymo reads no such file because a program of another user names it";
+        if let Some(why) = refusal_of_root(&file, is_trusted) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let most = MOST_SOURCE_BYTES.min(room);
@@ -76,10 +74,17 @@ impl SourceFile {
     }
 }
 
-/// Whether neither all users nor the caller of sudo may read a file. Debug information is untrusted:
-/// it could name a file of secrets, whose lines would be shown, or put into a page that is passed on.
-fn is_secret(file: &File) -> bool {
-    !kymo_files::is_readable_by_others(file).unwrap_or(false)
+/// Why root does not read a file that debug information names; `None`: it does. `is_trusted`: only
+/// root could write the debug information, or a server had the file for all users.
+///
+/// Debug information is untrusted: it could name a file of secrets, whose lines would be shown, or
+/// put into a page that is passed on. So the file must be open to all users, or to the caller of sudo.
+pub(crate) fn refusal_of_root(file: &File, is_trusted: bool) -> Option<&'static str> {
+    let is_secret = || !kymo_files::is_readable_by_others(file).unwrap_or(false);
+    (!is_trusted && rustix::process::geteuid().is_root() && is_secret()).then_some(
+        "the file or a folder above it is closed to other users, \
+         and as root kymo reads no such file because a program of another user names it",
+    )
 }
 
 /// Source files by the names that debug information has for them, each read once.

@@ -96,6 +96,11 @@ impl Functions {
         Ok(Functions { functions, ranges })
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
     /// The function at an address; an error if what is known of it is damaged.
     pub(super) fn find(&self, unit: UnitRef<'_, Reader>, address: u64) -> Option<Result<&Function, ()>> {
         let at = self.ranges.binary_search_by(|range| range.side(0, address)).ok()?;

@@ -18,6 +18,7 @@ mod ranges;
 mod root;
 mod section;
 mod sections;
+mod split;
 mod texts;
 mod units;
 
@@ -31,6 +32,7 @@ use hashbrown::HashMap;
 use self::function::{Function, NameSource};
 use self::names::name_of;
 use self::sections::shared_path;
+use self::split::SplitFiles;
 use self::texts::Texts;
 use self::units::{ParsedUnit, Units};
 use super::budget::{Charge, Work};
@@ -38,6 +40,7 @@ use super::cache::SharedFile;
 use super::elf::ElfFile;
 use super::elf_symbols::{self, SymbolEntries};
 use super::metered;
+use super::options::SymbolOptions;
 
 /// Functions inlined into each other at one address; damaged information must not make an endless
 /// chain.
@@ -61,6 +64,7 @@ pub(super) struct Lines {
     runtime: Option<Arc<ElfFile>>,
     /// Where a kernel image was loaded, relative to where it was linked.
     delta: u64,
+    options: SymbolOptions,
     dwarf: OnceLock<Option<Dwarf>>,
     /// The file that the debug information refers to, as it was before that was read.
     shared: OnceLock<Option<SharedFile>>,
@@ -75,12 +79,21 @@ pub(super) struct Lines {
 /// An answer that is kept, with the room that it takes.
 struct CachedFrames(Arc<[InlineFrame]>, #[expect(dead_code, reason = "held, not read")] Charge);
 
+/// The unit that has the functions of an address: the one with its lines, or one split off.
+#[derive(Clone, Copy)]
+struct FunctionUnit<'a> {
+    units: &'a Units,
+    unit: &'a ParsedUnit,
+    texts: &'a Texts,
+}
+
 struct Dwarf {
     sections: Arc<gimli::Dwarf<Reader>>,
     work: Arc<Work>,
     /// Bytes that are stored of the files.
     stored: u64,
     file: Arc<ElfFile>,
+    split: SplitFiles,
     _room: Vec<Charge>,
 }
 
@@ -97,9 +110,10 @@ impl Lines {
         debug: Option<Arc<ElfFile>>,
         runtime: Option<Arc<ElfFile>>,
         delta: u64,
-        demangle: bool,
+        options: &SymbolOptions,
     ) -> Lines {
-        Lines { debug, runtime, delta, texts: Texts::new(demangle), ..Lines::default() }
+        let texts = Texts::new(options.demangle);
+        Lines { debug, runtime, delta, options: options.clone(), texts, ..Lines::default() }
     }
 
     /// The file whose code was mapped, and where it was loaded relative to where it was linked.
@@ -130,6 +144,7 @@ impl Lines {
     pub(super) fn refusals(&self) -> Vec<String> {
         let files = [self.debug.as_ref(), self.runtime.as_ref()];
         let mut all: Vec<String> = files.into_iter().flatten().flat_map(|elf| elf.refusals()).collect();
+        all.extend(self.dwarf.get().and_then(|dwarf| dwarf.as_ref()?.split.note()));
         all.dedup();
         all
     }
@@ -166,7 +181,8 @@ impl Lines {
             let made = || (Arc::new(Units::new(Arc::clone(&dwarf.sections))), Vec::new());
             Arc::clone(&parsed.get_or_insert_with(made).0)
         };
-        let (frames, cost) = metered::question(&dwarf.work, dwarf.stored, || self.frames_of(&units, linked));
+        let (frames, cost) =
+            metered::question(&dwarf.work, dwarf.stored, || self.frames_of(dwarf, &units, linked));
         if cost.is_stopped {
             self.is_stopped.store(true, Ordering::Relaxed);
             dwarf.file.refuse(format!(
@@ -192,19 +208,26 @@ impl Lines {
     }
 
     /// The frames at a linked address; nothing if what is known of them is damaged.
-    fn frames_of(&self, units: &Units, linked: u64) -> Option<Vec<InlineFrame>> {
+    fn frames_of(&self, dwarf: &Dwarf, units: &Units, linked: u64) -> Option<Vec<InlineFrame>> {
         // Those that the list lacks are looked for when it has no answer.
         let unlisted = std::iter::once_with(|| units.unlisted(linked)).flatten();
         for offset in units.listed(linked).chain(unlisted) {
             let Some(unit) = units.at(offset) else { continue };
-            let function = match unit.functions(units)?.find(unit.with(units.dwarf()), linked) {
+            let own = FunctionUnit { units, unit: &unit, texts: &self.texts };
+            let split = unit.split(units, &dwarf.split).map(|split| FunctionUnit {
+                units: &split.units,
+                unit: &split.unit,
+                texts: &split.texts,
+            });
+            let of = split.unwrap_or(own);
+            let function = match of.unit.functions(of.units)?.find(of.unit.with(of.units.dwarf()), linked) {
                 Some(Ok(function)) => Some(function),
                 Some(Err(())) => return None,
                 None => None,
             };
             let line = unit.lines().and_then(|lines| lines.find(linked));
             if function.is_some() || line.is_some() {
-                return Some(self.frames_in(units, &unit, function, (linked, line)));
+                return Some(self.frames_in(own, of, function, (linked, line)));
             }
         }
         Some(Vec::new())
@@ -212,17 +235,18 @@ impl Lines {
 
     fn frames_in(
         &self,
-        units: &Units,
-        unit: &ParsedUnit,
+        // Split units number the files of their skeleton's lines.
+        FunctionUnit { units, unit, texts }: FunctionUnit<'_>,
+        of: FunctionUnit<'_>,
         function: Option<&Function>,
         (linked, line): (u64, Option<(u64, u32)>),
     ) -> Vec<InlineFrame> {
-        let file_of = |number: u64| unit.lines()?.file(unit.with(units.dwarf()), number, &self.texts);
+        let file_of = |number: u64| unit.lines()?.file(unit.with(units.dwarf()), number, texts);
         let name = |source: &NameSource| match source {
             NameSource::None => None,
-            NameSource::Own(place, name) => self.texts.function(*place, || Some(name.clone())),
+            NameSource::Own(place, name) => of.texts.function(*place, || Some(name.clone())),
             NameSource::Other(place) => {
-                self.texts.function(*place, || name_of(units, unit.with(units.dwarf()), *place))
+                of.texts.function(*place, || name_of(of.units, of.unit.with(of.units.dwarf()), *place))
             }
         };
         let inlined: Vec<_> = function.into_iter().flat_map(|function| function.inlined_at(linked)).collect();
@@ -246,6 +270,11 @@ impl Lines {
     /// Whether there is no debug information, as far as that was asked.
     pub(super) fn has_no_debug_information(&self) -> bool {
         self.dwarf.get().is_some_and(Option::is_none)
+    }
+
+    /// Whether functions were read from files that were split off.
+    pub(super) fn has_split_units(&self) -> bool {
+        self.dwarf.get().is_some_and(|dwarf| dwarf.as_ref().is_some_and(|dwarf| dwarf.split.was_used()))
     }
 
     /// Whether any address was asked.
@@ -276,7 +305,11 @@ impl Lines {
         let _ = self.shared_file();
         let (mut sections, mut room) = sections_of(elf);
         let mut stored = elf.stored;
-        if let Some(shared) = supplementary(elf) {
+        let shared = supplementary(elf).unwrap_or_else(|why| {
+            elf.refuse(why);
+            None
+        });
+        if let Some(shared) = shared {
             let (more, more_room) = sections_of(&shared);
             // What was refused of it is missing here.
             shared.refusals().into_iter().for_each(|why| elf.refuse(why));
@@ -285,6 +318,9 @@ impl Lines {
             stored += shared.stored;
         }
         let work = Arc::new(elf.budget.work(stored));
-        Some(Dwarf { sections: Arc::new(sections), work, stored, file: Arc::clone(elf), _room: room })
+        let mapped = self.runtime.as_ref().map(|runtime| &*runtime.path);
+        let split = SplitFiles::new(elf, mapped, &self.options);
+        let file = Arc::clone(elf);
+        Some(Dwarf { sections: Arc::new(sections), work, stored, file, split, _room: room })
     }
 }

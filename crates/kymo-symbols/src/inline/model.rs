@@ -9,6 +9,7 @@ use super::{InlineFrame, Lines, sections_of};
 use crate::budget::Budget;
 use crate::elf::ElfFile;
 use crate::name::shortened;
+use crate::options::SymbolOptions;
 
 /// The frames at a linked address, innermost first.
 fn frames_of(context: &addr2line::Context<super::Reader>, linked: u64) -> Vec<InlineFrame> {
@@ -32,12 +33,13 @@ fn frames_of(context: &addr2line::Context<super::Reader>, linked: u64) -> Vec<In
 fn compare(path: &Path, addresses: impl Iterator<Item = u64>) -> usize {
     let elf = Arc::new(ElfFile::open(path, &Budget::new()).expect("an ELF file"));
     let (mut dwarf, _room) = sections_of(&elf);
-    if let Some(shared) = super::supplementary(&elf) {
+    if let Ok(Some(shared)) = super::supplementary(&elf) {
         dwarf.set_sup(sections_of(&shared).0);
     }
     let model = addr2line::Context::from_arc_dwarf(Arc::new(dwarf)).expect("debug information");
+    let options = SymbolOptions { demangle: false, ..SymbolOptions::default() };
     // Without a file that was mapped, addresses are linked ones.
-    let lines = Lines::new(Some(Arc::clone(&elf)), None, 0, false);
+    let lines = Lines::new(Some(Arc::clone(&elf)), None, 0, &options);
     let mut named = 0;
     for address in addresses {
         let (ours, theirs) = (lines.frames(address), frames_of(&model, address));

@@ -15,23 +15,37 @@ pub(crate) type Reader = Metered<SectionReader>;
 /// as they are needed. Those of variables and macros are left out: lines and inlined functions need
 /// none of them.
 pub(crate) fn sections_of(elf: &Arc<ElfFile>) -> (gimli::Dwarf<Reader>, Vec<Charge>) {
-    use gimli::SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
     let mut room = Vec::new();
     let load = |id: gimli::SectionId| -> Result<Reader, std::convert::Infallible> {
-        let is_needed = !matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro);
-        let section = match is_needed.then(|| lazy_section(elf, id.name().as_bytes())).flatten() {
-            Some((section, charge)) => {
-                room.extend(charge);
-                section
-            }
-            None => PagedSection::of_bytes(Vec::new()),
-        };
+        let is_needed = !is_of_variables_or_macros(id);
+        let found = is_needed.then(|| lazy_section(elf, id.name().as_bytes())).flatten();
+        let Some((section, charge)) = found else { return Ok(empty_section()) };
+        room.extend(charge);
         Ok(Metered(SectionReader::new(section)))
     };
     match gimli::Dwarf::load(load) {
         Ok(dwarf) => (dwarf, room),
         Err(never) => match never {},
     }
+}
+
+/// A section of a file with debug information that was split off, and the room that it takes.
+pub(super) fn split_section(elf: &Arc<ElfFile>, id: gimli::SectionId, room: &mut Vec<Charge>) -> Reader {
+    let is_needed = !is_of_variables_or_macros(id);
+    let found = id.dwo_name().filter(|_| is_needed).and_then(|name| lazy_section(elf, name.as_bytes()));
+    let Some((section, charge)) = found else { return empty_section() };
+    room.extend(charge);
+    Metered(SectionReader::new(section))
+}
+
+/// A section without bytes.
+pub(super) fn empty_section() -> Reader {
+    Metered(SectionReader::new(PagedSection::of_bytes(Vec::new())))
+}
+
+fn is_of_variables_or_macros(id: gimli::SectionId) -> bool {
+    use gimli::SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
+    matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro)
 }
 
 /// A section that is read when it is asked for; one that is packed is unpacked now.
@@ -69,11 +83,24 @@ pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Opti
     }
 }
 
-/// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.
-pub(crate) fn supplementary(elf: &ElfFile) -> Option<Arc<ElfFile>> {
-    let (path, build_id) = shared_link(elf)?;
-    let sup = ElfFile::open(&path, &elf.budget).ok()?;
-    (sup.build_id()? == build_id).then(|| Arc::new(sup))
+/// The file that several debug files share (`.gnu_debugaltlink`), if there is one.
+///
+/// # Errors
+/// Why it cannot be read, a sentence.
+pub(crate) fn supplementary(elf: &ElfFile) -> Result<Option<Arc<ElfFile>>, String> {
+    let Some((path, build_id)) = shared_link(elf) else { return Ok(None) };
+    let refused = |why: &dyn std::fmt::Display| {
+        let (program, shared) = (elf.path.display(), path.display());
+        format!(
+            "some inlined functions of {program} are not known: it shares debug information with other files in \
+             {shared} ({why}); install the package that has this file"
+        )
+    };
+    let shared = ElfFile::open(&path, &elf.budget).map_err(|why| refused(&why))?;
+    match shared.build_id() {
+        Some(id) if id == build_id => Ok(Some(Arc::new(shared))),
+        _ => Err(refused(&"it is of another build")),
+    }
 }
 
 /// Where that file should be.

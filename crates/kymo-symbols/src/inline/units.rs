@@ -20,12 +20,14 @@ use super::function::Functions;
 use super::line_table::LineTable;
 use super::root;
 use super::sections::Reader;
+use super::split::{SplitFiles, SplitUnit};
 
 /// A unit, and what was parsed of it.
 pub(super) struct ParsedUnit {
     pub(super) unit: gimli::Unit<Reader>,
     functions: OnceLock<Option<Functions>>,
     lines: OnceLock<Option<LineTable>>,
+    split: OnceLock<Option<Box<SplitUnit>>>,
 }
 
 /// Addresses of a unit.
@@ -173,10 +175,17 @@ impl Units {
         };
         let parse = || {
             let header = self.dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)).ok()?;
-            let unit = self.dwarf.unit(header).ok()?;
-            Some(Arc::new(ParsedUnit { unit, functions: OnceLock::new(), lines: OnceLock::new() }))
+            Some(Arc::new(ParsedUnit::new(self.dwarf.unit(header).ok()?)))
         };
         slot.get_or_init(parse).clone()
+    }
+
+    /// Puts a unit at an offset, which was not asked for before.
+    pub(super) fn insert(&self, offset: usize, unit: gimli::Unit<Reader>) -> Arc<ParsedUnit> {
+        let unit = Arc::new(ParsedUnit::new(unit));
+        let slot = Arc::new(OnceLock::from(Some(Arc::clone(&unit))));
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).insert(offset, slot);
+        unit
     }
 
     /// The unit that an entry lies in.
@@ -200,6 +209,15 @@ fn list_of(header: &gimli::ArangeHeader<Reader>) -> impl Iterator<Item = UnitRan
 }
 
 impl ParsedUnit {
+    fn new(unit: gimli::Unit<Reader>) -> ParsedUnit {
+        ParsedUnit { unit, functions: OnceLock::new(), lines: OnceLock::new(), split: OnceLock::new() }
+    }
+
+    /// The unit that has the functions of this one, if they were split off and are there.
+    pub(super) fn split(&self, units: &Units, files: &SplitFiles) -> Option<&SplitUnit> {
+        self.split.get_or_init(|| files.read(units, self).map(Box::new)).as_deref()
+    }
+
     pub(super) fn with<'a>(&'a self, dwarf: &'a gimli::Dwarf<Reader>) -> UnitRef<'a, Reader> {
         UnitRef::new(dwarf, &self.unit)
     }

@@ -37,7 +37,7 @@ pub(super) struct DebugInfo {
 impl DebugInfo {
     /// `lists`: with those of ranges and locations, which only questions about functions need.
     pub(super) fn read(elf: &ElfFile, lists: bool) -> DebugInfo {
-        let shared = inline::supplementary(elf);
+        let shared = inline::supplementary(elf).ok().flatten();
         let mut room = Vec::new();
         let sections = sections_of(elf, lists, &mut room);
         let shared = shared.as_ref().map(|elf| sections_of(elf, lists, &mut room));

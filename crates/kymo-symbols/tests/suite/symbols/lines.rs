@@ -110,3 +110,65 @@ fn zlib_gnu_sections_have_lines_and_inlined_functions() {
     run(dir, "gcc", &["a.c", "-o", "old", "-O2", "-g", "-gdwarf-3", "-gz=zlib-gnu"]);
     check("zlib-gnu, DWARF 3", &dir.join("old"), "main");
 }
+
+/// Checks that functions are found which the compiler split off: in files of their own, beside the
+/// program when they were moved, and in a package; and that one sentence names what is missing.
+#[test]
+fn split_debug_information() {
+    let test = "split_debug_information";
+    let Some(dir) = workshop(test, &["gcc", "addr2line", "dwp"], &[("a.c", C)]) else { return };
+    let dir = dir.path();
+    for (name, flags) in [("five", &["-gdwarf-5"][..]), ("four", &["-gdwarf-4"])] {
+        let folder = dir.join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::copy(dir.join("a.c"), folder.join("a.c")).expect("copied");
+        let both = ["a.c", "-O2", "-g", "-o"];
+        run(&folder, "gcc", &[&both[..], &["whole"], flags].concat());
+        run(&folder, "gcc", &[&both[..], &["split", "-gsplit-dwarf"], flags].concat());
+        let split = folder.join("split");
+        assert_eq!(frames(&split), frames(&folder.join("whole")), "{name}");
+        run(&folder, "dwp", &["-e", "split"]);
+        let dwo = folder.join("split-a.dwo");
+        assert!(dwo.is_file(), "gcc calls it otherwise");
+        std::fs::create_dir(folder.join("moved")).expect("a folder");
+        std::fs::rename(&dwo, folder.join("moved/split-a.dwo")).expect("moved");
+        assert_eq!(frames(&split), frames(&folder.join("whole")), "{name}, packed");
+        std::fs::remove_file(folder.join("split.dwp")).expect("removed");
+        let (found, notes) = (frames(&split), notes(&split));
+        assert!(found.iter().all(|frames| frames.1.len() < 2), "{name}: {found:?}");
+        assert!(notes.len() == 1 && notes[0].contains("inlined functions of"), "{name}: {notes:?}");
+        assert!(
+            notes[0].contains("split-a.dwo: No such file") && notes[0].contains("split.dwp"),
+            "{notes:?}"
+        );
+        std::fs::copy(&split, folder.join("moved/split")).expect("copied");
+        assert_eq!(frames(&folder.join("moved/split")), frames(&folder.join("whole")), "{name}, moved");
+    }
+}
+
+/// The functions at each address of `outer`, by their distance from its first one.
+fn frames(file: &Path) -> Vec<(u64, Vec<String>)> {
+    let (store, key) = module_of(file);
+    let module = store.get(&key);
+    let outer = module.table().iter().find(|symbol| symbol.raw_name == "outer").expect("outer");
+    let name = |frame: &kymo_symbols::InlineFrame| {
+        format!("{} {:?}", frame.function.as_deref().unwrap_or("??"), frame.line)
+    };
+    (outer.start..outer.end)
+        .map(|address| (address - outer.start, module.inline_frames(address).iter().map(name).collect()))
+        .collect()
+}
+
+/// What is said of a file whose functions were asked for.
+fn notes(file: &Path) -> Vec<String> {
+    let (store, key) = module_of(file);
+    let module = store.get(&key);
+    let outer = module.table().iter().find(|symbol| symbol.raw_name == "outer").expect("outer");
+    (outer.start..outer.end).for_each(|address| _ = module.inline_frames(address));
+    module.notes().into_iter().map(|note| note.0).collect()
+}
+
+fn module_of(file: &Path) -> (SymbolStore, ModuleKey) {
+    let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
+    (store, ModuleKey::Elf { path: file.to_owned(), build_id: None })
+}
