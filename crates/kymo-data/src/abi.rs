@@ -97,13 +97,18 @@ pub const PERF_RECORD_BPF_METADATA: u32 = 84;
 pub const PERF_RECORD_SCHEDSTAT_CPU: u32 = 85;
 /// Scheduler statistics of a domain.
 pub const PERF_RECORD_SCHEDSTAT_DOMAIN: u32 = 86;
+/// The first of simpleperf's own types.
+/// Source: `SIMPLE_PERF_RECORD_TYPE_START` in Android's `simpleperf/record.h`.
+pub const SIMPLEPERF_FIRST_RECORD: u32 = 32768;
 
 // Bits of a record header's `misc`.
 /// The low bits: where the instruction pointer was.
 pub const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
 pub const PERF_RECORD_MISC_KERNEL: u16 = 1;
 pub const PERF_RECORD_MISC_USER: u16 = 2;
+pub const PERF_RECORD_MISC_HYPERVISOR: u16 = 3;
 pub const PERF_RECORD_MISC_GUEST_KERNEL: u16 = 4;
+pub const PERF_RECORD_MISC_GUEST_USER: u16 = 5;
 /// MMAP: not executable.
 pub const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
 /// COMM: because of an exec.
@@ -170,10 +175,13 @@ pub const ATTR_FLAG_DISABLED: u64 = 1 << 0;
 pub const ATTR_FLAG_INHERIT: u64 = 1 << 1;
 pub const ATTR_FLAG_EXCLUDE_USER: u64 = 1 << 4;
 pub const ATTR_FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+pub const ATTR_FLAG_EXCLUDE_HV: u64 = 1 << 6;
 pub const ATTR_FLAG_FREQ: u64 = 1 << 10;
 pub const ATTR_FLAG_TASK: u64 = 1 << 13;
 pub const ATTR_FLAG_MMAP_DATA: u64 = 1 << 17;
 pub const ATTR_FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+pub const ATTR_FLAG_EXCLUDE_HOST: u64 = 1 << 19;
+pub const ATTR_FLAG_EXCLUDE_GUEST: u64 = 1 << 20;
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 pub const ATTR_FLAG_USE_CLOCKID: u64 = 1 << 25;
 pub const ATTR_FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
@@ -199,6 +207,8 @@ pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
 /// All marks are at least this, all addresses below it.
 pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();
 
+/// A branch stack is the processor's call stack.
+pub const PERF_SAMPLE_BRANCH_CALL_STACK: u64 = 1 << 11;
 // Branch sample bits that change a sample's layout.
 /// The branch stack is the stack of calls under way (`--call-graph lbr`).
 pub const PERF_SAMPLE_BRANCH_CALL_STACK: u64 = 1 << 11;

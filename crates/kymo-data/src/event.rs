@@ -175,13 +175,41 @@ fn made_up_name(attr: &Attr) -> String {
         abi::PERF_TYPE_HARDWARE => nth(HARDWARE, attr.config & 0xffff_ffff),
         _ => None,
     };
-    match (known, attr.kind) {
+    let name = match (known, attr.kind) {
         (Some(name), _) => name.to_owned(),
-        (None, abi::PERF_TYPE_TRACEPOINT) => format!("tracepoint:{}", attr.config),
+        (None, abi::PERF_TYPE_TRACEPOINT) => return format!("tracepoint:{}", attr.config),
         (None, abi::PERF_TYPE_RAW) => format!("r{:x}", attr.config),
         (None, abi::PERF_TYPE_BREAKPOINT) => format!("mem:{:#x}", attr.config1),
-        (None, kind) => format!("type{kind}:{:#x}", attr.config),
+        (None, kind) => return format!("type{kind}:{:#x}", attr.config),
+    };
+    match modifiers(attr) {
+        letters if letters.is_empty() => name,
+        letters => format!("{name}:{letters}"),
     }
+}
+
+/// The modifiers that give an attr, as perf derives them. perf also writes `HG` after events that
+/// nothing restricts; they have none here.
+fn modifiers(attr: &Attr) -> String {
+    let includes = |flag| !attr.has(flag);
+    let mut letters = String::new();
+    let mut add = |shows: bool, letter: char| letters.extend(shows.then_some(letter));
+    let levels = [
+        (abi::ATTR_FLAG_EXCLUDE_KERNEL, 'k'),
+        (abi::ATTR_FLAG_EXCLUDE_USER, 'u'),
+        (abi::ATTR_FLAG_EXCLUDE_HV, 'h'),
+    ];
+    let is_limited = levels.iter().any(|(flag, _)| attr.has(*flag));
+    levels.iter().for_each(|(flag, letter)| add(is_limited && includes(*flag), *letter));
+    (0..attr.precise_ip()).for_each(|_| add(true, 'p'));
+    // An event with these modifiers leaves guests out by itself.
+    let leaves_out_guests = is_limited || attr.precise_ip() > 0;
+    let (host, guest) = (includes(abi::ATTR_FLAG_EXCLUDE_HOST), includes(abi::ATTR_FLAG_EXCLUDE_GUEST));
+    if !host || (leaves_out_guests && !guest) {
+        add(host, 'H');
+        add(guest, 'G');
+    }
+    letters
 }
 
 #[cfg(test)]
@@ -219,6 +247,26 @@ mod tests {
                 assert_eq!(events.event_of(&record(abi::PERF_RECORD_COMM, &body)), want, "comm {id}");
             }
         }
+    }
+
+    /// Checks that an event without a recorded name has the modifiers that perf derives from its
+    /// settings, in perf's order.
+    #[test]
+    fn made_up_names_have_modifiers() {
+        let name = |flags: u64, precise: u64| {
+            let mut attr = Attr { kind: abi::PERF_TYPE_HARDWARE, ..Attr::default() };
+            attr.set(flags, true).set_precise_ip(precise);
+            made_up_name(&attr)
+        };
+        let (no_kernel, no_hv) = (abi::ATTR_FLAG_EXCLUDE_KERNEL, abi::ATTR_FLAG_EXCLUDE_HV);
+        let (no_host, no_guest) = (abi::ATTR_FLAG_EXCLUDE_HOST, abi::ATTR_FLAG_EXCLUDE_GUEST);
+        assert_eq!(name(0, 0), "cycles");
+        assert_eq!(name(no_guest, 0), "cycles");
+        assert_eq!(name(no_guest, 2), "cycles:ppH");
+        assert_eq!(name(0, 3), "cycles:ppp");
+        assert_eq!(name(no_kernel | no_hv, 0), "cycles:u");
+        assert_eq!(name(no_kernel | no_hv | no_guest, 1), "cycles:upH");
+        assert_eq!(name(no_host, 0), "cycles:G");
     }
 
     /// Checks that a trailer is read from the record's end, in the kernel's order.

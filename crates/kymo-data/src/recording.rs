@@ -15,6 +15,7 @@ use crate::start_table::RecorderState;
 use crate::stream::{Stream, StreamReader};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
 
 /// An opened recording.
 ///
@@ -148,6 +149,12 @@ impl Recording {
     /// Where the records lie in the main file.
     pub fn data_range(&self) -> std::ops::Range<u64> {
         self.streams.first().map_or(0..0, |stream| stream.range.clone())
+    }
+
+    /// When the last byte of the recording was written, if that is known: no later than its end,
+    /// unless it was copied or came through a pipe.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.streams.iter().filter_map(|stream| stream.source.modified()).max()
     }
 
     /// Number of streams: 1, and one more per part of a directory.

@@ -2,6 +2,7 @@
 //! without a cursor.
 
 use std::io;
+use std::time::SystemTime;
 
 /// Bytes that can be read at any offset by several threads at once.
 ///
@@ -27,6 +28,11 @@ pub trait ReadAt: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+
+    /// When it was last written, if that is known.
+    fn modified(&self) -> Option<SystemTime> {
+        None
+    }
 }
 
 impl ReadAt for std::fs::File {
@@ -36,6 +42,10 @@ impl ReadAt for std::fs::File {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn modified(&self) -> Option<SystemTime> {
+        self.metadata().ok()?.modified().ok()
     }
 }
 

@@ -400,12 +400,18 @@ impl StreamReader {
     fn close(&mut self) {
         self.finished = true;
         for (kind, (count, position)) in std::mem::take(&mut self.unknown) {
-            let what = match count {
-                1 => "1 record of this type, which is unknown here (from a newer perf?), was passed over"
-                    .to_owned(),
-                _ => format!(
+            let what = match (count, kind >= SIMPLEPERF_FIRST_RECORD) {
+                (1, false) => {
+                    "1 record of this type, which is unknown here (from a newer perf?), was passed over"
+                        .to_owned()
+                }
+                (_, false) => format!(
                     "{count} records of this type, which is unknown here (from a newer perf?), were passed over"
                 ),
+                (1, true) => "1 record of simpleperf, which kymo does not read, was passed over".to_owned(),
+                (_, true) => {
+                    format!("{count} records of simpleperf, which kymo does not read, were passed over")
+                }
             };
             let position = self.tag(position);
             self.problems.push(Problem::note(position, Some(kind), what));

@@ -178,7 +178,7 @@ fn symbols_of(store: &SymbolStore, code: &UnnamedCode, paths: &Paths) -> Arc<Mod
     store.get(&match (code.is_kernel, path) {
         (true, _) => ModuleKey::Kernel { build_id, reference: Some((KERNEL_TEXT.to_owned(), 0)) },
         (false, path) if path == Path::new("[vdso]") => ModuleKey::Vdso { build_id },
-        (false, path) => ModuleKey::Elf { path: path.to_owned(), build_id },
+        (false, path) => ModuleKey::file(path.to_owned(), build_id),
     })
 }
 

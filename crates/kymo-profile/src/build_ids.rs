@@ -2,7 +2,7 @@
 //! `inject`, which adds them.
 use crate::load::{LoadOptions, collect_sideband, load};
 use crate::raw_frames::{Place, walk_chain};
-use crate::resolve::Resolver;
+use crate::resolve::{KernelIdentity, Resolver, module_key};
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_data::{ReadError, Recording, abi};
 use kymo_symbols::build_id_cache::{BuildIdCache, CacheError, build_id_bytes, hex};
@@ -35,10 +35,11 @@ pub struct ModuleBuildId {
     pub kernel: bool,
 }
 
-/// Where build ids that the recording does not have come from.
+/// Where build ids that the recording does not have come from: from nowhere by default. An id of a
+/// file as it is now is no recorded one.
 #[derive(Debug, Clone, Default)]
 pub struct FileBuildIds {
-    /// Files are read for theirs.
+    /// Files are read for theirs, as far as nothing says that they are not those that were mapped.
     pub read_files: bool,
     /// The build id of the recorded kernel, if the caller knows it.
     pub kernel: Option<Vec<u8>>,
@@ -117,6 +118,7 @@ fn of_timeline(
     from: &FileBuildIds,
     options: &SymbolOptions,
 ) -> Vec<ModuleBuildId> {
+    let store = SymbolStore::new(options.clone());
     let mut found = Vec::new();
     for (id, module) in timeline.modules.iter() {
         if hit.is_some_and(|hit| !hit.contains(&id)) {
@@ -126,9 +128,9 @@ fn of_timeline(
         let kernel = matches!(module.kind, ModuleKind::Kernel | ModuleKind::KernelModule);
         let build_id = own.or_else(|| match module.kind {
             ModuleKind::File if from.read_files => {
-                use std::os::unix::ffi::OsStrExt;
-                let path = Path::new(std::ffi::OsStr::from_bytes(&module.path));
-                build_id_bytes(path, options).ok()
+                let key = module_key(module, &KernelIdentity::default(), timeline.recorded_until);
+                let path = Path::new(OsStr::from_bytes(&module.path));
+                store.file_refusal(&key).is_none().then(|| build_id_bytes(path, options).ok()).flatten()
             }
             ModuleKind::Kernel => from.kernel.clone(),
             _ => None,

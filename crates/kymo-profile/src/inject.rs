@@ -1,6 +1,7 @@
 //! A copy of a recording: with build ids, or with call chains in the place of copies of stacks.
 use crate::build_ids::ModuleBuildId;
 use crate::load::collect_sideband;
+use crate::machine::symbol_options;
 use crate::timeline::{Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder, not_unwound};
 use kymo_data::{
@@ -124,7 +125,7 @@ fn copy_records(
     injection: &Injection,
     mut append: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), InjectError> {
-    let options = SymbolOptions::default();
+    let options = symbol_options(recording, SymbolOptions::default());
     let timeline = injection
         .unwind
         .then(|| collect_sideband(recording, 0, &options, &|_, _| {}).map(|(timeline, ..)| timeline));

@@ -91,6 +91,8 @@ pub mod live;
 pub mod load;
 pub mod locks;
 pub mod loss;
+pub mod machine;
+pub mod not_shown;
 mod order;
 pub mod profile;
 pub mod query;

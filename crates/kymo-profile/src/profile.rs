@@ -146,9 +146,8 @@ impl Profile {
 /// `None` where nothing says that it is the running one or another one that is known.
 fn recorded_kernel(recording: &Recording) -> Option<Option<Vec<u8>>> {
     let features = &recording.features;
-    let listed = features.build_ids.iter().find(|entry| entry.filename == b"[kernel.kallsyms]");
-    if let Some(entry) = listed {
-        return Some(Some(entry.id.clone()));
+    if let Some(id) = features.kernel_build_id() {
+        return Some(Some(id.to_vec()));
     }
     let running = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     (features.os_release.as_deref() == Some(running.trim())).then_some(None)

@@ -15,6 +15,7 @@
 //! `--call-graph fp` as they are. There it shows functions that were inlined after a call as its
 //! callers, and the next function as the caller of what never returns.
 use crate::chains::{Chain, Chains};
+use crate::timeline::ModuleId;
 use kymo_data::abi::PERF_CONTEXT_MAX;
 
 /// Markers in a call chain: what follows ran in this mode.
@@ -22,9 +23,8 @@ use kymo_data::abi::PERF_CONTEXT_MAX;
 const CONTEXTS: [(i64, u8); 7] =
     [(-32, 3), (-128, 1), (-512, 2), (-640, 2), (-2048, 4), (-2176, 4), (-2560, 5)];
 
-const MODE_KERNEL: u8 = 1;
+pub(crate) const MODE_KERNEL: u8 = 1;
 const MODE_USER: u8 = 2;
-const MODE_GUEST_KERNEL: u8 = 4;
 
 /// What the addresses of callers in the user's part of a call chain are. In the kernel's part they
 /// are return addresses.
@@ -88,7 +88,7 @@ impl Place {
     /// The place of a frame.
     pub fn new(maps: u32, RawFrame { mode, ip, is_return }: RawFrame) -> Place {
         // Kernel addresses mean the same in every address space.
-        Place { maps: if is_kernel(mode) { 0 } else { maps }, mode, ip, is_return }
+        Place { maps: if is_user(mode) { maps } else { 0 }, mode, ip, is_return }
     }
 
     /// The place of an instruction that was sampled, or is named by itself.
@@ -102,8 +102,9 @@ impl Place {
     }
 }
 
-pub(crate) fn is_kernel(mode: u8) -> bool {
-    matches!(mode, MODE_KERNEL | MODE_GUEST_KERNEL)
+/// Whether the mappings of a process of this machine tell what an address of this mode is.
+pub(crate) fn is_user(mode: u8) -> bool {
+    mode != MODE_KERNEL && ModuleId::of_mode(mode).is_none()
 }
 
 /// Calls `each` with the place of every frame of a stack's call chain, innermost first.
@@ -133,7 +134,7 @@ pub fn walk_words(chain: RawChain<'_>, max_stack: usize, mut each: impl FnMut(Ra
         if seen > max_stack {
             return;
         }
-        let is_return = is_caller && (is_kernel(mode) || chain.callers == CallerAddresses::AfterCall);
+        let is_return = is_caller && (!is_user(mode) || chain.callers == CallerAddresses::AfterCall);
         each(RawFrame { mode, ip: word, is_return });
         is_caller = true;
     }

@@ -1,14 +1,15 @@
 //! From distinct raw stacks to functions: mappings, symbols, inlined functions.
 use crate::chains::{ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
-use crate::raw_frames::{Place, is_kernel, walk_chain};
+use crate::raw_frames::{MODE_KERNEL, Place, is_user, walk_chain};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
 use kymo_data::InterpretedFunction;
 use kymo_symbols::pool;
-use kymo_symbols::{CodeMap, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
+use kymo_symbols::{CodeMap, FileState, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// What the kernel returns to from a signal handler: no call lies before these.
 const SIGNAL_TRAMPOLINES: [&str; 6] = [
@@ -123,6 +124,14 @@ impl Stacks {
 /// A source file with its folder, and a line in it, 0 if that is not known.
 pub(crate) type SourcePlace = (Arc<str>, u32);
 
+/// The whole address space of a mode whose mappings no recording has.
+static UNMAPPED: [Mapping; 3] = {
+    const fn all_of(module: ModuleId) -> Mapping {
+        Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity: true, executable: true }
+    }
+    [all_of(ModuleId::GUEST_KERNEL), all_of(ModuleId::GUEST_USER), all_of(ModuleId::HYPERVISOR)]
+};
+
 /// Places, each with a number.
 #[derive(Default)]
 struct PlaceTable {
@@ -221,14 +230,18 @@ impl<'a> Resolver<'a> {
     /// A resolver; nothing is loaded before the first question.
     pub fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Resolver<'a> {
         let kernel = KernelIdentity::of(timeline);
-        let keys = timeline.modules.iter().map(|(_, m)| module_key(m, &kernel)).collect();
+        let key = |module| module_key(module, &kernel, timeline.recorded_until);
+        let keys = timeline.modules.iter().map(|(_, module)| key(module)).collect();
         Resolver { timeline, store, keys }
     }
 
     /// The mapping that covers an address.
     pub fn mapping(&self, maps: u32, mode: u8, ip: u64) -> Option<&'a Mapping> {
         let timeline = self.timeline;
-        if is_kernel(mode) {
+        if let Some(module) = ModuleId::of_mode(mode) {
+            return UNMAPPED.iter().find(|mapping| mapping.module == module);
+        }
+        if mode == MODE_KERNEL {
             timeline.kernel.find(&timeline.mappings, ip)
         } else {
             timeline.maps(maps).find(&timeline.mappings, ip)
@@ -256,7 +269,7 @@ impl<'a> Resolver<'a> {
 
     /// Where a module's symbols are asked for.
     pub(crate) fn key(&self, module: ModuleId) -> &ModuleKey {
-        &self.keys[module.0 as usize]
+        self.keys.get(module.0 as usize).unwrap_or(&ModuleKey::Anonymous)
     }
 
     /// The address in the terms of its module.
@@ -266,7 +279,7 @@ impl<'a> Resolver<'a> {
 
     /// The symbols of a module.
     pub fn symbols(&self, module: ModuleId) -> Arc<ModuleSymbols> {
-        self.store.get(&self.keys[module.0 as usize])
+        self.store.get(self.key(module))
     }
 
     /// Resolves all stacks; modules load and addresses resolve on all threads of the pool.
@@ -401,7 +414,9 @@ impl<'a> Resolver<'a> {
             })
             .collect();
         notes.extend(self.with_files(modules).flat_map(|m| self.symbols(m).notes()).map(|n| n.0));
-        notes.dedup();
+        // One sentence may hold for many modules.
+        let mut seen = FxHashSet::default();
+        notes.retain(|note| seen.insert(note.clone()));
         notes
     }
 
@@ -419,8 +434,7 @@ impl<'a> Resolver<'a> {
             }
         }
         let modules: Vec<ModuleId> = modules.into_iter().collect();
-        let keys: Vec<ModuleKey> =
-            self.with_files(&modules).map(|m| self.keys[m.0 as usize].clone()).collect();
+        let keys: Vec<ModuleKey> = self.with_files(&modules).map(|m| self.key(m).clone()).collect();
         self.store.load_all(&keys);
     }
 
@@ -428,7 +442,7 @@ impl<'a> Resolver<'a> {
     /// information. Of a return address the call counts, if there is one.
     pub fn named(&self, place: Place, inline: bool) -> Named {
         // Lines of interpreted functions are those of their addresses.
-        let is_script = !is_kernel(place.mode) && InterpretedFunction::holds(place.ip);
+        let is_script = is_user(place.mode) && InterpretedFunction::holds(place.ip);
         if !place.is_return || is_script {
             return self.find(place, place.ip, inline);
         }
@@ -437,12 +451,12 @@ impl<'a> Resolver<'a> {
             return call;
         }
         let next = self.find(place, place.ip, inline);
-        if is_entered_by_return(&call, &next, is_kernel(place.mode)) { next } else { call }
+        if is_entered_by_return(&call, &next, !is_user(place.mode)) { next } else { call }
     }
 
     /// What is at an address of the place's address space.
     fn find(&self, Place { maps, mode, .. }: Place, ip: u64, inline: bool) -> Named {
-        if !is_kernel(mode)
+        if is_user(mode)
             && let Some((function, module_address, line)) = self.timeline.scripts.find(ip)
         {
             let symbol = Some((function.start, function.end, function.name.as_ref().into()));
@@ -610,12 +624,22 @@ impl KernelIdentity {
 }
 
 /// Where a module's symbols are asked for.
-pub(crate) fn module_key(module: &Module, kernel: &KernelIdentity) -> ModuleKey {
+pub(crate) fn module_key(
+    module: &Module,
+    kernel: &KernelIdentity,
+    recorded_until: Option<SystemTime>,
+) -> ModuleKey {
     let build_id = (!module.build_id.is_empty()).then(|| module.build_id.clone());
     match module.kind {
         ModuleKind::File => {
             use std::os::unix::ffi::OsStrExt;
-            ModuleKey::Elf { path: PathBuf::from(std::ffi::OsStr::from_bytes(&module.path)), build_id }
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&module.path));
+            // A build id says all: files of one are one.
+            let mapped = match build_id {
+                Some(_) => FileState::default(),
+                None => FileState { file_id: module.file_id, recorded_until },
+            };
+            ModuleKey::Elf { path, build_id, mapped }
         }
         ModuleKind::Kernel => ModuleKey::Kernel { build_id, reference: kernel.reference.clone() },
         ModuleKind::KernelModule => ModuleKey::KernelModule {

@@ -18,7 +18,8 @@ use kymo_data::abi::{
 };
 use kymo_data::{Attr, Recording, Sample};
 use kymo_symbols::unwind::{
-    AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
+    AddressSpace, Convention, FileId, MAX_FRAMES, MappedFile, Stop, UnwindModules, UnwindStats, Unwinder,
+    UserRegs,
 };
 use kymo_symbols::{Arch, SymbolOptions};
 use std::sync::OnceLock;
@@ -62,7 +63,7 @@ impl<'a> StackUnwinder<'a> {
     pub fn new(timeline: &'a Timeline, recording: &Recording, symbols: &SymbolOptions) -> StackUnwinder<'a> {
         let spaces = (0..timeline.version_count()).map(|_| OnceLock::new()).collect();
         let arch = recorded_arch(recording);
-        let modules = UnwindModules::of_recording(symbols);
+        let modules = UnwindModules::of_recording(symbols, timeline.recorded_until);
         let modules = match arch {
             Some(arch) => modules.of_arch(arch),
             None => modules,
@@ -94,8 +95,12 @@ impl<'a> StackUnwinder<'a> {
             for mapping in timeline.maps(version).iter(&timeline.mappings).filter(|m| m.executable) {
                 let module = timeline.modules.get(mapping.module);
                 let unwindable = matches!(module.kind, ModuleKind::File | ModuleKind::Vdso);
-                let module =
-                    unwindable.then(|| self.modules.module(&module.path, &module.build_id)).flatten();
+                // Files of one build id are one.
+                let is_known = !module.build_id.is_empty();
+                let file_id = if is_known { FileId::default() } else { module.file_id };
+                let (path, build_id) = (&module.path[..], &module.build_id[..]);
+                let file = MappedFile { path, build_id, file_id, seen: None };
+                let module = unwindable.then(|| self.modules.module_of(&file)).flatten();
                 space.map(mapping.start, mapping.end, mapping.pgoff, module);
             }
             space

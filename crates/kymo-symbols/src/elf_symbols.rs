@@ -1,6 +1,7 @@
 //! Symbols of ELF files: which entries count as symbols, and at which file offset.
 
 use super::elf::{self, EM_AARCH64, EM_ARM, EM_RISCV, ElfFile, Fields, Section};
+use super::function_starts;
 use super::name::name_at;
 use super::table::{Binding, TableBuilder};
 
@@ -166,7 +167,7 @@ fn add_table(
     let base = builder.add_names(strings)?;
     builder.keep(room);
     let count = table.size.checked_div(table.entry_size)?;
-    let mut added = 0;
+    let (mut added, mut has_open_end) = (0, false);
     for symbol in entries.iter().take(count.try_into().unwrap_or(usize::MAX)) {
         let is_label = symbol.is_label();
         if !is_label && !symbol.is_function_or_object() {
@@ -203,8 +204,13 @@ fn add_table(
                 None => value.wrapping_sub(section.addr).wrapping_add(section.offset),
             };
         }
+        has_open_end |= symbol.size == 0;
         builder.insert(value, symbol.size, base + symbol.name, symbol.binding(), 0);
         added += 1;
+    }
+    // The functions between two exported ones have no symbols in a stripped file.
+    if has_open_end && space == AddressSpace::FileOffset && symtab(elf).is_none() {
+        builder.end_at(function_starts::by_unwind_table(runtime));
     }
     if added > 0 {
         builder.fix(false);

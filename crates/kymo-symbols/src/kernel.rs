@@ -49,6 +49,11 @@ pub(super) fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) ->
     if let Some(path) = &options.kallsyms {
         return Ok(path.clone());
     }
+    if build_id.is_none()
+        && let Some(why) = options.kernel_refusal()
+    {
+        return Err(why);
+    }
     let running = std::fs::read("/sys/kernel/notes").ok().and_then(|notes| build_id_of_notes(&notes));
     let fits = match (build_id, &running) {
         (Some(recorded), Some(running)) => same_build_id(recorded, running),
@@ -109,31 +114,51 @@ pub(super) fn load_vmlinux(
             Err(error) => Note(error.to_string()).into(),
         });
     }
-    let elf = find_image(options, build_id?)?;
+    let elf = match build_id {
+        Some(build_id) => find_image(options, build_id)?,
+        None => image_of_release(options)?,
+    };
     Some(load_image(options, elf, reference))
 }
 
 /// Whether a kernel's names come from an image.
 pub(super) fn has_image(options: &SymbolOptions, build_id: Option<&[u8]>) -> bool {
-    let is_found = || build_id.is_some_and(|wanted| find_image(options, wanted).is_some());
+    let is_found = || match build_id {
+        Some(wanted) => find_image(options, wanted).is_some(),
+        None => image_of_release(options).is_some(),
+    };
     options.kallsyms.is_none() && (options.vmlinux.is_some() || is_found())
 }
 
-/// The image of the kernel with this build id, at one of the usual places.
-fn find_image(options: &SymbolOptions, wanted: &[u8]) -> Option<ElfFile> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
-    let mut paths: Vec<PathBuf> = locate::in_debug_dirs(options, wanted);
-    paths.extend(locate::in_build_id_cache(options, wanted, "elf"));
-    paths.extend(locate::in_build_id_cache(options, wanted, "vmlinux"));
-    for path in [
-        "/boot/vmlinux".to_owned(),
+/// Where images of a release are installed.
+fn installed_images(release: &str) -> [String; 5] {
+    [
         format!("/boot/vmlinux-{release}"),
         format!("/usr/lib/debug/boot/vmlinux-{release}"),
         format!("/lib/modules/{release}/build/vmlinux"),
         format!("/usr/lib/debug/lib/modules/{release}/vmlinux"),
         format!("/usr/lib/debug/boot/vmlinux-{release}.debug"),
-    ] {
+    ]
+}
+
+/// The image of another kernel in the copy of its machine's files, which the user vouches for.
+fn image_of_release(options: &SymbolOptions) -> Option<ElfFile> {
+    options.symfs.as_ref()?;
+    let images = installed_images(options.machine.other_release()?);
+    let mut paths = images.iter().map(|path| locate::below_root(options, Path::new(path)));
+    let has_symbols = |elf: &ElfFile| elf_symbols::symtab(elf).is_some();
+    paths.find_map(|path| ElfFile::open(&path, &options.budget).ok().filter(has_symbols))
+}
+
+/// The image of the kernel with this build id, at one of the usual places.
+fn find_image(options: &SymbolOptions, wanted: &[u8]) -> Option<ElfFile> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut paths: Vec<PathBuf> = locate::in_debug_dirs(options, wanted);
+    paths.extend(locate::in_build_id_cache(options, wanted, "elf"));
+    paths.extend(locate::in_build_id_cache(options, wanted, "vmlinux"));
+    let releases = [Some(release.trim()), options.machine.other_release()];
+    let installed = releases.into_iter().flatten().flat_map(installed_images);
+    for path in std::iter::once("/boot/vmlinux".to_owned()).chain(installed) {
         paths.push(locate::below_root(options, Path::new(&path)));
     }
     if let Some((first, rest)) = locate::split_build_id(wanted) {

@@ -45,7 +45,7 @@
 //!
 //! let store = SymbolStore::new(SymbolOptions::default());
 //! let path = std::env::current_exe().expect("this program");
-//! let symbols = store.get(&ModuleKey::Elf { path, build_id: None });
+//! let symbols = store.get(&ModuleKey::file(path, None));
 //! match symbols.find(0x4000) {
 //!     Some(symbol) => println!("{} is in {}", 0x4000, symbol.name),
 //!     None => println!("no symbol there; {:?}", symbols.notes()),
@@ -76,11 +76,14 @@ pub mod demangle;
 pub mod disassembly;
 mod elf;
 mod elf_symbols;
+mod file_state;
+mod function_starts;
 mod hotspot;
 mod inline;
 mod kallsyms;
 mod kernel;
 mod locate;
+mod machine;
 mod metered;
 mod mini_debug_info;
 mod module_symbols;
@@ -107,9 +110,11 @@ pub use budget::Budget;
 pub use cache::SymbolCache;
 pub use code_map::{CodeMap, CodeMapBuilder, CodeRef};
 pub use debuginfod::Debuginfod;
+pub use file_state::FileState;
 pub use hotspot::HotspotLibrary;
 pub use inline::InlineFrame;
 pub use locate::refused_home_folders;
+pub use machine::{MachineFacts, RecordedMachine};
 pub use module_symbols::ModuleSymbols;
 pub use options::{Note, SymbolOptions, name_build_id_cache, use_symbol_cache};
 pub use perf_map::read_code_file;

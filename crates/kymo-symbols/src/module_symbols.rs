@@ -10,6 +10,7 @@ use super::budget::Charge;
 use super::cache::{Answers, Identity, SymbolCache};
 use super::demangle;
 use super::elf::ElfFile;
+use super::file_state::FileState;
 use super::inline::{InlineFrame, Lines};
 use super::locate;
 use super::name::shortened;
@@ -102,12 +103,15 @@ impl ModuleSymbols {
     /// address was not asked before.
     pub(super) fn of_file(
         options: &SymbolOptions,
-        path: &Path,
+        (path, mapped): (&Path, FileState),
         build_id: Option<&[u8]>,
-        cache: Option<&SymbolCache>,
     ) -> ModuleSymbols {
-        let files = ModuleFiles::of(options, path, build_id);
+        let files = match ModuleFiles::of(options, (path, mapped), build_id) {
+            Ok(files) => files,
+            Err(refusal) => return ModuleSymbols::new(refusal.into(), options.demangle),
+        };
         let own = locate::below_root(options, path);
+        let cache = options.cache.as_ref();
         let identity = Identity::of(options, files.build_id.as_deref(), &files.candidates, &own);
         let (Some(cache), Some(identity)) = (cache, identity) else {
             return ModuleSymbols::new(user::load(options, &files), options);

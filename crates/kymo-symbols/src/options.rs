@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::budget::Budget;
 use super::cache::SymbolCache;
 use super::debuginfod::Debuginfod;
+use super::machine::RecordedMachine;
 use crate::arch::Arch;
 
 /// Where to look for symbols and how to show them.
@@ -30,6 +31,9 @@ pub struct SymbolOptions {
     /// The instruction set of the recorded machine: files for another one are not what was mapped
     /// there. Any file is taken unless given.
     pub arch: Option<Arch>,
+    /// Whether the recording is of this machine: what has no recorded build id is named by this
+    /// machine's files only then.
+    pub machine: RecordedMachine,
     /// Whether names of compiled languages are made readable.
     pub demangle: bool,
     /// Whether the kernel's names are demangled too.
@@ -88,6 +92,7 @@ impl Default for SymbolOptions {
             debug_dirs: Vec::new(),
             code_biases: BTreeMap::new(),
             arch: None,
+            machine: RecordedMachine::default(),
             demangle: true,
             demangle_kernel: false,
             entry_names: true,

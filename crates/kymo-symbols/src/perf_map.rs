@@ -17,6 +17,10 @@ const TABLE_BYTES_PER_LINE: u64 = 120;
 
 /// Loads the map of a process, from `/tmp` or, if the process still runs in a container, from its `/tmp`.
 pub(super) fn load(options: &SymbolOptions, pid: i32) -> Loaded {
+    // The number is another process's here.
+    if let Some(why) = options.foreign_files() {
+        return why.into();
+    }
     let own = locate::below_root(options, Path::new(&format!("/tmp/perf-{pid}.map")));
     let path = if own.exists() { own.clone() } else { inside_container(pid).unwrap_or_else(|| own.clone()) };
     match read(options, &path) {
@@ -70,7 +74,10 @@ fn inside_container(pid: i32) -> Option<PathBuf> {
 /// # Errors
 /// A sentence: the file is not there, or is not to be believed.
 pub fn read_code_file(options: &SymbolOptions, path: &Path) -> Result<(Vec<u8>, bool), String> {
-    read(options, &locate::below_root(options, path))
+    match options.foreign_files() {
+        Some(why) => Err(why.0),
+        None => read(options, &locate::below_root(options, path)),
+    }
 }
 
 /// The text, and whether it is all.

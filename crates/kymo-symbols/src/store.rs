@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 
+use super::file_state::FileState;
 use super::kallsyms::Kallsyms;
 use super::kernel;
+use super::locate;
 use super::module_symbols::ModuleSymbols;
 use super::options::{Note, SymbolOptions};
 use super::table::SymbolTable;
@@ -19,7 +21,12 @@ use super::{perf_map, vdso};
 #[allow(missing_docs, reason = "the names of most fields say what they are")]
 pub enum ModuleKey {
     /// A file mapped by a process, by the path of the mapping record. Addresses are file offsets.
-    Elf { path: PathBuf, build_id: Option<Vec<u8>> },
+    Elf {
+        path: PathBuf,
+        build_id: Option<Vec<u8>>,
+        /// Where there is no build id: what else tells whether the file here is the one that was mapped.
+        mapped: FileState,
+    },
     /// The kernel image. Addresses are absolute.
     Kernel {
         build_id: Option<Vec<u8>>,
@@ -39,6 +46,11 @@ pub enum ModuleKey {
 }
 
 impl ModuleKey {
+    /// A file of which nothing is known but its path and perhaps its build id.
+    pub fn file(path: PathBuf, build_id: Option<Vec<u8>>) -> ModuleKey {
+        ModuleKey::Elf { path, build_id, mapped: FileState::default() }
+    }
+
     /// The build id, if the recording has one.
     pub fn build_id(&self) -> Option<&[u8]> {
         match self {
@@ -87,6 +99,17 @@ impl SymbolStore {
         Arc::clone(slot.get_or_init(|| Arc::new(self.module(key))))
     }
 
+    /// Why the file at a module's path is not taken for the one that was mapped, before it is opened.
+    /// Nothing where a recorded build id decides that.
+    pub fn file_refusal(&self, key: &ModuleKey) -> Option<Note> {
+        match key {
+            ModuleKey::Elf { path, build_id: None, mapped } => {
+                self.options.file_refusal(&locate::below_root(&self.options, path), *mapped)
+            }
+            _ => None,
+        }
+    }
+
     /// Forgets modules that are not to be kept: the next question reads them anew. For stores that
     /// live while programs come, change and go.
     pub fn retain(&self, mut keeps: impl FnMut(&ModuleKey) -> bool) {
@@ -122,8 +145,8 @@ impl SymbolStore {
     fn module(&self, key: &ModuleKey) -> ModuleSymbols {
         let options = &self.options;
         match key {
-            ModuleKey::Elf { path, build_id } if !options.without_files => {
-                ModuleSymbols::of_file(options, path, build_id.as_deref(), options.cache.as_ref())
+            ModuleKey::Elf { path, build_id, mapped } if !options.without_files => {
+                ModuleSymbols::of_file(options, (path, *mapped), build_id.as_deref())
             }
             other => ModuleSymbols::new(self.load(other), options),
         }

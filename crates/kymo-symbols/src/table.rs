@@ -166,6 +166,12 @@ impl Overlap {
     }
 }
 
+/// The first start of a function between two addresses, or the second one.
+fn before_function(starts: &[u64], from: u64, end: u64) -> u64 {
+    let next = starts.get(starts.partition_point(|start| *start <= from));
+    next.map_or(end, |next| end.min(*next))
+}
+
 /// The text at `offset` of an arena of zero-ended names.
 fn text_at(arena: &str, offset: u32) -> &str {
     let rest = arena.get(offset as usize..).unwrap_or("");
@@ -205,6 +211,8 @@ pub(super) struct TableBuilder {
     /// Bytes of names that may still be made readable to choose between aliases.
     compared_bytes: Cell<usize>,
     room: Vec<Charge>,
+    /// Where other functions start, ascending: a symbol without a length ends there.
+    function_starts: Vec<u64>,
 }
 
 impl TableBuilder {
@@ -219,6 +227,7 @@ impl TableBuilder {
             demangle,
             compared_bytes: Cell::new(MOST_COMPARED),
             room: Vec::new(),
+            function_starts: Vec::new(),
         }
     }
 
@@ -237,6 +246,11 @@ impl TableBuilder {
     /// Keeps room that was taken for the table as long as the table is there.
     pub(super) fn keep(&mut self, room: Charge) {
         self.room.push(room);
+    }
+
+    /// Symbols without a length end where the next function starts, too, though that has no symbol.
+    pub(super) fn end_at(&mut self, function_starts: Vec<u64>) {
+        self.function_starts = function_starts;
     }
 
     /// Inserts a symbol whose name starts at `name` in the arena. A length of 0 is decided by the next start.
@@ -288,12 +302,14 @@ impl TableBuilder {
                 } else {
                     next.start
                 };
+                this.end = before_function(&self.function_starts, this.start, this.end);
             }
         }
         if let Some(&last) = self.live.last() {
             let last = &mut self.entries[last as usize];
             if last.end == last.start {
-                last.end = round_up_page(last.start).saturating_add(4096);
+                let end = round_up_page(last.start).saturating_add(4096);
+                last.end = before_function(&self.function_starts, last.start, end);
             }
         }
     }

@@ -8,6 +8,7 @@ use super::budget::{self, Budget};
 use super::debuginfod::BuildFile;
 use super::elf::{ElfFile, Segment, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
+use super::file_state::FileState;
 use super::locate::{self, Candidate};
 use super::mini_debug_info;
 use super::options::{Note, SymbolOptions};
@@ -50,18 +51,28 @@ pub(super) struct ModuleFiles {
 }
 
 impl ModuleFiles {
-    pub(super) fn of(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> ModuleFiles {
+    /// # Errors
+    /// Why the file that lies there now cannot be the one that was mapped, where no build id was
+    /// recorded.
+    pub(super) fn of(
+        options: &SymbolOptions,
+        (path, mapped): (&Path, FileState),
+        recorded: Option<&[u8]>,
+    ) -> Result<ModuleFiles, Note> {
         // Without a recorded build id the file as it lies there now decides which debug files fit
         // it.
         let build_id = match recorded {
             Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
             _ => {
                 let own = locate::below_root(options, path);
+                if let Some(refusal) = options.file_refusal(&own, mapped) {
+                    return Err(refusal);
+                }
                 ElfFile::open(&own, &options.budget).ok().and_then(|elf| elf.build_id())
             }
         };
         let candidates = locate::candidates(options, path, build_id.as_deref());
-        ModuleFiles { path: path.to_owned(), build_id, candidates }
+        Ok(ModuleFiles { path: path.to_owned(), build_id, candidates })
     }
 }
 
@@ -313,7 +324,8 @@ mod tests {
         };
         let load = |arch| {
             let options = SymbolOptions { arch, ..SymbolOptions::default() };
-            load(&options, &ModuleFiles::of(&options, Path::new("/proc/self/exe"), None))
+            let own = (Path::new("/proc/self/exe"), FileState::default());
+            load(&options, &ModuleFiles::of(&options, own, None).expect("this machine's"))
         };
         assert!(load(None).symbols.is_some() && load(Arch::NATIVE).symbols.is_some());
         let refused = load(Some(other));

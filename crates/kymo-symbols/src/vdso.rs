@@ -16,7 +16,8 @@ pub(super) fn load(options: &SymbolOptions, build_id: Option<&[u8]>) -> Loaded {
         _ if options.other_machine(elf.machine).is_some() => false,
         (Some(wanted), Some(own)) => same_build_id(wanted, &own),
         (Some(_), None) => false,
-        (None, _) => true,
+        // It belongs to its kernel.
+        (None, _) => options.kernel_refusal().is_none(),
     };
     if let Some(elf) = own().filter(fits) {
         return user::load_image(options, elf);

@@ -65,6 +65,14 @@ fn build_ids(bytes: &[u8]) -> Option<Vec<BuildId>> {
     RecordHeader::parse(cursor.rest()).is_none().then_some(entries)
 }
 
+/// Whether a section is one string.
+fn is_text(bit: u32) -> bool {
+    matches!(
+        bit,
+        HEADER_HOSTNAME | HEADER_OSRELEASE | HEADER_VERSION | HEADER_ARCH | HEADER_CPUDESC | HEADER_CPUID
+    )
+}
+
 impl Features {
     /// Takes in the payload of one feature section. Sections must come in ascending order of their
     /// bits, because the CPU topology needs the number of CPUs. What is not understood goes to
@@ -91,6 +99,10 @@ impl Features {
     fn try_section(&mut self, bit: u32, bytes: &[u8]) -> Option<()> {
         let mut cursor = Cursor::new(bytes);
         let cursor = &mut cursor;
+        if bytes.is_empty() && is_text(bit) {
+            // A recorder that could not find out leaves the section empty.
+            return Some(());
+        }
         match bit {
             HEADER_TRACING_DATA => self.tracing_data = Some(bytes.to_vec()),
             HEADER_BUILD_ID => self.build_ids = build_ids(bytes)?,

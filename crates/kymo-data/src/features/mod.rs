@@ -8,6 +8,7 @@
 mod decode;
 mod encode;
 
+use crate::abi::{PERF_RECORD_MISC_CPUMODE_MASK, PERF_RECORD_MISC_KERNEL};
 use crate::attr::Attr;
 use crate::record::BuildId;
 
@@ -66,6 +67,25 @@ pub struct Features {
     pub clock_data: Option<ClockData>,
     /// Sections that are kept as bytes: (feature bit, payload), ascending.
     pub other: Vec<(u32, Vec<u8>)>,
+}
+
+impl Features {
+    /// The build id of the recorded kernel's text. Recorders that found its image list it by the
+    /// image's path.
+    pub fn kernel_build_id(&self) -> Option<&[u8]> {
+        let is_kernel = |entry: &&BuildId| {
+            entry.misc & PERF_RECORD_MISC_CPUMODE_MASK == PERF_RECORD_MISC_KERNEL
+                && !entry.id.is_empty()
+                && is_kernel_image(&entry.filename)
+        };
+        self.build_ids.iter().find(is_kernel).map(|entry| &entry.id[..])
+    }
+}
+
+/// `[kernel.kallsyms]`, `/usr/lib/debug/boot/vmlinux-6.1`, a copy of the cache of build ids.
+fn is_kernel_image(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    path.starts_with(b"[kernel.") || name.starts_with(b"vmlinux") || name == b"kcore" || name == b"kallsyms"
 }
 
 /// Number of CPUs.
@@ -181,4 +201,39 @@ pub struct ClockData {
     pub wall_clock_ns: u64,
     /// The recording's clock in ns.
     pub clockid_time_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the kernel's build id is found under the path of its image, too, and that those
+    /// of modules and programs are not taken for it.
+    #[test]
+    fn kernel_build_ids() {
+        let id = |misc, filename: &str| {
+            let features = Features {
+                build_ids: vec![BuildId { misc, pid: -1, id: vec![7; 20], filename: filename.into() }],
+                ..Features::default()
+            };
+            features.kernel_build_id().is_some()
+        };
+        let (kernel, user) = (PERF_RECORD_MISC_KERNEL, crate::abi::PERF_RECORD_MISC_USER);
+        assert!(id(kernel, "[kernel.kallsyms]"));
+        assert!(id(kernel, "/lib/modules/6.6.7-arch1-1/build/vmlinux"));
+        assert!(id(kernel, "/usr/lib/debug/boot/vmlinux-6.1.0-18-amd64"));
+        assert!(!id(kernel, "/lib/modules/6.1.0/kernel/fs/xfs/xfs.ko"));
+        assert!(!id(user, "/home/me/vmlinux"));
+        assert!(!id(user, "[vdso]"));
+    }
+
+    /// Checks that an empty section of text is one that the recorder could not fill, and no damage;
+    /// one that is cut off is.
+    #[test]
+    fn empty_texts() {
+        let mut features = Features::default();
+        assert!(features.set_section(crate::abi::HEADER_CPUDESC, &[]));
+        assert_eq!((features.cpu_desc.as_deref(), features.other.len()), (None, 0));
+        assert!(!features.set_section(crate::abi::HEADER_CPUDESC, &[9, 0, 0, 0, b'x']));
+    }
 }

@@ -123,7 +123,7 @@ impl Names {
         let mut site = Site { address, ..Site::default() };
         let Some(mapped) = self.mapped(pid, address) else { return site };
         site.module = Some(mapped.path.display().to_string());
-        let symbols = self.store.get(&ModuleKey::Elf { path: mapped.path.clone(), build_id: None });
+        let symbols = self.store.get(&ModuleKey::file(mapped.path.clone(), None));
         let at = address - mapped.start + mapped.offset;
         if let Some(symbol) = symbols.find(at) {
             site.function = Some(symbol.name.to_owned());
@@ -142,7 +142,7 @@ impl Names {
     /// The start of the instruction that ends at `ip`.
     fn before(&mut self, pid: i32, ip: u64) -> Option<u64> {
         let mapped = self.mapped(pid, ip.wrapping_sub(1))?;
-        let symbols = self.store.get(&ModuleKey::Elf { path: mapped.path.clone(), build_id: None });
+        let symbols = self.store.get(&ModuleKey::file(mapped.path.clone(), None));
         let at = ip - mapped.start + mapped.offset;
         let start = symbols.find(at - 1)?.start;
         let bytes = (at + INSTRUCTION_BYTES).checked_sub(start).filter(|&bytes| bytes <= MOST_CODE_BYTES)?;

@@ -22,6 +22,7 @@ struct Task {
 /// When the recording cannot be read at all, or `out` cannot be written.
 pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Result<(), DumpError> {
     let mut tasks: BTreeMap<i32, Task> = BTreeMap::from([(0, Task { pid: 0, parent: -1 })]);
+    let mut earlier: BTreeMap<i32, Vec<Task>> = BTreeMap::new();
     // What a mapping is of, by its path: the timeline knows neither inodes nor protections.
     let mut files: FxHashMap<Vec<u8>, (u64, u32)> = FxHashMap::default();
     let mut records = recording.records();
@@ -32,7 +33,9 @@ pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Re
             }
             Ok(Record::Fork(fork)) => {
                 let task = Task { pid: fork.pid, parent: fork.ppid };
-                tasks.insert(fork.tid, task);
+                if let Some(before) = tasks.insert(fork.tid, task) {
+                    earlier.entry(fork.tid).or_default().push(before);
+                }
             }
             Ok(Record::Mmap(map)) if maps && map.pid >= 0 => {
                 let inode = match map.file {
@@ -55,7 +58,14 @@ pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Re
         }
     }
     writeln!(out, "# {:>8} {:>8} {:>8}  comm", "pid", "tid", "ppid")?;
-    let tree = Tree { timeline: &timeline, tasks: &tasks, children: &children, files: &files, maps };
+    let tree = Tree {
+        timeline: &timeline,
+        tasks: &tasks,
+        earlier: &earlier,
+        children: &children,
+        files: &files,
+        maps,
+    };
     // Ids that were used again can make a circle: each task is printed once.
     let mut printed = FxHashSet::default();
     for root in roots.iter().chain(tasks.keys()) {
@@ -67,6 +77,8 @@ pub fn write_tasks(out: &mut dyn Write, recording: &Recording, maps: bool) -> Re
 struct Tree<'a> {
     timeline: &'a Timeline,
     tasks: &'a BTreeMap<i32, Task>,
+    /// Processes that had the number of a later one, and records of what existed before.
+    earlier: &'a BTreeMap<i32, Vec<Task>>,
     children: &'a FxHashMap<i32, Vec<i32>>,
     files: &'a FxHashMap<Vec<u8>, (u64, u32)>,
     maps: bool,
@@ -79,6 +91,7 @@ impl Tree<'_> {
         let mut waiting = vec![(root, 0)];
         while let Some((tid, level)) = waiting.pop() {
             let Some(task) = self.tasks.get(&tid).filter(|_| printed.insert(tid)) else { continue };
+            self.print_earlier(out, tid, level)?;
             let view = self.timeline.thread(task.pid, tid, Moment::END);
             let comm = self.timeline.comm(view.comm);
             let ids = format!("{:10} {tid:8} {:8}", task.pid, task.parent);
@@ -88,6 +101,18 @@ impl Tree<'_> {
             }
             let below = self.children.get(&tid).map_or(&[][..], |list| list);
             waiting.extend(below.iter().rev().map(|child| (*child, level + 1)));
+        }
+        Ok(())
+    }
+
+    /// The processes that had the number of a process before it.
+    fn print_earlier(&self, out: &mut dyn Write, pid: i32, level: usize) -> io::Result<()> {
+        let reuses = self.timeline.reuses(pid);
+        let before = self.earlier.get(&pid).map_or(&[][..], |list| list);
+        let before = before.get(before.len().saturating_sub(reuses.len())..).unwrap_or_default();
+        for (task, until) in before.iter().zip(reuses) {
+            let comm = self.timeline.comm_before(task.pid, pid, *until);
+            writeln!(out, "{:10} {pid:8} {:8} |{:level$}{}", task.pid, task.parent, "", shown(&comm))?;
         }
         Ok(())
     }

@@ -38,7 +38,8 @@ pub fn chrome(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()
 /// Process and thread numbers of a track.
 fn ids(samples: &ExportSamples<'_>, track: &Track) -> (i32, u64) {
     let thread = samples.thread(track.thread);
-    (thread.pid, u64::from(thread.tid.max(0) as u32) + u64::from(track.event) * MOST_THREADS)
+    let (pid, tid) = thread.distinct_ids();
+    (pid, u64::from(tid.max(0) as u32) + u64::from(track.event) * MOST_THREADS)
 }
 
 fn write_track(

@@ -57,7 +57,7 @@ pub(super) fn collect_shown(
     for (pid, tid, count) in loaded.columns.iter().flat_map(Columns::count_threads) {
         threads.insert(tid, trees.export.threads.len() as u32);
         let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
-        trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples });
+        trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples, earlier_processes: 0 });
     }
     let mut of_events: Vec<Nodes> = Vec::new();
     for (index, event) in recording.events.list.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! `kymo view --firefox` shows addresses, and the profiler's page asks for names and code; here
 //! nothing is asked. Both have the same [tables](crate::firefox).
 use super::locations::{FrameLocation, MappedFile};
-use super::model::{ExportProfile, FunctionKind, IntervalKind};
+use super::model::{ExportProfile, FunctionKind, IntervalKind, Thread};
 use super::samples::{ExportSamples, Track};
 use crate::firefox::FirefoxModule;
 use crate::firefox::frames::{FrameFacts, FrameSide, FrameSource};
@@ -28,7 +28,8 @@ pub fn firefox(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<(
     let mut threads: Vec<ThreadTables> =
         samples.tracks().iter().map(|track| tables(samples, track, &frames)).collect();
     let names = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
-    let names: FxHashMap<i32, String> = names.map(|thread| (thread.pid, thread.comm.clone())).collect();
+    let name = |thread: &Thread| ((thread.pid, thread.earlier_processes), thread.comm.clone());
+    let names: FxHashMap<(i32, u32), String> = names.map(name).collect();
     threads.iter_mut().for_each(|tables| tables.set_process_name(&names));
     if let Some(first) = threads.first_mut() {
         losses(&samples.profile).for_each(|marker| first.add_marker(marker));
@@ -44,7 +45,7 @@ pub fn firefox(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<(
 
 fn tables(samples: &ExportSamples<'_>, track: &Track, frames: &NamedFrames<'_>) -> ThreadTables {
     let thread = samples.thread(track.thread);
-    let mut tables = ThreadTables::new(thread.pid, thread.tid);
+    let mut tables = ThreadTables::new(thread.pid, thread.tid, thread.earlier_processes);
     tables.set_name(&match samples.profile.events.len() {
         1 => thread.comm.clone(),
         _ => format!("{} ({})", thread.comm, samples.event(track.event).name),

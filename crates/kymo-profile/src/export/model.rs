@@ -156,6 +156,19 @@ pub struct Thread {
     pub comm: String,
     /// Samples of all events.
     pub samples: u64,
+    /// How many processes had its process number before, in this recording.
+    #[serde(skip)]
+    pub earlier_processes: u32,
+}
+
+impl Thread {
+    /// Process and thread numbers for formats that know threads by their numbers alone: those of a
+    /// later process with the number of an earlier one are moved beyond all that Linux gives.
+    pub fn distinct_ids(&self) -> (i32, i32) {
+        const MOST_THREADS: i32 = 1 << 22;
+        let moved = |id: i32| id.saturating_add(MOST_THREADS.saturating_mul(self.earlier_processes as i32));
+        (moved(self.pid), moved(self.tid))
+    }
 }
 
 /// Samples over time, counted in buckets of equal length.

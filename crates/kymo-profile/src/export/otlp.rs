@@ -11,7 +11,7 @@
 //! `thread.waker`; there is no convention for either. The dictionary has what the samples of the
 //! request name and nothing else; the first entry of each of its tables is empty, which stands for
 //! "none". Field numbers are those of the package opentelemetry-proto 1.45.
-use super::model::FunctionKind;
+use super::model::{FunctionKind, Thread};
 use super::pprof::hexadecimal;
 use super::protobuf::{Message, StringTable};
 use super::row_filter::RowFilter;
@@ -44,7 +44,10 @@ mod table {
 pub fn otlp(samples: &ExportSamples<'_>, filter: RowFilter, out: &mut dyn Write) -> io::Result<()> {
     let mut dictionary = Dictionary::new();
     let mut tracks: Vec<Track> = samples.tracks().to_vec();
-    let pid = |track: &Track| samples.thread(track.thread).pid;
+    let pid = |track: &Track| {
+        let thread = samples.thread(track.thread);
+        (thread.pid, thread.earlier_processes)
+    };
     tracks.sort_by_key(|track| (pid(track), track.event));
     for of_process in tracks.chunk_by(|a, b| pid(a) == pid(b)) {
         write_process((samples, filter), of_process, &mut dictionary, out)?;
@@ -237,16 +240,20 @@ fn write_process<'a>(
     }
     let mut of_resource = Message::default();
     if let Some(track) = tracks.first() {
-        of_resource.message(1, &resource(samples, samples.thread(track.thread).pid));
+        of_resource.message(1, &resource(samples, samples.thread(track.thread)));
     }
     of_resource.message(2, &of_scope);
     of_resource.write(RESOURCE_PROFILES, out)
 }
 
 /// What a process is.
-fn resource(samples: &ExportSamples<'_>, pid: i32) -> Message {
+fn resource(samples: &ExportSamples<'_>, thread: &Thread) -> Message {
+    let (pid, earlier) = (thread.pid, thread.earlier_processes);
     let profile = &samples.profile;
-    let main = profile.threads.iter().find(|thread| (thread.pid, thread.tid) == (pid, pid));
+    let main = profile
+        .threads
+        .iter()
+        .find(|thread| (thread.pid, thread.tid, thread.earlier_processes) == (pid, pid, earlier));
     let text = |text: &str| AttributeValue::Text(text.to_owned());
     let facts = [
         ("process.pid", AttributeValue::Number(i64::from(pid))),

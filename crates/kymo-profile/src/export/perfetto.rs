@@ -83,7 +83,8 @@ fn write_tracks(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<
     let mut packet = Message::default();
     for (thread, number) in samples.profile.threads.iter().zip(1..) {
         let (mut track, mut of_thread) = (Message::default(), Message::default());
-        let (pid, tid) = (thread.pid.max(0) as u64, thread.tid.max(0) as u64);
+        let (pid, tid) = thread.distinct_ids();
+        let (pid, tid) = (pid.max(0) as u64, tid.max(0) as u64);
         of_thread.number(1, pid).number(2, tid).bytes(5, thread.comm.as_bytes());
         track.number(1, number).message(4, &of_thread);
         if pid == tid {
@@ -208,7 +209,8 @@ fn write_samples(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result
         let leaf = samples.event(row.event).stacks.nodes[row.node as usize].function;
         let is_kernel = samples.function(leaf).kind == FunctionKind::Kernel;
         sample.clear().number(1, u64::from(if row.cpu == NO_CPU { 0 } else { row.cpu }));
-        sample.number(2, thread.pid.max(0) as u64).number(3, thread.tid.max(0) as u64);
+        let (pid, tid) = thread.distinct_ids();
+        sample.number(2, pid.max(0) as u64).number(3, tid.max(0) as u64);
         sample.number(4, u64::from(row.stack) + 1);
         sample.number(5, if is_kernel { MODE_KERNEL } else { MODE_USER }).number(6, *counter);
         packet.clear().present(field::TIMESTAMP, moment(samples, row.begin_ns));

@@ -24,6 +24,7 @@ use crate::export::RowNodes;
 use crate::load::{CgroupNames, Extra, ExtraId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
+use crate::timeline::{Moment, Timeline};
 use crate::wall::{SpanState, State, Wall};
 use kymo_data::{Recording, abi};
 use kymo_symbols::SymbolStore;
@@ -54,6 +55,9 @@ pub struct ExportSamples<'a> {
     fixed_periods: Vec<Option<u64>>,
     /// By thread of the columns its place in the profile.
     threads: Vec<u32>,
+    /// Of threads whose process number was used again: since when (ns) they are another thread of
+    /// the profile.
+    later: FxHashMap<u32, Vec<(u64, u32)>>,
     /// Rows by track.
     order: Vec<u32>,
     tracks: Vec<Track>,
@@ -151,7 +155,14 @@ impl<'a> ExportSamples<'a> {
                 let is_asked = total.samples > 0 && event.attr.flags & abi::ATTR_FLAG_FREQ != 0;
                 is_asked.then_some(event.attr.sample_period)
             });
-        let samples = ExportSamples::new(export, (columns, nodes), (events, fixed_periods), locations);
+        let timeline = &profile.loaded.timeline;
+        let samples = ExportSamples::new(
+            export,
+            (timeline, false),
+            (columns, nodes),
+            (events, fixed_periods),
+            locations,
+        );
         let loaded = &profile.loaded;
         let cgroup = |extra: &Extra| loaded.counts.cgroups.known(extra.cgroup).cloned();
         ExportSamples { frequency_hz, cgroups: loaded.extras.iter().map(cgroup).collect(), ..samples }
@@ -195,7 +206,8 @@ impl<'a> ExportSamples<'a> {
         let locations = locate(&mut export);
         let columns = Cow::Owned(wall.columns());
         let wakers = Wakers::of(wall, &columns);
-        let samples = ExportSamples::new(export, (columns, nodes), (events, vec![None]), locations);
+        let events = (events, vec![None]);
+        let samples = ExportSamples::new(export, (&wall.timeline, true), (columns, nodes), events, locations);
         let mut samples = ExportSamples { stacks, wakers, ..samples };
         samples.order_by_begin();
         samples
@@ -203,6 +215,7 @@ impl<'a> ExportSamples<'a> {
 
     fn new(
         mut profile: ExportProfile,
+        (timeline, is_of_spans): (&Timeline, bool),
         (columns, nodes): (Cow<'a, Columns>, RowNodes),
         (events, fixed_periods): (Vec<u32>, Vec<Option<u64>>),
         locations: Locations,
@@ -216,7 +229,8 @@ impl<'a> ExportSamples<'a> {
                 (profile.threads.len() - 1) as u32
             })
         });
-        let threads = threads.collect();
+        let threads: Vec<u32> = threads.collect();
+        let later = later_threads(&mut profile, (timeline, is_of_spans), &columns, &threads);
         let (order, tracks) = (Vec::new(), Vec::new());
         let mut samples = ExportSamples {
             profile,
@@ -227,6 +241,7 @@ impl<'a> ExportSamples<'a> {
             events,
             fixed_periods,
             threads,
+            later,
             order,
             tracks,
             stacks: RowStacks::Samples,
@@ -297,7 +312,7 @@ impl<'a> ExportSamples<'a> {
         Some(SampleRow {
             begin_ns,
             end_ns,
-            thread: *self.threads.get(named_thread as usize)?,
+            thread: self.thread_at(named_thread, columns.time()[row])?,
             named_thread,
             cpu: columns.get(RowField::Cpu, row) as u32,
             event: Some(event).filter(|event| *event != NONE)?,
@@ -314,6 +329,13 @@ impl<'a> ExportSamples<'a> {
             waits: state.map_or(0, |_| columns.get(RowField::Weight, row).saturating_sub(1)),
             waker: self.wakers.number(row, columns),
         })
+    }
+
+    /// The thread that a number of the columns stood for.
+    fn thread_at(&self, named_thread: u32, time_ns: u64) -> Option<u32> {
+        let first = *self.threads.get(named_thread as usize)?;
+        let later = self.later.get(&named_thread).map_or(&[][..], |later| later);
+        Some(later.iter().rev().find(|(from, _)| *from <= time_ns).map_or(first, |(_, thread)| *thread))
     }
 
     fn rows(&self) -> impl Iterator<Item = (usize, SampleRow)> {
@@ -442,4 +464,46 @@ impl<'a> ExportSamples<'a> {
             _ => format!("{name} ({})", self.event(track.event).name),
         }
     }
+}
+
+/// Makes threads of their own of processes that got the number of one that had ended: the numbers
+/// of the columns do not tell them apart.
+fn later_threads(
+    profile: &mut ExportProfile,
+    (timeline, is_of_spans): (&Timeline, bool),
+    columns: &Columns,
+    threads: &[u32],
+) -> FxHashMap<u32, Vec<(u64, u32)>> {
+    let mut made: FxHashMap<(i32, i32, usize), u32> = FxHashMap::default();
+    let mut later = FxHashMap::default();
+    for ((named, thread), first) in (0..).zip(columns.threads.iter()).zip(threads) {
+        let (pid, tid) = (thread.pid, thread.tid);
+        let reuses = timeline.reuses(pid);
+        let Some(first_reuse) = reuses.first() else { continue };
+        let comm = |until| timeline.comm_before(pid, tid, until).into_owned();
+        profile.threads[*first as usize].comm = comm(*first_reuse);
+        let of_reuse = |(number, from): (usize, &Moment)| {
+            let thread = *made.entry((pid, tid, number)).or_insert_with(|| {
+                let until = reuses.get(number + 1).copied().unwrap_or(Moment::END);
+                let (comm, earlier_processes) = (comm(until), number as u32 + 1);
+                profile.threads.push(Thread { pid, tid, comm, samples: 0, earlier_processes });
+                (profile.threads.len() - 1) as u32
+            });
+            (from.time_ns, thread)
+        };
+        later.insert(named, reuses.iter().enumerate().map(of_reuse).collect());
+    }
+    // What the first one had of all goes to each its own.
+    for row in 0..columns.len() {
+        let named = columns.get(RowField::Thread, row) as u32;
+        let Some(list): Option<&Vec<(u64, u32)>> = later.get(&named) else { continue };
+        let time_ns = columns.time()[row];
+        if let Some((_, thread)) = list.iter().rev().find(|(from, _)| *from <= time_ns) {
+            let count = if is_of_spans { columns.get(RowField::Period, row) } else { 1 };
+            profile.threads[*thread as usize].samples += count;
+            let first = &mut profile.threads[threads[named as usize] as usize];
+            first.samples = first.samples.saturating_sub(count);
+        }
+    }
+    later
 }

@@ -130,23 +130,25 @@ fn threads(
     rows: &[usize],
     (stacks, modules): (&FxHashMap<ChainId, Vec<u32>>, &ModuleTable<'_>),
 ) -> Vec<ThreadTables> {
-    let mut threads: BTreeMap<(i32, i32), ThreadTables> = BTreeMap::new();
+    let mut threads: BTreeMap<(i32, i32, u32), ThreadTables> = BTreeMap::new();
     let first = rows.first().map_or(0, |row| columns.time()[*row]);
     for row in rows {
         let thread = columns.thread(*row);
+        let reuses = timeline.reuses(thread.pid);
+        let earlier = reuses.partition_point(|from| from.time_ns <= columns.time()[*row]) as u32;
         let tables = threads
-            .entry((thread.pid, thread.tid))
-            .or_insert_with(|| ThreadTables::new(thread.pid, thread.tid));
+            .entry((thread.pid, thread.tid, earlier))
+            .or_insert_with(|| ThreadTables::new(thread.pid, thread.tid, earlier));
         let chain = columns.get(RowField::Stack, *row) as ChainId;
         let time_ns = columns.time()[*row].saturating_sub(first);
         let frames = stacks.get(&chain).map_or(&[][..], |frames| frames);
         tables.add_sample((time_ns, None), (chain, frames), modules);
         tables.set_name(&timeline.comm(thread.comm));
     }
-    let names: FxHashMap<i32, String> = threads
+    let names: FxHashMap<(i32, u32), String> = threads
         .iter()
-        .filter(|((pid, tid), _)| pid == tid)
-        .map(|((pid, _), tables)| (*pid, tables.name().to_owned()))
+        .filter(|((pid, tid, _), _)| pid == tid)
+        .map(|((pid, _, earlier), tables)| ((*pid, *earlier), tables.name().to_owned()))
         .collect();
     let mut threads: Vec<ThreadTables> = threads.into_values().collect();
     threads.iter_mut().for_each(|tables| tables.set_process_name(&names));

@@ -115,6 +115,8 @@ struct Sample {
 #[derive(Debug)]
 pub(crate) struct ThreadTables {
     pid: i32,
+    /// How many processes had the number before.
+    earlier_processes: u32,
     tid: i32,
     name: String,
     process_name: String,
@@ -138,9 +140,10 @@ pub(crate) struct ThreadTables {
 }
 
 impl ThreadTables {
-    pub(crate) fn new(pid: i32, tid: i32) -> ThreadTables {
+    pub(crate) fn new(pid: i32, tid: i32, earlier_processes: u32) -> ThreadTables {
         ThreadTables {
             pid,
+            earlier_processes,
             tid,
             name: String::new(),
             process_name: String::new(),
@@ -171,8 +174,8 @@ impl ThreadTables {
         }
     }
 
-    pub(crate) fn set_process_name(&mut self, names: &FxHashMap<i32, String>) {
-        self.process_name = names.get(&self.pid).unwrap_or(&self.name).clone();
+    pub(crate) fn set_process_name(&mut self, names: &FxHashMap<(i32, u32), String>) {
+        self.process_name = names.get(&(self.pid, self.earlier_processes)).unwrap_or(&self.name).clone();
     }
 
     /// A sample with its stack, which has a number and frames, outermost first. `weight_ns`: the
@@ -318,7 +321,12 @@ impl Serialize for ThreadTables {
         map.serialize_entry("processName", &self.process_name)?;
         map.serialize_entry("processType", "default")?;
         map.serialize_entry("isMainThread", &(self.pid == self.tid))?;
-        map.serialize_entry("pid", &self.pid.to_string())?;
+        // The profiler takes any text.
+        let pid = match self.earlier_processes {
+            0 => self.pid.to_string(),
+            number => format!("{}.{number}", self.pid),
+        };
+        map.serialize_entry("pid", &pid)?;
         map.serialize_entry("tid", &self.tid)?;
         map.serialize_entry("processStartupTime", &0)?;
         map.serialize_entry("processShutdownTime", &none)?;

@@ -174,8 +174,11 @@ impl LiveReader {
     /// Keeps the symbols of what is mapped now, and notes the state of its files (L3).
     fn keep_mapped(&mut self, store: &SymbolStore, timeline: &Timeline) {
         let kernel = KernelIdentity::of(timeline);
-        let mapped: FxHashSet<ModuleKey> =
-            timeline.modules.iter().map(|(_, module)| module_key(module, &kernel)).collect();
+        let mapped: FxHashSet<ModuleKey> = timeline
+            .modules
+            .iter()
+            .map(|(_, module)| module_key(module, &kernel, timeline.recorded_until))
+            .collect();
         let mut files = FxHashMap::default();
         store.retain(|key| {
             let keeps = mapped.contains(key);

@@ -73,7 +73,7 @@ fn symbols_are_kept() {
     });
     let first = read(&mut reader, 0, 0);
     let other = ModuleKey::PerfMap { pid: 1 };
-    let (mine, gone) = (first.store.get(&other), ModuleKey::Elf { path: "/gone".into(), build_id: None });
+    let (mine, gone) = (first.store.get(&other), ModuleKey::file("/gone".into(), None));
     first.store.get(&gone);
     let kept: Vec<ModuleKey> = reader.files.keys().cloned().collect();
     assert!(!kept.is_empty());

@@ -299,6 +299,9 @@ impl Machine {
 
     fn map(&mut self, map: &kymo_data::Mapping<'_>) {
         let mode = map.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK;
+        if matches!(mode, abi::PERF_RECORD_MISC_GUEST_KERNEL | abi::PERF_RECORD_MISC_GUEST_USER) {
+            return;
+        }
         let (file_id, build_id) = match map.file {
             MappedFile::Inode { maj, min, ino, .. } => ((maj, min, ino), &[][..]),
             MappedFile::BuildId(id) => ((0, 0, 0), id),
@@ -312,7 +315,7 @@ impl Machine {
             identity: true,
             executable: true,
         };
-        if mode == abi::PERF_RECORD_MISC_KERNEL || mode == abi::PERF_RECORD_MISC_GUEST_KERNEL {
+        if mode == abi::PERF_RECORD_MISC_KERNEL {
             const KERNEL: &[u8] = b"[kernel.kallsyms]";
             let (path, kind) = match map.filename.strip_prefix(KERNEL) {
                 Some(symbol) => {
@@ -344,8 +347,14 @@ impl Machine {
     }
 
     fn frame(&self, space: usize, mode: u8, ip: u64, is_return: bool) -> Frame {
-        let kernel = matches!(mode, 1 | 4);
-        let find = |ip| if kernel { self.kernel_mapping(ip) } else { self.spaces[space].find(ip) };
+        let unmapped = |module| {
+            let (identity, executable) = (true, true);
+            Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity, executable }
+        };
+        let find = |ip| match mode {
+            1 => self.kernel_mapping(ip),
+            _ => ModuleId::of_mode(mode).map(unmapped).or_else(|| self.spaces[space].find(ip)),
+        };
         let lookup = ip - u64::from(is_return && ip > 0);
         Frame { mode, ip, mapping: find(ip), lookup, lookup_mapping: find(lookup) }
     }

@@ -89,6 +89,10 @@ pub(crate) fn collect(
     for build_id in &recording.features.build_ids {
         timeline.modules.set_build_id(&build_id.filename, &build_id.id);
     }
+    if let Some(build_id) = recording.features.kernel_build_id() {
+        timeline.modules.set_kernel_build_id(build_id);
+    }
+    timeline.recorded_until = recording.modified();
     Ok((timeline, all.counts, ReadPeriods::new(all.reads)))
 }
 

@@ -1,4 +1,5 @@
 //! Names of locks: the variable and field that an address is in.
+use crate::resolve::{KernelIdentity, module_key};
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_symbols::SymbolStore;
 use kymo_symbols::place::{DataAt, ModuleFile, data_at};
@@ -55,9 +56,13 @@ impl<'a> Names<'a> {
                 Some(root) => root.join(name.strip_prefix("/").unwrap_or(name)),
                 None => name.to_owned(),
             };
+            let key = module_key(module, &KernelIdentity::default(), self.timeline.recorded_until);
+            if self.store.file_refusal(&key).is_some() {
+                return None;
+            }
             let file = ModuleFile::open(&readable, name, options).ok()?;
             let is_same = module.build_id.is_empty()
-                || file.build_id().is_none_or(|id| module.build_id.starts_with(id));
+                || file.build_id().is_some_and(|id| module.build_id.starts_with(id));
             is_same.then_some(file)
         };
         self.files.entry(id).or_insert_with(open).as_ref()

@@ -119,6 +119,10 @@ impl SideEvent {
         Some(match record {
             Record::Mmap(map) => {
                 let mode = map.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK;
+                // A guest's mappings are none of this machine.
+                if matches!(mode, abi::PERF_RECORD_MISC_GUEST_KERNEL | abi::PERF_RECORD_MISC_GUEST_USER) {
+                    return None;
+                }
                 let (file_id, build_id) = match map.file {
                     MappedFile::Inode { maj, min, ino, .. } => ((maj, min, ino), Vec::new()),
                     MappedFile::BuildId(id) => ((0, 0, 0), id.to_vec()),
@@ -127,7 +131,7 @@ impl SideEvent {
                 SideEvent::Map {
                     pid: map.pid,
                     tid: map.tid,
-                    kernel: matches!(mode, abi::PERF_RECORD_MISC_KERNEL | abi::PERF_RECORD_MISC_GUEST_KERNEL),
+                    kernel: mode == abi::PERF_RECORD_MISC_KERNEL,
                     start: map.addr,
                     end: map.addr.saturating_add(map.len),
                     pgoff: map.pgoff,

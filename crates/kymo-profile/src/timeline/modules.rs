@@ -1,10 +1,42 @@
 //! Modules: the files and other things whose code was mapped.
+use kymo_data::abi;
 use kymo_symbols::unwind::FileId;
 use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
 
 /// Index of a module in [`Modules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
+
+impl ModuleId {
+    /// The kernel of a guest: its mappings are not those of the host, and no record tells them.
+    pub const GUEST_KERNEL: ModuleId = ModuleId(u32::MAX);
+    /// The programs of a guest.
+    pub const GUEST_USER: ModuleId = ModuleId(u32::MAX - 1);
+    /// What runs below the kernel.
+    pub const HYPERVISOR: ModuleId = ModuleId(u32::MAX - 2);
+
+    /// What has the addresses of a CPU mode, where the mappings of this machine do not tell.
+    pub fn of_mode(mode: u8) -> Option<ModuleId> {
+        match u16::from(mode) {
+            abi::PERF_RECORD_MISC_HYPERVISOR => Some(ModuleId::HYPERVISOR),
+            abi::PERF_RECORD_MISC_GUEST_KERNEL => Some(ModuleId::GUEST_KERNEL),
+            abi::PERF_RECORD_MISC_GUEST_USER => Some(ModuleId::GUEST_USER),
+            _ => None,
+        }
+    }
+}
+
+/// The modules without mappings, by their ids from the last one downwards.
+static UNMAPPED: LazyLock<[Module; 3]> = LazyLock::new(|| {
+    ["[guest.kernel]", "[guest.user]", "[hypervisor]"].map(|name| Module {
+        path: name.as_bytes().to_vec(),
+        short_name: name.to_owned(),
+        kind: ModuleKind::Memory,
+        build_id: Vec::new(),
+        file_id: FileId::default(),
+    })
+});
 
 /// What kind of thing a module is, which decides where its symbols come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +73,8 @@ pub struct Module {
     pub kind: ModuleKind,
     /// Build id as recorded, empty if not known.
     pub build_id: Vec<u8>,
+    /// Device and inode of its file, all 0 if not known.
+    pub file_id: FileId,
 }
 
 type Key = (Vec<u8>, ModuleKind, FileId);
@@ -59,7 +93,8 @@ impl Modules {
         let id = *self.by_key.entry((path.to_vec(), kind, file_id)).or_insert(next);
         if id == next {
             let short_name = short_name(path, kind);
-            self.list.push(Module { path: path.to_vec(), short_name, kind, build_id: Vec::new() });
+            let build_id = Vec::new();
+            self.list.push(Module { path: path.to_vec(), short_name, kind, build_id, file_id });
         }
         if !build_id.is_empty() {
             self.list[id.0 as usize].build_id = build_id.to_vec();
@@ -69,12 +104,23 @@ impl Modules {
 
     /// The module of an id given by this table.
     pub fn get(&self, id: ModuleId) -> &Module {
-        &self.list[id.0 as usize]
+        match UNMAPPED.get((u32::MAX - id.0) as usize) {
+            Some(module) => module,
+            None => &self.list[id.0 as usize],
+        }
     }
 
     /// All modules with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (ModuleId, &Module)> {
         self.list.iter().enumerate().map(|(i, m)| (ModuleId(i as u32), m))
+    }
+
+    /// Gives the kernel's text its build id, where no mapping and no entry under its name brought one.
+    pub fn set_kernel_build_id(&mut self, build_id: &[u8]) {
+        let kernel = self.list.iter_mut().filter(|module| module.kind == ModuleKind::Kernel);
+        for module in kernel.filter(|module| module.build_id.is_empty()) {
+            module.build_id = build_id.to_vec();
+        }
     }
 
     /// Gives every module of this path the build id from the recording's table, where a mapping brought none.

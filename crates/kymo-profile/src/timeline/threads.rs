@@ -5,6 +5,7 @@ use super::{
 };
 use crate::generated_code::GeneratedCode;
 use rustc_hash::FxHashMap;
+use std::time::SystemTime;
 
 /// The name of a thread: an index into [`Timeline::comm`]'s table, or "no name known" for a thread id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +92,8 @@ pub struct Timeline {
     pub kernel: KernelMaps,
     /// Functions of interpreters.
     pub scripts: Scripts,
+    /// When the recording was written, if that is known: files that changed later were not mapped.
+    pub recorded_until: Option<SystemTime>,
 }
 
 impl Timeline {
@@ -178,6 +181,27 @@ impl Timeline {
         } else {
             self.comms[id.0 as usize].as_str().into()
         }
+    }
+
+    /// When the number of a process that had ended was given to another one, ascending.
+    pub fn reuses(&self, pid: i32) -> &[Moment] {
+        let births = self.births.get(&pid).map_or(&[][..], |births| births);
+        let is_born_first = self
+            .threads
+            .get(&pid)
+            .and_then(|epochs| epochs.first())
+            .is_none_or(|first| births.first().is_none_or(|birth| first.from >= *birth));
+        // Before its first birth the number was nobody's.
+        births.get(usize::from(is_born_first)..).unwrap_or_default()
+    }
+
+    /// The name of a thread just before a moment.
+    pub fn comm_before(&self, pid: i32, tid: i32, until: Moment) -> std::borrow::Cow<'_, str> {
+        let before = match until.position.checked_sub(1) {
+            Some(position) => Moment { position, ..until },
+            None => Moment { time_ns: until.time_ns.saturating_sub(1), position: u64::MAX },
+        };
+        self.comm(self.thread(pid, tid, before).comm)
     }
 
     /// The last name that a thread had, for lists of threads.
@@ -382,6 +406,7 @@ impl TimelineBuilder {
             modules: self.modules,
             kernel: self.kernel,
             scripts: Scripts::default(),
+            recorded_until: None,
         }
     }
 }

@@ -76,6 +76,7 @@ impl Wall {
                 tid: thread.thread.1,
                 comm: self.thread_name(thread.thread.1),
                 samples: thread.total_ns(),
+                earlier_processes: 0,
             })
             .collect();
         let numbers = threads.iter().zip(0..).map(|(thread, number)| (thread.thread, number)).collect();

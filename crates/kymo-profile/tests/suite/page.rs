@@ -229,7 +229,7 @@ fn wall_time(profile: &mut ExportProfile) -> ExportProfile {
         waker,
         by: by.into(),
     };
-    let thread = |tid| Thread { pid: 1, tid, comm: "app".into(), samples: 150 };
+    let thread = |tid| Thread { pid: 1, tid, comm: "app".into(), samples: 150, earlier_processes: 0 };
     let event = ExportEvent {
         name: "wall-time".into(),
         unit: "ns".into(),

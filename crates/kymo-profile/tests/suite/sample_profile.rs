@@ -31,9 +31,9 @@ pub(crate) fn small() -> ExportProfile {
     functions[1].file = Some("src/main.rs".into());
     functions[1].line = Some(12);
     let threads = vec![
-        Thread { pid: 100, tid: 100, comm: "app".into(), samples: 24 },
+        Thread { pid: 100, tid: 100, comm: "app".into(), samples: 24, earlier_processes: 0 },
         Thread { pid: 100, tid: 101, comm: "wo;rker\n\u{1}".into(), samples: 6 },
-        Thread { pid: 200, tid: 200, comm: "app".into(), samples: 5 },
+        Thread { pid: 200, tid: 200, comm: "app".into(), samples: 5, earlier_processes: 0 },
     ];
     // app > main > walk > walk > visit, and so on: recursion counts once in totals.
     let clock = vec![
@@ -145,7 +145,13 @@ pub(crate) fn large(nodes: u32, entries: u32, seed: u64) -> ExportProfile {
         profile.functions.push(function(&format!("function_{index}"), module, kind));
     }
     for index in 0..200 {
-        profile.threads.push(Thread { pid: 1, tid: 1 + index, comm: "large".into(), samples: 0 });
+        profile.threads.push(Thread {
+            pid: 1,
+            tid: 1 + index,
+            comm: "large".into(),
+            samples: 0,
+            earlier_processes: 0,
+        });
     }
     let mut tree = vec![node(NO_PARENT, 0, 0, 0)];
     while (tree.len() as u32) < nodes {

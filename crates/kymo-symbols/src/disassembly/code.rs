@@ -125,7 +125,12 @@ impl SymbolStore {
     pub fn code(&self, key: &ModuleKey, start: u64, end: u64) -> Result<FunctionCode, CodeError> {
         let size = end.saturating_sub(start);
         match key {
-            ModuleKey::Elf { path, build_id } => self.code_of_file(path, build_id.as_deref(), start, size),
+            ModuleKey::Elf { path, build_id, .. } => {
+                if let Some(why) = self.file_refusal(key) {
+                    return Err(CodeError(why.0));
+                }
+                self.code_of_file(path, build_id.as_deref(), start, size)
+            }
             ModuleKey::Vdso { .. } => {
                 let symbols = self.get(key);
                 let Some((elf, _)) = symbols.image() else {

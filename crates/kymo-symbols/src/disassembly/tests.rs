@@ -159,7 +159,7 @@ fn aarch64_as_objdump() {
     };
     let options = SymbolOptions { arch: Some(Arch::Aarch64), cache: None, ..SymbolOptions::default() };
     let store = SymbolStore::new(options);
-    let key = ModuleKey::Elf { path, build_id: None };
+    let key = ModuleKey::file(path, None);
     let (mut functions, mut instructions, mut scalable) = (0, 0, 0);
     let mut other: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut others = 0;
@@ -264,7 +264,7 @@ fn boundaries_of_other_machines() {
         };
         let expected: BTreeMap<u64, String> = text.lines().filter_map(line).collect();
         let store = SymbolStore::new(SymbolOptions { cache: None, ..SymbolOptions::default() });
-        let key = ModuleKey::Elf { path, build_id: None };
+        let key = ModuleKey::file(path, None);
         let (mut functions, mut wrong) = (0_u32, Vec::new());
         for symbol in store.get(&key).table().iter() {
             let Ok(code) = store.code(&key, symbol.start, symbol.end) else { continue };
@@ -331,7 +331,7 @@ fn boundaries_are_those_of_objdump() {
     }
     for path in large_files() {
         let Some(expected) = objdump(&path) else { continue };
-        let key = ModuleKey::Elf { path: path.clone(), build_id: None };
+        let key = ModuleKey::file(path.clone(), None);
         let symbols = store.get(&key);
         let (mut compared, mut instructions) = (0, 0);
         let mut wrong: HashMap<String, String> = HashMap::new();

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use hashbrown::HashMap;
 
@@ -16,11 +17,11 @@ use super::elf::{self, ElfParts, Image};
 use super::frames::Frames;
 use crate::arch::Arch;
 use crate::budget::{Budget, open_regular};
+use crate::file_state::FileState;
 use crate::locate;
-use crate::options::SymbolOptions;
+use crate::options::{Note, SymbolOptions};
 
-/// Device (major, minor) and inode: two files of one name are two modules.
-pub type FileId = (u32, u32, u64);
+pub use crate::file_state::FileId;
 
 /// What is known of a module's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,19 +97,26 @@ impl std::fmt::Debug for UnwindModules {
 impl UnwindModules {
     /// A store that opens the paths of the recording on this machine, and its own vdso for `[vdso]`.
     pub fn new() -> UnwindModules {
-        UnwindModules::of_recording(&SymbolOptions::default())
+        UnwindModules::of_recording(&SymbolOptions::default(), None)
     }
 
     /// A store for a recording: files lie below the folder that stands for the recorded machine's
-    /// root, if there is one.
-    pub fn of_recording(options: &SymbolOptions) -> UnwindModules {
+    /// root, if there is one. `recorded_until`: when it was written; files without a build id that
+    /// changed later are not what was mapped.
+    pub fn of_recording(options: &SymbolOptions, recorded_until: Option<SystemTime>) -> UnwindModules {
         let options = options.clone();
-        let open = move |file: &MappedFile<'_>| match file.path {
-            b"[vdso]" => own_vdso(),
-            path => {
-                let path = locate::below_root(&options, Path::new(OsStr::from_bytes(path)));
-                open_regular(&path).map(|(file, _)| Image::File(file))
+        let open = move |file: &MappedFile<'_>| {
+            let is_known = file.build_id.iter().any(|&byte| byte != 0);
+            let refused = |why: Option<Note>| match why.filter(|_| !is_known) {
+                Some(why) => Err(io::Error::other(why.0)),
+                None => Ok(()),
+            };
+            if file.path == b"[vdso]" {
+                return refused(options.kernel_refusal()).and_then(|()| own_vdso());
             }
+            let path = locate::below_root(&options, Path::new(OsStr::from_bytes(file.path)));
+            refused(options.file_refusal(&path, FileState { file_id: file.file_id, recorded_until }))?;
+            open_regular(&path).map(|(file, _)| Image::File(file))
         };
         UnwindModules::with_opener(Box::new(open), DEFAULT_BUDGET_BYTES)
     }
@@ -268,6 +276,10 @@ impl Module {
                 hex(found),
                 hex(&self.build_id)
             ));
+        }
+        if parts.build_id.is_none() && self.build_id.iter().any(|&byte| byte != 0) {
+            let recorded = hex(&self.build_id);
+            return Err(format!("the file here has no build id, the recorded one had {recorded}"));
         }
         let bytes = parts.kept_bytes();
         let before = self.shared.kept_bytes.fetch_add(bytes, Ordering::Relaxed);

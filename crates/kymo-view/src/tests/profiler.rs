@@ -39,7 +39,7 @@ struct Profiled {
 impl Profiled {
     fn new() -> Profiled {
         let path = std::env::current_exe().expect("this program");
-        let key = ModuleKey::Elf { path: path.clone(), build_id: None };
+        let key = ModuleKey::file(path.clone(), None);
         let names = ("test-program".to_owned(), path.display().to_string());
         let module = FirefoxModule::new(names, None, 0, (key, 0));
         let profile = FirefoxProfile { json: b"{\"meta\":{}}".to_vec(), modules: vec![module] };

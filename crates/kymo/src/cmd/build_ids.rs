@@ -7,7 +7,6 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, bail};
 use clap::Args;
 use kymo_cli::{exit, open};
-use kymo_data::Recording;
 use kymo_perf::proc;
 use kymo_profile::build_ids::{self, FileBuildIds, ModuleBuildId, Which};
 use kymo_profile::text::shown;
@@ -90,11 +89,6 @@ fn write_modules(out: &mut dyn Write, modules: &[ModuleBuildId]) -> io::Result<(
     })
 }
 
-/// As perf: where a recording has no table of build ids, the files say theirs as they are now.
-fn from_files(recording: &Recording) -> FileBuildIds {
-    FileBuildIds { read_files: recording.features.build_ids.is_empty(), kernel: None }
-}
-
 /// Prints build ids.
 pub(crate) fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
@@ -112,8 +106,7 @@ pub(crate) fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     }
     let recording = open::recording(input)?;
     let which = if args.with_hits { Which::Hit } else { Which::Listed };
-    let from = from_files(&recording);
-    let modules = build_ids::modules(&recording, which, &from, &options)
+    let modules = build_ids::modules(&recording, which, &FileBuildIds::default(), &options)
         .with_context(|| format!("failed to read {}", input.display()))?;
     write_modules(&mut out, &modules)?;
     Ok(exit::of_reading(&recording, &[]))
@@ -207,8 +200,7 @@ pub(crate) fn archive(args: ArchiveArgs) -> anyhow::Result<ExitCode> {
     let recording = open::recording(input)?;
     let options = SymbolOptions::default();
     let cache = BuildIdCache::of(&options)?;
-    let from = from_files(&recording);
-    let modules = build_ids::modules(&recording, Which::Hit, &from, &options)
+    let modules = build_ids::modules(&recording, Which::Hit, &FileBuildIds::default(), &options)
         .with_context(|| format!("failed to read {}", input.display()))?;
     let mut names = Vec::new();
     for module in modules.iter().filter(|module| !module.id.is_empty()) {

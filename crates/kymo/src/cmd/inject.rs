@@ -12,8 +12,9 @@ use kymo_data::Recording;
 use kymo_perf::proc;
 use kymo_profile::build_ids::{self, FileBuildIds, Which};
 use kymo_profile::inject::{self, Injection};
+use kymo_profile::machine::{recorded_machine, symbol_options};
 use kymo_record::write_whole;
-use kymo_symbols::SymbolOptions;
+use kymo_symbols::{RecordedMachine, SymbolOptions};
 
 /// Copy a recording, with build ids of the files that its samples are in, or with call chains
 #[derive(Debug, Args)]
@@ -62,7 +63,7 @@ pub(crate) struct InjectArgs {
 /// Copies the recording.
 pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
     let recording = open::recording(&args.input)?;
-    let options = SymbolOptions::default();
+    let options = symbol_options(&recording, SymbolOptions::default());
     let from = FileBuildIds { read_files: true, kernel: kernel_build_id(&recording) };
     let modules = |hit: bool, all: bool| -> anyhow::Result<Vec<build_ids::ModuleBuildId>> {
         let which = match (hit, all) {
@@ -100,7 +101,6 @@ pub(crate) fn run(args: InjectArgs) -> anyhow::Result<ExitCode> {
 
 /// The running kernel's build id, if the recording is of this kernel.
 fn kernel_build_id(recording: &Recording) -> Option<Vec<u8>> {
-    let here = rustix::system::uname();
-    let same = recording.features.os_release.as_deref() == here.release().to_str().ok();
+    let same = recorded_machine(recording) == RecordedMachine::This;
     same.then(proc::kernel_build_id).flatten()
 }

@@ -183,6 +183,25 @@ fn a_newer_record_type() {
     assert_eq!(words.lines().count(), 1, "one warning for three records: {words}");
 }
 
+/// Checks that simpleperf's own records are called that, and none of a newer perf.
+#[test]
+fn records_of_simpleperf() {
+    let own = bytes::record(32777, &[0xaa; 40]);
+    let said = report("simpleperf-record", &bytes::with_record(&own));
+    let words = readable(&said, bytes::SAMPLES);
+    assert!(words.contains("1 record of simpleperf") && !words.contains("newer perf"), "{words}");
+}
+
+/// Checks that `report` says that the recording has a hardware trace, which it does not show.
+#[test]
+fn a_hardware_trace_is_told() {
+    let info = bytes::record(70, &[1, 0, 0, 0, 0, 0, 0, 0]);
+    let said = report("hardware-trace", &bytes::with_record(&info));
+    let words = readable(&said, bytes::SAMPLES);
+    assert!(words.contains("also has a hardware trace, which kymo does not show"), "{words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
+}
+
 /// Checks that attributes which are larger than today's are read up to what is known.
 #[test]
 fn a_newer_attribute() {

@@ -59,6 +59,7 @@
 //! | `kymo diff` as a browser in the terminal | `browser_diff.rs` |
 //! | `kymo top` | `top.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
+//! | recordings of other machines, guests, rebuilt programs | `foreign.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
 //!
@@ -84,6 +85,7 @@ mod environment;
 mod exports;
 mod faults;
 mod fixtures;
+mod foreign;
 mod generated_code;
 mod interop;
 mod kills;

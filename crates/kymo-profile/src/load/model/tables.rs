@@ -83,10 +83,18 @@ impl<'a> Names<'a> {
         let kernel = machine.modules.iter().find(|(_, m)| m.kind == ModuleKind::Kernel);
         let kernel = KernelIdentity {
             reference: machine.reference.clone(),
-            build_id: kernel.map(|(_, m)| build_id(m)).filter(|id| !id.is_empty()),
+            build_id: kernel
+                .map(|(_, m)| build_id(m))
+                .filter(|id| !id.is_empty())
+                .or_else(|| self.recording.features.kernel_build_id().map(<[u8]>::to_vec)),
         };
         let of = machine.modules.get(module);
-        let key = module_key(&Module { build_id: build_id(of), ..of.clone() }, &kernel);
+        let build_id = match of.kind {
+            ModuleKind::Kernel => kernel.build_id.clone().unwrap_or_default(),
+            _ => build_id(of),
+        };
+        let of = Module { build_id, ..of.clone() };
+        let key = module_key(&of, &kernel, self.recording.modified());
         let symbols = self.store.get(&key);
         self.symbols.insert(module, Arc::clone(&symbols));
         symbols

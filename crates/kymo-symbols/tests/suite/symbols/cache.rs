@@ -42,7 +42,7 @@ impl Shop {
     }
 
     fn key(&self) -> ModuleKey {
-        ModuleKey::Elf { path: self.program.clone(), build_id: None }
+        ModuleKey::file(self.program.clone(), None)
     }
 
     /// What a new run says of these addresses, and whether it read the program for it.
@@ -206,7 +206,7 @@ fn what_is_not_kept() {
     };
     // A file that is there and is not that of the recording: the note is said each time.
     let store = SymbolStore::new(shop.options());
-    let other = ModuleKey::Elf { path: shop.program.clone(), build_id: Some(vec![7; 20]) };
+    let other = ModuleKey::file(shop.program.clone(), Some(vec![7; 20]));
     store.get(&other).find(0x1000);
     assert!(!store.get(&other).notes().is_empty());
     drop(store);

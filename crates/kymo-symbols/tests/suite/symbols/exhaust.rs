@@ -27,7 +27,7 @@ fn symbols(file: &Path) {
         ..SymbolOptions::default()
     };
     let store = SymbolStore::new(options);
-    let module = store.get(&ModuleKey::Elf { path: file.to_owned(), build_id: None });
+    let module = store.get(&ModuleKey::file(file.to_owned(), None));
     let starts: Vec<u64> = module.table().iter().take(MOST).map(|symbol| symbol.start).collect();
     for &address in starts.iter().chain(PLACES) {
         if let Some(symbol) = module.find(address) {

@@ -28,7 +28,7 @@ fn exercise(bytes: &[u8]) {
     std::fs::write(&path, bytes).expect("the file");
     super::exhaust::exercise(&path, bytes);
     let store = SymbolStore::new(SymbolOptions::default());
-    let module = store.get(&ModuleKey::Elf { path, build_id: None });
+    let module = store.get(&ModuleKey::file(path, None));
     for symbol in module.table().iter().take(200) {
         module.find(symbol.start);
         module.find(symbol.end);
@@ -74,7 +74,7 @@ fn one_odd_symbol_costs_no_other_its_name() {
         let path = dir.path().join(name);
         std::fs::write(&path, bytes).expect("the file");
         let store = SymbolStore::new(SymbolOptions::default());
-        store.get(&ModuleKey::Elf { path, build_id: None }).table().len()
+        store.get(&ModuleKey::file(path, None)).table().len()
     };
     let (all, without) = (count(program, "whole"), count(&bytes, "odd"));
     assert!(without + 1 >= all, "{without} of {all} symbols are left");

@@ -43,7 +43,7 @@ fn addr2line(file: &Path, addresses: &[u64]) -> Vec<Vec<Frame>> {
 /// Checks every instruction byte of the program's functions against addr2line: functions, files and lines.
 fn check(what: &str, file: &Path, wanted: &str) {
     let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
-    let module = store.get(&ModuleKey::Elf { path: file.to_owned(), build_id: None });
+    let module = store.get(&ModuleKey::file(file.to_owned(), None));
     let mut addresses = Vec::new();
     for symbol in module.table().iter().filter(|symbol| symbol.raw_name.contains(wanted)) {
         addresses.extend(symbol.start..symbol.end.min(symbol.start + 400));

@@ -12,7 +12,7 @@ const TOOLS: [&str; 4] = ["gcc", "nm", "objcopy", "xz"];
 /// The functions that kymo finds in a file, by name, with their sizes; and what it notes.
 fn functions(path: &Path) -> (BTreeMap<String, u64>, Vec<String>) {
     let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
-    let module = store.get(&ModuleKey::Elf { path: path.into(), build_id: None });
+    let module = store.get(&ModuleKey::file(path.into(), None));
     let found = module.table().iter().map(|symbol| (symbol.raw_name.to_owned(), symbol.end - symbol.start));
     (found.collect(), module.notes().iter().map(|note| note.0.clone()).collect())
 }

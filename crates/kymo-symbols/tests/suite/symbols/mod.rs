@@ -346,7 +346,7 @@ fn a_replaced_file_is_refused_and_the_cache_serves() {
     let id: Vec<u8> =
         (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hex")).collect();
     let cache = dir.join("cache");
-    let key = ModuleKey::Elf { path: dir.join("prog"), build_id: Some(id) };
+    let key = ModuleKey::file(dir.join("prog"), Some(id));
     let fresh_store =
         || SymbolStore::new(SymbolOptions { buildid_dir: Some(cache.clone()), ..SymbolOptions::default() });
     let before: Vec<u64> = fresh_store().get(&key).table().iter().map(|s| s.start).collect();
@@ -377,7 +377,7 @@ fn what_holds_no_symbols_says_why() {
         (dir.path().to_owned(), "not a regular file"),
         (dir.path().join("missing"), "No such file"),
     ] {
-        let module = store.get(&ModuleKey::Elf { path: path.clone(), build_id: None });
+        let module = store.get(&ModuleKey::file(path.clone(), None));
         let note = &module.notes()[0].0;
         assert!(note.contains(words) && note.contains(&path.display().to_string()), "{note}");
         assert_eq!(module.find(0x1000), None);
@@ -390,7 +390,7 @@ fn what_holds_no_symbols_says_why() {
 #[test]
 fn threads_share_one_table() {
     let store = SymbolStore::new(SymbolOptions::default());
-    let key = ModuleKey::Elf { path: std::env::current_exe().expect("this program"), build_id: None };
+    let key = ModuleKey::file(std::env::current_exe().expect("this program"), None);
     let tables: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get(&key))).collect();
         threads.into_iter().map(|thread| thread.join().expect("the thread")).collect()

@@ -197,7 +197,7 @@ pub(crate) fn compare_file(what: &str, path: &Path, limit: usize) {
     let buildid_dir = Some(dir.path().join(".debug"));
     let options = SymbolOptions { buildid_dir, entry_names: false, ..SymbolOptions::default() };
     let store = SymbolStore::new(options);
-    let key = ModuleKey::Elf { path: PathBuf::from(path), build_id: None };
+    let key = ModuleKey::file(PathBuf::from(path), None);
     let extent = std::fs::metadata(path).expect("the file").len();
     let addresses = probes(&key, &store, limit, extent);
     compare(what, &store, &key, &Mapped::File(path), &addresses, dir.path());

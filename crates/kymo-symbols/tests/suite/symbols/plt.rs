@@ -41,7 +41,7 @@ fn named_by_objdump(path: &Path) -> BTreeMap<u64, String> {
 fn compare(path: &Path) -> usize {
     let expected = named_by_objdump(path);
     let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
-    let module = store.get(&ModuleKey::Elf { path: path.into(), build_id: None });
+    let module = store.get(&ModuleKey::file(path.into(), None));
     if module.table().is_empty() {
         return 0;
     }
@@ -120,7 +120,7 @@ fn what_resolves_functions_is_no_address() {
         };
         let (offset, size) = section(".plt").expect("a .plt");
         let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
-        let module = store.get(&ModuleKey::Elf { path, build_id: None });
+        let module = store.get(&ModuleKey::file(path, None));
         let named = |at: u64| module.table().find(at).map(|symbol| symbol.raw_name.to_owned());
         assert_eq!(named(offset).as_deref(), Some(".plt"), "{name}");
         assert_eq!(named(offset + 15).as_deref(), Some(".plt"), "{name}");

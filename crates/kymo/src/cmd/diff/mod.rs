@@ -11,7 +11,8 @@ use anyhow::{Context as _, anyhow};
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{exit, open};
 use kymo_profile::diff::{self, Comparison, FlameSide, OverallVerdict, RunOptions, RunSums, SharedStacks};
-use kymo_symbols::SymbolStore;
+use kymo_profile::machine::recorded_machine;
+use kymo_symbols::{RecordedMachine, SymbolStore};
 
 use crate::cmd::browse;
 
@@ -104,8 +105,8 @@ fn sides(args: &DiffArgs) -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
 struct Reader<'a> {
     args: &'a DiffArgs,
     stacks: SharedStacks,
-    /// The symbols of one architecture: modules that several recordings share are read once.
-    store: Option<(Option<String>, SymbolStore)>,
+    /// The symbols of one machine: modules that several recordings share are read once.
+    store: Option<((Option<String>, RecordedMachine), SymbolStore)>,
 }
 
 impl Reader<'_> {
@@ -123,10 +124,10 @@ impl Reader<'_> {
 
     fn run(&mut self, file: &Path, options: &RunOptions) -> anyhow::Result<RunSums> {
         let recording = open::recording(file)?;
-        let arch = recording.features.arch.clone();
-        let store = match self.store.take().filter(|(of, _)| *of == arch) {
+        let machine = (recording.features.arch.clone(), recorded_machine(&recording));
+        let store = match self.store.take().filter(|(of, _)| *of == machine) {
             Some(store) => store,
-            None => (arch, self.args.symbols.store(&recording)),
+            None => (machine, self.args.symbols.store(&recording)),
         };
         let progress = ReadProgress::new(self.args.quiet);
         let name = file.display().to_string();

@@ -5,7 +5,8 @@ use std::sync::{Arc, Once};
 
 use clap::Args;
 use kymo_data::Recording;
-use kymo_symbols::{Arch, Debuginfod, SymbolOptions, SymbolStore};
+use kymo_profile::machine::symbol_options;
+use kymo_symbols::{Debuginfod, SymbolOptions, SymbolStore};
 use regex_lite::Regex;
 
 use crate::cmd::filter::{self, FilterArgs, InputArgs};
@@ -280,8 +281,12 @@ pub(super) struct UnusedArgs {
     group: bool,
 
     /// Accepted for scripts written for perf: events without samples are left out
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, overrides_with = "no_skip_empty")]
     skip_empty: bool,
+
+    /// Show a table for every event, also without samples
+    #[arg(long, overrides_with = "skip_empty")]
+    pub(super) no_skip_empty: bool,
 }
 
 impl UnusedArgs {
@@ -365,16 +370,16 @@ impl SymbolArgs {
         static ABOUT_HOME: Once = Once::new();
         ABOUT_HOME.call_once(|| kymo_symbols::refused_home_folders().iter().for_each(|text| announce(text)));
         let fetcher = if self.no_debuginfod { None } else { Debuginfod::configured(announce) };
-        SymbolStore::new(SymbolOptions {
+        let options = SymbolOptions {
             symfs: self.symfs.clone(),
             vmlinux: self.vmlinux.clone(),
             kallsyms: self.kallsyms.clone(),
-            arch: recording.features.arch.as_deref().and_then(Arch::of_machine),
             demangle: !self.no_demangle,
             entry_names: !self.no_entry_names,
             debuginfod: fetcher.map(Arc::new),
             force: self.force,
             ..SymbolOptions::default()
-        })
+        };
+        SymbolStore::new(symbol_options(recording, options))
     }
 }

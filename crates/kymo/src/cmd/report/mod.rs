@@ -11,6 +11,7 @@ use kymo_profile::export::ExportProfile;
 use kymo_profile::first_look::{self, FirstLook, Share, first_look};
 use kymo_profile::hist::Hist;
 use kymo_profile::load::LoadOptions;
+use kymo_profile::machine::symbol_options;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
@@ -102,7 +103,13 @@ pub(crate) fn run(args: ReportArgs, in_browser: bool) -> anyhow::Result<ExitCode
         super::header::write_stats(&mut out, &recording, &profile)?;
     } else if args.exports() {
         write_exports(&args, &mut out, &recording, &profile, input)?;
-    } else if write_tables(&mut out, &recording, &profile, &plan, args.rows.hierarchy)? {
+    } else if write_tables(
+        &mut out,
+        &recording,
+        &profile,
+        &plan,
+        (args.rows.hierarchy, args.unused.no_skip_empty),
+    )? {
         no_row = Some(emptied::of_rows(&profile, &plan.hist));
     }
     let unknown = emptied::of_cgroups(&profile.loaded.counts.cgroups, &plan.load);
@@ -129,7 +136,7 @@ pub(crate) fn run(args: ReportArgs, in_browser: bool) -> anyhow::Result<ExitCode
 /// shows more.
 pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Vec<String>, String)> {
     let recording = open::own_recording(input)?;
-    let store = SymbolStore::new(SymbolOptions::default());
+    let store = SymbolStore::new(symbol_options(&recording, SymbolOptions::default()));
     let load = LoadOptions { callchains: true, ..LoadOptions::default() };
     let resolve = ResolveOptions::default();
     let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
@@ -161,20 +168,20 @@ fn write_tables(
     recording: &Recording,
     profile: &Profile,
     plan: &Plan,
-    hierarchy: bool,
+    (hierarchy, shows_empty): (bool, bool),
 ) -> io::Result<bool> {
     let events = &recording.events.list;
     let counts = &profile.loaded.counts;
     writeln!(out, "# To display the recording's facts, use --header or --header-only.")?;
     writeln!(out, "#\n#\n# Total Lost Samples: {}\n#", counts.lost_samples)?;
+    // Where nothing was sampled, the first event's empty table says so.
+    let first_event = events.iter().position(|event| !is_dummy(event)).unwrap_or(0);
+    let is_left_out = |index| !shows_empty && (has_samples(profile) || index > first_event);
     let (mut written, mut shown_rows, mut samples) = (false, false, 0);
     for (index, event) in events.iter().enumerate() {
         // The event that only tracks names and mappings has no samples, and no table.
         let empty = profile.loaded.totals[index].samples == 0;
-        if empty
-            && (is_dummy(event)
-                || events.len() > 1 && event.leader == index && !has_samples(profile) && index > 0)
-        {
+        if empty && (is_dummy(event) || is_left_out(index)) {
             continue;
         }
         let hist = Hist::new(profile, index, &plan.hist);
@@ -277,6 +284,7 @@ fn sentences(recording: &Recording, profile: &Profile) -> Vec<String> {
     }
     sentences.extend(profile.notes.iter().cloned());
     sentences.extend(kymo_profile::unwind_samples::not_unwound(recording));
+    sentences.extend(kymo_profile::not_shown::not_shown(recording, &counts.by_type));
     sentences
 }
 
