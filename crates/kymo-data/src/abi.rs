@@ -185,6 +185,7 @@ pub const ATTR_FLAG_EXCLUDE_GUEST: u64 = 1 << 20;
 pub const ATTR_FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 pub const ATTR_FLAG_USE_CLOCKID: u64 = 1 << 25;
 pub const ATTR_FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
+pub const ATTR_FLAG_BUILD_ID: u64 = 1 << 34;
 
 // The two-bit `precise_ip` field of `Attr::flags`.
 /// Where the field starts.

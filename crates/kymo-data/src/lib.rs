@@ -110,6 +110,7 @@ mod cursor;
 mod event;
 mod excess;
 mod features;
+mod file_build_id;
 mod header;
 mod index;
 pub mod jitdump;
@@ -143,6 +144,7 @@ pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,
 };
+pub use file_build_id::FileBuildId;
 pub use header::is_recording;
 pub use mark::{InterpretedFunction, Mark, UnwindCounts};
 pub use pass::ReadSummary;

@@ -25,6 +25,8 @@ pub(crate) const NAMES: u32 = 3;
 const CLOCK: u32 = 4;
 const FUNCTION: u32 = 5;
 const CPU_GAP: u32 = 6;
+/// Build ids of files, which [`FileBuildId`](crate::FileBuildId) reads and writes.
+pub(crate) const FILE_BUILD_ID: u32 = 7;
 
 /// The body of a mark of this kind, from the magic on.
 pub(crate) fn body_of_kind<'a>(record: &RawRecord<'a>, kind: u32) -> Option<&'a [u8]> {
