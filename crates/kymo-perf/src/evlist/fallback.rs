@@ -268,6 +268,7 @@ fn give_up(attr: &mut perf_event_attr, feature: Feature) -> bool {
     let before = crate::sys::attr_bytes(attr);
     match feature {
         Feature::ReadLost => attr.read_format &= !Perf::FORMAT_LOST,
+        Feature::MappingBuildId => attr.set_build_id(0),
         Feature::WeightStruct if attr.sample_type & Perf::SAMPLE_WEIGHT_STRUCT != 0 => {
             attr.sample_type = attr.sample_type & !Perf::SAMPLE_WEIGHT_STRUCT | Perf::SAMPLE_WEIGHT;
         }

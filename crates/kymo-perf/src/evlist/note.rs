@@ -9,6 +9,8 @@ use std::io;
 pub enum Feature {
     /// Loss counts in reads (Linux 6.0).
     ReadLost,
+    /// Build ids in records of mappings (5.12).
+    MappingBuildId,
     /// Weights as a structure (5.12).
     WeightStruct,
     /// The branch stack's hardware index (5.7).
@@ -33,8 +35,9 @@ pub enum Feature {
 
 impl Feature {
     /// All of them, in the order in which they are given up.
-    pub(crate) const NEWEST_FIRST: [Feature; 11] = [
+    pub(crate) const NEWEST_FIRST: [Feature; 12] = [
         Feature::ReadLost,
+        Feature::MappingBuildId,
         Feature::WeightStruct,
         Feature::BranchHwIndex,
         Feature::BpfEvent,
@@ -50,6 +53,7 @@ impl Feature {
     fn words(self) -> &'static str {
         match self {
             Feature::ReadLost => "loss counts per event",
+            Feature::MappingBuildId => "build ids in records of mappings",
             Feature::WeightStruct => "structured weights",
             Feature::BranchHwIndex => "branch hardware indexes",
             Feature::BpfEvent => "BPF records",
