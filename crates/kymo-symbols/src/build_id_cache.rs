@@ -9,6 +9,7 @@
 //! above it: then no link in it is another user's, and paths below it can be followed.
 use super::elf::ElfFile;
 use super::locate;
+use super::mapped_files::MappedCode;
 use super::options::SymbolOptions;
 use kymo_files::Folder;
 use std::fs::{self, OpenOptions};
@@ -126,22 +127,42 @@ impl BuildIdCache {
     pub fn add(&self, file: &Path, options: &SymbolOptions) -> Result<String, CacheError> {
         let id = build_id_of(file, options)?;
         let real = fs::canonicalize(file).map_err(|error| CacheError::Io(file.to_owned(), error))?;
-        let folder = self.below(&real).join(&id);
+        self.add_copy(&real, &real, &id)?;
+        Ok(id)
+    }
+
+    /// Copies a file that is held open into the cache, under the path that it was mapped from;
+    /// false if there is one of its build id already, or it has none.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn add_held(&self, file: &MappedCode) -> Result<bool, CacheError> {
+        let Some(id) = file.build_id.as_deref().map(hex) else { return Ok(false) };
+        if self.places(&id).is_some_and(|(folder, _)| self.root.join(folder).join("elf").exists()) {
+            return Ok(false);
+        }
+        let path = file.path.to_string_lossy();
+        let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(&path));
+        self.add_copy(path, &file.held_path(), &id).map(|()| true)
+    }
+
+    /// Copies `source` into the cache as the file of a path and build id.
+    fn add_copy(&self, path: &Path, source: &Path, id: &str) -> Result<(), CacheError> {
+        let folder = self.below(path).join(id);
         let at = |error| CacheError::Io(folder.clone(), error);
         if !folder.join("elf").exists() {
             make_folders(&folder).map_err(at)?;
-            copy(&real, &folder).map_err(at)?;
+            copy(source, &folder).map_err(at)?;
         }
-        let link = self.link(&id);
+        let link = self.link(id);
         if let Some(parent) = link.parent() {
             make_folders(parent).map_err(at)?;
         }
-        let target = Path::new("../..").join(relative(&real)).join(&id);
+        let target = Path::new("../..").join(relative(path)).join(id);
         match symlink(&target, &link) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            done => done.map_err(|error| CacheError::Io(link, error))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done.map_err(|error| CacheError::Io(link, error)),
         }
-        Ok(id)
     }
 
     /// Makes sure that a file is in the cache; false if it is not, and has another build id.
@@ -330,6 +351,28 @@ mod tests {
         let refused = BuildIdCache::of(&options(&home.path().join("none"))).expect_err("its folder");
         assert!(refused.to_string().contains("belongs to user 65534"), "{refused}");
         assert_eq!(fs::read_dir(victim.path()).expect("ours").count(), 0);
+    }
+
+    /// Checks that a program that was deleted is found by its build id, and added once.
+    #[test]
+    fn a_deleted_program() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (cache, program) = (folder.path().join("cache"), folder.path().join("program"));
+        fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
+        let Ok(id) = build_id_bytes(&program, &SymbolOptions::default()) else {
+            return kymo_testing::skip("symbols::a_deleted_program", "linked without a build id");
+        };
+        let mapped_path = folder.path().join("program (deleted)");
+        let file = fs::File::open(&program).expect("it is there");
+        let held = MappedCode::new(&mapped_path, (0, 0, 7), (Some(id.clone()), true), file);
+        let size = fs::metadata(&program).expect("it is there").len();
+        fs::remove_file(&program).expect("deleted");
+        let cache = BuildIdCache::of(&options(&cache)).expect("ours");
+        assert!(cache.add_held(&held).expect("copied") && !cache.add_held(&held).expect("known"));
+        let (copied, _) = cache.places(&hex(&id)).expect("it is there");
+        let copy = cache.root().join(copied).join("elf");
+        assert_eq!(fs::metadata(copy).expect("the copy").len(), size);
+        assert_eq!(cache.entries().expect("a list")[0].path, program.to_string_lossy());
     }
 
     /// Checks that links lead to names inside of the cache, whatever they say.

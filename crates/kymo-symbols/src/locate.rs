@@ -95,13 +95,23 @@ pub(super) fn in_debug_dirs(options: &SymbolOptions, build_id: &[u8]) -> Vec<Pat
     options.debug_dirs.iter().flat_map(of_folder).flatten().collect()
 }
 
-/// Every file to try for a user module, first one first.
-pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<&[u8]>) -> Vec<Candidate> {
+/// Every file to try for a user module, first one first. `held`: the file that was mapped, where
+/// its path leads to another one or to none.
+pub(crate) fn candidates(
+    options: &SymbolOptions,
+    path: &Path,
+    build_id: Option<&[u8]>,
+    held: Option<&Path>,
+) -> Vec<Candidate> {
     let mut found = Vec::new();
     let plain = |path: PathBuf| Candidate { path, checksum: None };
     let own = below_root(options, path);
+    if let (Some(held), None) = (held, build_id) {
+        // Nothing could be held against any other file.
+        return vec![plain(held.to_owned())];
+    }
     found.extend(build_id.into_iter().flat_map(|id| in_debug_dirs(options, id)).map(plain));
-    found.extend(debuglink(options, &own));
+    found.extend(debuglink(options, &own, held.unwrap_or(&own)));
     if let Some(id) = build_id {
         found.extend(in_build_id_cache(options, id, "elf").map(plain));
         found.extend(in_build_id_cache(options, id, "debug").map(plain));
@@ -120,7 +130,7 @@ pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<
         let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         found.push(plain(cache.join(hex).join("debuginfo")));
     }
-    found.push(plain(own.clone()));
+    found.push(plain(held.unwrap_or(&own).to_owned()));
     if let (Some(dir), Some(name)) = (own.parent(), own.file_name()) {
         found.push(plain(dir.join(".debug").join(name)));
     }
@@ -141,10 +151,10 @@ fn debuginfod_cache(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Op
     })
 }
 
-/// The file that a module's `.gnu_debuglink` names.
-fn debuglink(options: &SymbolOptions, own: &Path) -> Option<Candidate> {
+/// The file that the `.gnu_debuglink` of `file` names, a module whose path is `own`.
+fn debuglink(options: &SymbolOptions, own: &Path, file: &Path) -> Option<Candidate> {
     use std::os::unix::ffi::OsStrExt;
-    let (name, checksum) = ElfFile::open(own, &options.budget).ok()?.debuglink()?;
+    let (name, checksum) = ElfFile::open(file, &options.budget).ok()?.debuglink()?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&name));
     let candidate = |path: PathBuf| Candidate { path, checksum: Some(checksum) };
     if name.is_absolute() {
@@ -179,7 +189,7 @@ mod tests {
         assert_eq!(cache(&[xdg, ("DEBUGINFOD_CACHE_PATH", "/d")]).as_deref(), Some("/d"));
         assert_eq!(cache(&[("HOME", "")]), None);
         let options = SymbolOptions::default();
-        let all = candidates(&options, Path::new("/bin/x"), Some(&[0xab, 0xcd, 0xef]));
+        let all = candidates(&options, Path::new("/bin/x"), Some(&[0xab, 0xcd, 0xef]), None);
         let at = |end: &str| all.iter().rposition(|candidate| candidate.path.ends_with(end));
         if debuginfod_cache(|name| std::env::var_os(name)).is_some() {
             assert!(at("abcdef/debuginfo").expect("tried") < at("/bin/x").expect("tried"), "{all:?}");

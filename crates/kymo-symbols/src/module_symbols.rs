@@ -16,7 +16,7 @@ use super::locate;
 use super::name::shortened;
 use super::options::{Note, SymbolOptions};
 use super::table::{SymbolRef, SymbolTable};
-use super::user::{self, Loaded, ModuleFiles};
+use super::user::{self, Absence, Loaded, ModuleFiles};
 
 /// Functions with a fitting name that are looked at.
 const MOST_ALIASES: usize = 1 << 16;
@@ -36,6 +36,7 @@ struct LoadedModule {
     source: Option<PathBuf>,
     lines: Lines,
     is_complete: bool,
+    absence: Option<Absence>,
 }
 
 /// A module that the cache may have answers of.
@@ -84,6 +85,7 @@ impl LoadedModule {
             source,
             lines: Lines::new(loaded.symbols, loaded.runtime, loaded.delta, options),
             is_complete: loaded.is_complete,
+            absence: loaded.absence,
         }
     }
 
@@ -113,6 +115,8 @@ impl ModuleSymbols {
         let own = locate::below_root(options, path);
         let cache = options.cache.as_ref();
         let identity = Identity::of(options, files.build_id.as_deref(), &files.candidates, &own);
+        // A descriptor's path means nothing to a later process.
+        let identity = identity.filter(|_| files.held.is_none());
         let (Some(cache), Some(identity)) = (cache, identity) else {
             return ModuleSymbols::new(user::load(options, &files), options);
         };
@@ -161,6 +165,11 @@ impl ModuleSymbols {
     pub fn notes(&self) -> Vec<Note> {
         // Modules with notes are not cached.
         self.loaded.get().map_or_else(Vec::new, LoadedModule::notes)
+    }
+
+    /// Why there are no names, as far as files were read.
+    pub fn absence(&self) -> Option<Absence> {
+        self.loaded.get()?.absence
     }
 
     /// The file that the symbols come from.

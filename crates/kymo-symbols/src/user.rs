@@ -10,6 +10,7 @@ use super::elf::{ElfFile, Segment, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::file_state::FileState;
 use super::locate::{self, Candidate};
+use super::mapped_files::{MappedCode, MappedFiles};
 use super::mini_debug_info;
 use super::options::{Note, SymbolOptions};
 use super::pclntab;
@@ -30,12 +31,25 @@ pub(super) struct Loaded {
     pub(super) delta: u64,
     /// The files alone decided this: nothing was fetched, and none was refused.
     pub(super) is_complete: bool,
+    /// Why there are no names, if there are none.
+    pub(super) absence: Option<Absence>,
+}
+
+/// Why a file gives no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Absence {
+    /// It was read, and has no symbols.
+    Stripped,
+    /// Another file lies at its path.
+    OtherFile,
+    /// There is no file, or none that can be read.
+    NoFile,
 }
 
 impl From<Note> for Loaded {
     /// Nothing, and why.
     fn from(note: Note) -> Loaded {
-        Loaded { notes: vec![note], ..Loaded::default() }
+        Loaded { notes: vec![note], absence: Some(Absence::OtherFile), ..Loaded::default() }
     }
 }
 
@@ -48,6 +62,9 @@ pub(super) struct ModuleFiles {
     pub(super) build_id: Option<Vec<u8>>,
     /// The first one first.
     pub(super) candidates: Vec<Candidate>,
+    /// The file that was mapped, where its path leads to another one or to none: one of the
+    /// candidates is its descriptor.
+    pub(super) held: Option<Arc<MappedCode>>,
 }
 
 impl ModuleFiles {
@@ -61,9 +78,14 @@ impl ModuleFiles {
     ) -> Result<ModuleFiles, Note> {
         // Without a recorded build id the file as it lies there now decides which debug files fit
         // it.
+        let recorded = recorded.filter(|id| id.iter().any(|&byte| byte != 0));
+        // Another root is another machine's.
+        let held = options.symfs.is_none().then(|| MappedFiles::of_process().elsewhere(path, recorded));
+        let held = held.flatten();
         let build_id = match recorded {
-            Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
-            _ => {
+            Some(id) => Some(id.to_vec()),
+            None if held.is_some() => None,
+            None => {
                 let own = locate::below_root(options, path);
                 if let Some(refusal) = options.file_refusal(&own, mapped) {
                     return Err(refusal);
@@ -71,8 +93,9 @@ impl ModuleFiles {
                 ElfFile::open(&own, &options.budget).ok().and_then(|elf| elf.build_id())
             }
         };
-        let candidates = locate::candidates(options, path, build_id.as_deref());
-        Ok(ModuleFiles { path: path.to_owned(), build_id, candidates })
+        let held_path = held.as_ref().map(|file| file.held_path());
+        let candidates = locate::candidates(options, path, build_id.as_deref(), held_path.as_deref());
+        Ok(ModuleFiles { path: path.to_owned(), build_id, candidates, held })
     }
 }
 
@@ -86,6 +109,12 @@ struct Chosen {
     notes: Vec<Note>,
     /// A file could not be read though it is there.
     is_refused: bool,
+    /// Why the file at the module's path could not be read.
+    own_refusal: Option<Note>,
+    /// A file fits, whether it has names or not.
+    has_fitting: bool,
+    /// The file at the module's path is another one.
+    is_replaced: bool,
 }
 
 impl Chosen {
@@ -94,18 +123,25 @@ impl Chosen {
         for candidate in &files.candidates {
             let elf = match open_if_it_fits(candidate, files.build_id.as_deref(), &options.budget) {
                 Ok(elf) => match options.other_machine(elf.machine) {
-                    None => Arc::new(elf),
+                    None => {
+                        chosen.has_fitting = true;
+                        Arc::new(elf)
+                    }
                     Some(why) => {
                         let file = candidate.path.display();
                         let note = format!("{file}: {why}; its symbols are not used (--symfs?)");
+                        chosen.is_replaced |= candidate.path == own;
                         chosen.notes.push(Note(note));
                         continue;
                     }
                 },
                 Err(refusal) => {
                     chosen.is_refused |= refusal.is_there;
-                    if candidate.path == own || refusal.mismatch.is_some() {
+                    chosen.is_replaced |= candidate.path == own && refusal.mismatch.is_some();
+                    if refusal.mismatch.is_some() {
                         chosen.notes.push(Note(refusal.why));
+                    } else if candidate.path == own {
+                        chosen.own_refusal = Some(Note(refusal.why));
                     }
                     continue;
                 }
@@ -125,11 +161,23 @@ impl Chosen {
         }
         chosen
     }
+
+    fn absence(&self) -> Absence {
+        match (self.has_fitting, self.is_replaced) {
+            (true, _) => Absence::Stripped,
+            (false, true) => Absence::OtherFile,
+            (false, false) => Absence::NoFile,
+        }
+    }
 }
 
 pub(super) fn load(options: &SymbolOptions, files: &ModuleFiles) -> Loaded {
     let own = locate::below_root(options, &files.path);
-    let Chosen { mut symbols, runtime, go, mut notes, is_refused } = Chosen::of(options, files, &own);
+    let chosen = Chosen::of(options, files, &own);
+    let absence = Some(chosen.absence());
+    let Chosen { mut symbols, runtime, go, mut notes, is_refused, own_refusal, .. } = chosen;
+    // A copy by build id has all names: whoever has them need not know.
+    notes.extend(own_refusal.filter(|_| symbols.is_none()));
     let mut refused = Vec::new();
     let mut is_complete = !is_refused;
     if symbols.is_none() {
@@ -146,7 +194,7 @@ pub(super) fn load(options: &SymbolOptions, files: &ModuleFiles) -> Loaded {
                     own.display()
                 )));
             }
-            return Loaded { notes, ..Loaded::default() };
+            return Loaded { notes, absence, ..Loaded::default() };
         }
     };
     let runtime = with_code(options, files.build_id.as_deref(), runtime);

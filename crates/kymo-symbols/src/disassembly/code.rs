@@ -6,6 +6,7 @@ use crate::debuginfod::BuildFile;
 use crate::elf::{ElfFile, Segment, same_build_id};
 use crate::elf_symbols::is_thumb;
 use crate::locate::{self, Candidate};
+use crate::mapped_files::MappedFiles;
 use crate::store::{ModuleKey, SymbolStore};
 use crate::user::open_if_it_fits;
 
@@ -183,12 +184,14 @@ impl SymbolStore {
         bounded(&own, size)?;
         let cached = build_id.and_then(|id| locate::in_build_id_cache(options, id, "elf"));
         let mut error = None;
+        let held = MappedFiles::of_process().elsewhere(path, build_id).filter(|_| options.symfs.is_none());
+        let held_path = held.as_ref().map(|file| file.held_path());
         // What is fetched comes last: only where no file of this machine has the code.
         let fetched = std::iter::once_with(|| {
             let fetcher = options.debuginfod.as_ref()?;
             fetcher.fetch(BuildFile::Executable, build_id?, path).ok().flatten()
         });
-        for path in std::iter::once(own).chain(cached).chain(fetched.flatten()) {
+        for path in held_path.into_iter().chain(std::iter::once(own)).chain(cached).chain(fetched.flatten()) {
             let candidate = Candidate { path, checksum: None };
             let opened = open_if_it_fits(&candidate, build_id, &options.budget);
             let found = match opened {

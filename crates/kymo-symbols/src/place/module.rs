@@ -177,7 +177,7 @@ impl ModuleFile {
     fn companions(&self) -> &Companions {
         self.companions.get_or_init(|| {
             let mut found = Companions { debug: self.given_debug.clone(), ..Companions::default() };
-            for candidate in locate::candidates(&self.options, &self.name, self.build_id()) {
+            for candidate in locate::candidates(&self.options, &self.name, self.build_id(), None) {
                 if candidate.path == self.name {
                     continue;
                 }

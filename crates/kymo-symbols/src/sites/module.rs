@@ -288,7 +288,7 @@ impl ProbeModule {
     fn separate(&self, fits: impl Fn(&ElfFile) -> bool) -> Option<Arc<ElfFile>> {
         let options = SymbolOptions { symfs: self.root.clone(), ..SymbolOptions::default() };
         let build_id = self.elf.build_id();
-        let candidates = locate::candidates(&options, &self.path, build_id.as_deref());
+        let candidates = locate::candidates(&options, &self.path, build_id.as_deref(), None);
         candidates.iter().filter(|candidate| candidate.path != self.file).find_map(|candidate| {
             let elf = user::open_if_it_fits(candidate, build_id.as_deref(), &options.budget).ok()?;
             fits(&elf).then(|| Arc::new(elf))
