@@ -47,7 +47,8 @@ fn engine(recording: &Recording, full: bool, workers: usize) -> Result<[f64; 9],
     let resolver = Resolver::new(&loaded.timeline, &store);
     let stacks = resolver.resolve(&loaded.chains, &mut functions, ResolveOptions::default());
     drop(resolver);
-    let profile = Profile { loaded, functions, stacks, notes: Vec::new(), traces: Vec::new() };
+    let profile =
+        Profile { loaded, functions, stacks, notes: Vec::new(), absences: Vec::new(), traces: Vec::new() };
     let (resolved, _) = now();
     let keys = HistOptions::DEFAULT_KEYS.to_vec();
     let hist = HistOptions { keys: keys.clone(), children: full, ..HistOptions::default() };

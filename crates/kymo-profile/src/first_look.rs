@@ -7,9 +7,10 @@
 use crate::functions::{Function, FunctionId, Functions, Level};
 use crate::hist::{Hist, HistOptions, SortKey};
 use crate::profile::Profile;
-use crate::timeline::{ModuleKind, Modules};
+use crate::timeline::{Module, ModuleId, ModuleKind, Modules, is_memory_file};
 use crate::wall;
 use kymo_data::Event;
+use kymo_symbols::Absence;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ const NO_SYMBOLS: &str = "[no symbols]";
 /// Libraries that nearly every program has: time in them belongs to their callers.
 const SYSTEM_LIBRARIES: [&str; 8] =
     ["libc.so", "libc-", "libm.so", "libpthread", "libstdc++", "libgcc_s", "ld-linux", "ld-musl"];
+/// Files that are named for one cause.
+const MOST_NAMES: usize = 3;
 /// Nameless code below this percentage of all samples is not worth a sentence.
 const NAMELESS_PERCENT: f64 = 20.0;
 
@@ -151,30 +154,60 @@ pub(crate) fn own_function(
 
 /// What to do where much of the time is in files without symbols.
 pub fn nameless(profile: &Profile) -> Option<String> {
+    let modules = &profile.loaded.timeline.modules;
     let mut total = 0_u64;
-    let mut periods: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut periods: BTreeMap<ModuleId, u64> = BTreeMap::new();
     for (key, samples) in &profile.loaded.groups {
         total = total.saturating_add(samples.samples);
-        let leaf = profile.stacks.leaf(key.chain);
-        let function = profile.functions.get(leaf);
-        let is_file = function
-            .module
-            .is_some_and(|id| profile.loaded.timeline.modules.get(id).kind == ModuleKind::File);
-        if function.name.is_none() && is_file {
-            *periods.entry(profile.module_name(leaf)).or_default() += samples.samples;
+        let function = profile.functions.get(profile.stacks.leaf(key.chain));
+        let file = function.module.filter(|id| modules.get(*id).kind == ModuleKind::File);
+        if let (None, Some(file)) = (&function.name, file) {
+            *periods.entry(file).or_default() += samples.samples;
         }
     }
     let percent = percent_of(periods.values().sum(), total);
     if percent < NAMELESS_PERCENT {
         return None;
     }
-    let mut files: Vec<(&str, u64)> = periods.into_iter().collect();
+    let mut files: Vec<(ModuleId, u64)> = periods.into_iter().collect();
     files.sort_by_key(|&(_, samples)| std::cmp::Reverse(samples));
-    let names: Vec<&str> = files.iter().take(3).map(|&(name, _)| name).collect();
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (id, _) in files {
+        let absence = profile.absences.iter().find(|(known, _)| *known == id).map(|(_, why)| *why);
+        let (module, cause) = (modules.get(id), cause_of(absence, modules.get(id)));
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, names)) if names.len() >= MOST_NAMES || names.contains(&&*module.short_name) => {}
+            Some((_, names)) => names.push(&module.short_name),
+            None => causes.push((cause, vec![&module.short_name])),
+        }
+    }
+    let causes: Vec<String> =
+        causes.into_iter().map(|(cause, names)| cause.replace("{}", &names.join(", "))).collect();
     Some(format!(
-        "{percent:.0} % of the samples are in functions without names, because files are stripped ({}): install their debug symbols (Debian: packages *-dbgsym), or set DEBUGINFOD_URLS; then run `kymo report` again",
-        names.join(", ")
+        "{percent:.0} % of the samples are in functions without names, because {}",
+        causes.join("; and because ")
     ))
+}
+
+/// Why a file has no names, and what can be done; `{}` stands for the files.
+fn cause_of(absence: Option<Absence>, module: &Module) -> &'static str {
+    match absence {
+        Some(Absence::NoFile | Absence::OtherFile) if is_memory_file(&module.path) => {
+            "files in memory were gone before they could be read, or hold generated code ({}): let the compiler write /tmp/perf-PID.map"
+        }
+        Some(Absence::NoFile | Absence::OtherFile) if module.path.ends_with(b" (deleted)") => {
+            "files were deleted or replaced before they could be read ({}): record once more with the program started by kymo, or as root"
+        }
+        Some(Absence::OtherFile) => {
+            "other files than those that were recorded lie at their paths ({}): they were replaced, or are in another root; --symfs FOLDER names one that has them"
+        }
+        Some(Absence::NoFile) => {
+            "files are not here ({}): they were deleted, or are in another root; --symfs FOLDER names one that has them"
+        }
+        Some(Absence::Stripped) | None => {
+            "files are stripped ({}): install their debug symbols (Debian: packages *-dbgsym), or set DEBUGINFOD_URLS; then run `kymo report` again"
+        }
+    }
 }
 
 fn percent_of(part: u64, whole: u64) -> f64 {
@@ -219,6 +252,27 @@ mod tests {
     fn one_list_where_the_program_itself_works() {
         let of = [stack(&[0, 1, 2], 40), stack(&[2], 60)];
         assert_eq!(first_look(&profile(&["app"], &FUNCTIONS, &of), &[], 5).callers, []);
+    }
+
+    /// Checks that a file that is gone or was replaced is not called stripped, and that each cause
+    /// names its files.
+    #[test]
+    fn files_that_are_gone_are_not_stripped() {
+        let of = [stack(&[3, 2], 30), stack(&[4, 2], 30), stack(&[2], 40)];
+        let mut profile = profile(&["app"], &FUNCTIONS, &of);
+        for (absence, cause) in [
+            (Absence::NoFile, "because files are not here (app)"),
+            (
+                Absence::OtherFile,
+                "because other files than those that were recorded lie at their paths (app)",
+            ),
+            (Absence::Stripped, "because files are stripped (app)"),
+        ] {
+            profile.absences = vec![(ModuleId(0), absence)];
+            let words = nameless(&profile).expect("more than a fifth has no name");
+            assert!(words.contains(cause), "{words}");
+            assert_eq!(words.contains("stripped"), absence == Absence::Stripped, "{words}");
+        }
     }
 
     /// Checks that addresses of a stripped file are one row, and that a sentence names the file.

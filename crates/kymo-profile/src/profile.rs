@@ -6,7 +6,7 @@ use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::timeline::{ModuleId, Timeline};
 use crate::tracepoint::Tracepoints;
 use kymo_data::{ReadError, Recording, abi};
-use kymo_symbols::SymbolStore;
+use kymo_symbols::{Absence, SymbolStore};
 use regex_lite::Regex;
 use rustc_hash::FxHashMap;
 use std::num::NonZeroUsize;
@@ -22,6 +22,8 @@ pub struct Profile {
     pub stacks: Stacks,
     /// What the user should know about symbols: sentences.
     pub notes: Vec<String>,
+    /// Files without names that have many samples, and why.
+    pub absences: Vec<(ModuleId, Absence)>,
     /// The text of each [`Extra`] of a tracepoint, by id; empty unless they
     /// were loaded.
     pub traces: Vec<Box<str>>,
@@ -100,9 +102,10 @@ impl Profile {
         let mut functions = Functions::default();
         let resolver = Resolver::new(&loaded.timeline, store);
         let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
-        let notes = resolver.notes(&heavy_modules(&loaded, &functions, &stacks));
+        let heavy = heavy_modules(&loaded, &functions, &stacks);
+        let (notes, absences) = (resolver.notes(&heavy), resolver.absences(&heavy));
         let traces = if load_options.dims.raw { traces(recording, &loaded, &resolver) } else { Vec::new() };
-        Profile { loaded, functions, stacks, notes, traces }
+        Profile { loaded, functions, stacks, notes, absences, traces }
     }
 
     /// The text of a tracepoint's fields; empty where none was asked for.

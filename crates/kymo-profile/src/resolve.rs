@@ -2,10 +2,10 @@
 use crate::chains::{ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::raw_frames::{MODE_KERNEL, Place, is_user, walk_chain};
-use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
+use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline, is_memory_file};
 use kymo_data::InterpretedFunction;
 use kymo_symbols::pool;
-use kymo_symbols::{CodeMap, FileState, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
+use kymo_symbols::{Absence, CodeMap, FileState, InlineFrame, ModuleKey, ModuleSymbols, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -484,6 +484,9 @@ impl<'a> Resolver<'a> {
             }
             return found;
         }
+        if self.find_by_process(&mut found, mapping, maps, ip) {
+            return found;
+        }
         let symbols = self.symbols(mapping.module);
         if let Some(symbol) = symbols.find(module_address) {
             found.symbol = Some((symbol.start, symbol.end, symbol.name.into()));
@@ -510,6 +513,39 @@ fn is_entered_by_return(call: &Named, next: &Named, in_kernel: bool) -> bool {
         *start == next.module_address && (in_kernel || SIGNAL_TRAMPOLINES.contains(&&**name))
     };
     next.symbol.as_ref().is_some_and(begins) || (call.module.is_none() && next.module.is_some())
+}
+
+impl Resolver<'_> {
+    /// Names code of a file without a build id by what its process tells. A compiler may have made
+    /// it in a memfd, or the recorder kept the names of a file that its path did not lead to. The
+    /// file that lies at the path now may be another one.
+    fn find_by_process(&self, found: &mut Named, mapping: &Mapping, maps: u32, ip: u64) -> bool {
+        let module = self.timeline.modules.get(mapping.module);
+        if module.kind != ModuleKind::File || !module.build_id.is_empty() || mapping.pid <= 0 {
+            return false;
+        }
+        let in_file = |(start, end)| (mapping.module_address(start), mapping.module_address(end));
+        if let Some(code) = self.timeline.code.of(mapping.pid) {
+            if let Some(code) = code.find(ip, self.timeline.version_from(maps).time_ns) {
+                let (start, end) = in_file((code.start, code.end));
+                found.symbol = Some((start, end, code.name.into()));
+                found.serial = Some(code.serial);
+            }
+        } else if is_memory_file(&module.path) {
+            let symbols = self.store.get(&ModuleKey::PerfMap { pid: mapping.pid });
+            if let Some(symbol) = symbols.find(ip) {
+                let (start, end) = in_file((symbol.start, symbol.end));
+                found.symbol = Some((start, end, symbol.name.into()));
+            }
+        }
+        found.symbol.is_some()
+    }
+
+    /// Those of these modules that have no names, and why.
+    pub(crate) fn absences(&self, modules: &[ModuleId]) -> Vec<(ModuleId, Absence)> {
+        let files = modules.iter().filter(|id| self.timeline.modules.get(**id).kind == ModuleKind::File);
+        files.filter_map(|&module| Some((module, self.symbols(module).absence()?))).collect()
+    }
 }
 
 /// The functions inlined at an address, innermost first.

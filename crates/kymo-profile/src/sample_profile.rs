@@ -106,5 +106,12 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
         unwind: Default::default(),
         times: LoadTimes::default(),
     };
-    Profile { loaded, functions: named, stacks: Stacks::of(list), notes: Vec::new(), traces: Vec::new() }
+    Profile {
+        loaded,
+        functions: named,
+        stacks: Stacks::of(list),
+        notes: Vec::new(),
+        absences: Vec::new(),
+        traces: Vec::new(),
+    }
 }

@@ -34,7 +34,7 @@ use crate::query::{Dataset, EventRow, Filter, Query, QueryAnswer, QueryError, Ve
 use crate::resolve::{KernelIdentity, ResolveOptions, module_key};
 use crate::timeline::Timeline;
 use kymo_data::{OpenError, ReadAt, ReadError, Recording, abi};
-use kymo_symbols::{ModuleKey, SymbolStore};
+use kymo_symbols::{MappedFiles, ModuleKey, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -85,17 +85,18 @@ pub struct LiveReader {
     make_store: MakeStore,
     store: Option<Arc<SymbolStore>>,
     /// The files of modules as they were when they were read.
-    files: FxHashMap<ModuleKey, Option<FileState>>,
+    files: FxHashMap<ModuleKey, FileState>,
     /// When the recording began: the window reaches no further back.
     began_ns: u64,
 }
 
-/// What changes when a file is replaced or written.
-type FileState = (u64, u64, i64, i64, u64);
+/// What changes when a file is replaced or written, and whether the one that was mapped is held.
+type FileState = (Option<(u64, u64, i64, i64, u64)>, bool);
 
-fn file_state(path: &Path) -> Option<FileState> {
-    let file = std::fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino(), file.mtime(), file.mtime_nsec(), file.size()))
+fn file_state(path: &Path, build_id: Option<&[u8]>) -> FileState {
+    let file = std::fs::metadata(path).ok();
+    let state = file.map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec(), file.size()));
+    (state, MappedFiles::of_process().has_elsewhere(path, build_id))
 }
 
 /// The newest samples of a recording that runs.
@@ -166,7 +167,9 @@ impl LiveReader {
     fn forget_changed(&self, store: &SymbolStore) {
         store.retain(|key| match key {
             ModuleKey::PerfMap { .. } => false,
-            ModuleKey::Elf { path, .. } => self.files.get(key).is_none_or(|state| *state == file_state(path)),
+            ModuleKey::Elf { path, build_id } => {
+                self.files.get(key).is_none_or(|state| *state == file_state(path, build_id.as_deref()))
+            }
             _ => true,
         });
     }
@@ -182,8 +185,8 @@ impl LiveReader {
         let mut files = FxHashMap::default();
         store.retain(|key| {
             let keeps = mapped.contains(key);
-            if let (ModuleKey::Elf { path, .. }, true) = (key, keeps) {
-                files.insert(key.clone(), file_state(path));
+            if let (ModuleKey::Elf { path, build_id }, true) = (key, keeps) {
+                files.insert(key.clone(), file_state(path, build_id.as_deref()));
             }
             keeps
         });

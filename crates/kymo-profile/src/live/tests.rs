@@ -84,7 +84,7 @@ fn symbols_are_kept() {
     assert!(!Arc::ptr_eq(&mine, &second.store.get(&other)), "names of generated code are read anew");
     assert!(!reader.files.contains_key(&gone));
     // As if it had been written.
-    reader.files.insert(kept[0].clone(), Some((0, 0, 0, 0, 0)));
+    reader.files.insert(kept[0].clone(), (Some((0, 0, 0, 0, 0)), false));
     let third = read(&mut reader, 0, 0);
     assert!(!Arc::ptr_eq(&before, &third.store.get(&kept[0])), "a file that has changed is read anew");
 }

@@ -278,6 +278,7 @@ impl Machine {
                     end,
                     pgoff: 0,
                     module,
+                    pid: 0,
                     identity: true,
                     executable: true,
                 });
@@ -312,6 +313,7 @@ impl Machine {
             end: map.addr.saturating_add(map.len),
             pgoff: map.pgoff,
             module: ModuleId(0),
+            pid: 0,
             identity: true,
             executable: true,
         };
@@ -328,6 +330,7 @@ impl Machine {
             new.module = self.modules.intern(path, kind, file_id, build_id);
             self.kernel.insert(new);
         } else {
+            new.pid = map.pid;
             new.executable = map.prot & 4 != 0;
             let kind = user_kind(map.filename, map.pid, new.executable);
             new.module = self.modules.intern(map.filename, kind, file_id, build_id);

@@ -2,7 +2,7 @@
 use super::*;
 use crate::generated_code::{CodeRecords, GeneratedCode};
 use crate::timeline::Scripts;
-use kymo_data::{EventSet, InterpretedFunction, ReadError};
+use kymo_data::{EventSet, FileBuildId, InterpretedFunction, ReadError};
 
 struct Side {
     events: Vec<(Moment, SideEvent)>,
@@ -10,6 +10,7 @@ struct Side {
     reads: Vec<reads::Read>,
     code: CodeRecords,
     functions: Vec<InterpretedFunction>,
+    build_ids: Vec<FileBuildId>,
     /// Records by type below the first user type, which are nearly all.
     low: [u64; 64],
 }
@@ -22,6 +23,7 @@ impl Side {
             reads: Vec::new(),
             code: CodeRecords::default(),
             functions: Vec::new(),
+            build_ids: Vec::new(),
             low: [0; 64],
         }
     }
@@ -64,6 +66,7 @@ pub(crate) fn collect(
         all.reads.extend(side.reads);
         all.code.absorb(side.code);
         all.functions.extend(side.functions);
+        all.build_ids.extend(side.build_ids);
         for (kind, count) in side.low.into_iter().enumerate().filter(|(_, c)| *c > 0) {
             *all.counts.by_type.entry(kind as u32).or_default() += count;
         }
@@ -86,6 +89,7 @@ pub(crate) fn collect(
     let mut timeline = TimelineBuilder::build(all.events, timed);
     timeline.code = code;
     timeline.scripts = Scripts::new(all.functions, &mut timeline.modules);
+    timeline.modules.set_build_ids_of_files(&all.build_ids);
     for build_id in &recording.features.build_ids {
         timeline.modules.set_build_id(&build_id.filename, &build_id.id);
     }
@@ -121,6 +125,7 @@ impl Side {
                 self.code.take(record);
                 *self.counts.by_type.entry(record.header.kind).or_default() += 1;
                 self.functions.extend(InterpretedFunction::parse(record));
+                self.build_ids.extend(FileBuildId::parse(record));
                 return;
             }
         }

@@ -43,7 +43,8 @@ fn samples(rows: Vec<Row>, threads: ThreadTable) -> Dataset {
         (*frames.first().unwrap_or(&ids[0]), frames)
     });
     let stacks = Stacks::of(stacks.collect());
-    let profile = Profile { loaded, functions, stacks, notes: Vec::new(), traces: Vec::new() };
+    let profile =
+        Profile { loaded, functions, stacks, notes: Vec::new(), absences: Vec::new(), traces: Vec::new() };
     let sum = |event: u32| {
         let of = rows.iter().filter(|row| row.event == event);
         of.fold((0, 0), |(samples, period), row| (samples + 1, period + row.period))

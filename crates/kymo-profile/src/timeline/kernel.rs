@@ -63,7 +63,7 @@ impl KernelMaps {
             }
             _ => return,
         };
-        let mapping = Mapping { start, end, pgoff, module, identity: true, executable: true };
+        let mapping = Mapping { start, end, pgoff, module, pid: 0, identity: true, executable: true };
         self.set.insert(mappings, mapping);
     }
 }

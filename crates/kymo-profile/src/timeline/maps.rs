@@ -13,6 +13,8 @@ pub struct Mapping {
     pub pgoff: u64,
     /// What is mapped.
     pub module: ModuleId,
+    /// The process that mapped it, whose perf map names generated code; 0 for the kernel's.
+    pub pid: i32,
     /// Addresses are looked up as they are, not as file offsets (generated code, the kernel).
     pub identity: bool,
     /// Code may run here.

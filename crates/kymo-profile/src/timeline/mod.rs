@@ -46,6 +46,7 @@ pub use kernel::KernelMaps;
 pub(crate) use kernel::image_end;
 pub use live::LiveSpaces;
 pub use maps::{MapSet, Mapping, Mappings};
+pub(crate) use modules::is_memory_file;
 #[cfg(any(test, feature = "model"))]
 pub(crate) use modules::user_kind;
 pub use modules::{Module, ModuleId, ModuleKind, Modules};

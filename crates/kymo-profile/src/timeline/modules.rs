@@ -1,7 +1,11 @@
 //! Modules: the files and other things whose code was mapped.
-use kymo_data::abi;
+use kymo_data::{FileBuildId, abi};
+use kymo_symbols::MappedFiles;
 use kymo_symbols::unwind::FileId;
 use rustc_hash::FxHashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::LazyLock;
 
 /// Index of a module in [`Modules`].
@@ -77,7 +81,8 @@ pub struct Module {
     pub file_id: FileId,
 }
 
-type Key = (Vec<u8>, ModuleKind, FileId);
+/// Two files of one path are two modules: device and inode tell them apart, or the build id.
+type Key = (Vec<u8>, ModuleKind, FileId, Vec<u8>);
 
 /// All modules of a recording, each once.
 #[derive(Debug, Default)]
@@ -90,7 +95,7 @@ impl Modules {
     /// The module of this path, kind and file identity, made on first sight.
     pub fn intern(&mut self, path: &[u8], kind: ModuleKind, file_id: FileId, build_id: &[u8]) -> ModuleId {
         let next = ModuleId(self.list.len() as u32);
-        let id = *self.by_key.entry((path.to_vec(), kind, file_id)).or_insert(next);
+        let id = *self.by_key.entry((path.to_vec(), kind, file_id, build_id.to_vec())).or_insert(next);
         if id == next {
             let short_name = short_name(path, kind);
             let build_id = Vec::new();
@@ -123,6 +128,25 @@ impl Modules {
         }
     }
 
+    /// Gives files their build ids by path, device and inode, where a mapping brought none: as the
+    /// recording tells them, or as the recorder knows that runs in this process.
+    pub(crate) fn set_build_ids_of_files(&mut self, known: &[FileBuildId]) {
+        let known: FxHashMap<_, _> =
+            known.iter().map(|file| ((&file.path[..], file.file_id), &file.id)).collect();
+        for ((path, kind, file_id, _), id) in &self.by_key {
+            let module = &mut self.list[id.0 as usize];
+            if *kind != ModuleKind::File || *file_id == FileId::default() || !module.build_id.is_empty() {
+                continue;
+            }
+            let held = || {
+                let path = Path::new(OsStr::from_bytes(path));
+                MappedFiles::of_process().of_mapping(path, &[], *file_id)?.build_id.clone()
+            };
+            let told = known.get(&(&path[..], *file_id)).map(|id| id.to_vec());
+            module.build_id = told.or_else(held).unwrap_or_default();
+        }
+    }
+
     /// Gives every module of this path the build id from the recording's table, where a mapping brought none.
     pub fn set_build_id(&mut self, path: &[u8], build_id: &[u8]) {
         for module in &mut self.list {
@@ -135,8 +159,11 @@ impl Modules {
 
 /// Sorts a user-space mapping's name into what it is, by the names that the kernel and perf give.
 pub(crate) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
-    let anonymous =
-        path == b"//anon" || path.starts_with(b"/dev/zero") || path.starts_with(b"/anon_hugepage");
+    let anonymous = path == b"//anon"
+        || path.starts_with(b"/dev/zero")
+        || path.starts_with(b"/anon_hugepage")
+        || path.starts_with(b"[anon:")
+        || path.starts_with(b"[anon_shmem:");
     // Memory with a name but no file: code in it can only have been generated.
     let nameless = anonymous || path.is_empty() || path.starts_with(b"/SYSV");
     let memory = path.starts_with(b"[stack") || path.starts_with(b"[heap");
@@ -149,6 +176,12 @@ pub(crate) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
     } else {
         ModuleKind::File
     }
+}
+
+/// Whether a mapping's name is that of a file in memory that has no path: a compiler may have made
+/// the code in it.
+pub(crate) fn is_memory_file(path: &[u8]) -> bool {
+    path.starts_with(b"/memfd:") || path.starts_with(b"/dev/shm/") && path.ends_with(b" (deleted)")
 }
 
 fn short_name(path: &[u8], kind: ModuleKind) -> String {

@@ -281,8 +281,15 @@ impl TimelineBuilder {
                 let identity = matches!(kind, ModuleKind::Jit { .. } | ModuleKind::Memory);
                 let space = self.find_or_new(*pid, *tid, moment);
                 self.freeze_before(space, moment);
-                let mapping =
-                    Mapping { start: *start, end: *end, pgoff: *pgoff, module, identity, executable };
+                let mapping = Mapping {
+                    start: *start,
+                    end: *end,
+                    pgoff: *pgoff,
+                    module,
+                    pid: *pid,
+                    identity,
+                    executable,
+                };
                 let space = &mut self.spaces[space as usize];
                 space.current.insert(&mut self.mappings, mapping);
                 space.changed.get_or_insert(moment);
