@@ -245,6 +245,9 @@ fn finish(attr: &mut perf_event_attr, options: &Options, common: &Common) {
 fn track(attr: &mut perf_event_attr, options: &Options, common: &Common) {
     attr.set_mmap(1);
     attr.set_mmap2(1);
+    // Not by default: the kernel marks the records of other recorders as well, and perf 6.1 crashes
+    // on what it then reads (`kymo_data::holds_build_id`).
+    attr.set_build_id(u64::from(options.tracking.build_ids));
     attr.set_comm(1);
     attr.set_comm_exec(1);
     attr.set_task(1);

@@ -1,5 +1,6 @@
 //! Existing processes, mappings and the kernel, enumerated after the events are enabled.
 use crate::background::BackgroundTask;
+use crate::mapped_files::RecordedFile;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::synth::{self, TaskSynthesis};
@@ -31,7 +32,7 @@ pub(crate) struct Listed {
     /// The records.
     pub(crate) records: Vec<u8>,
     /// Files that are mapped as code.
-    pub(crate) files: HashSet<Vec<u8>>,
+    pub(crate) files: HashSet<RecordedFile>,
     /// The kernel's modules.
     pub(crate) modules: Vec<KernelModule>,
 }
@@ -45,6 +46,7 @@ impl Existing<'_> {
             mappings: options.synthesis.mappings,
             data: options.data_mappings(),
             namespaces: options.tracking.namespaces,
+            build_ids: options.tracking.build_ids,
         };
         let tasks = if options.synthesis.tasks {
             synth::tasks(&self.attr, &pids, wanted)

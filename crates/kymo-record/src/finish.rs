@@ -1,6 +1,6 @@
 //! Completes a recording after its last record, and sums it up in a [`Summary`].
 use crate::account::{Claimed, LossAccount, Unwound};
-use crate::build_ids;
+use crate::build_ids::FileBuildIds;
 use crate::coverage::Coverage;
 use crate::cpu_time::CpuTime;
 use crate::disk::WriteError;
@@ -81,12 +81,14 @@ impl Finish<'_> {
             spec.attr.kind == abi::PERF_TYPE_SOFTWARE && spec.attr.config == abi::PERF_COUNT_SW_DUMMY
         };
         let alone = self.specs.iter().take(self.events.events.len()).all(is_dummy);
+        let build_ids = FileBuildIds::of(&written.stats.files, self.build_ids);
+        records.extend(build_ids.records());
         let mut error = written.error.take();
         if error.is_none() && !written.sink.is_closed() {
             error = written.sink.append(&records, 0).err();
         }
         if self.build_ids {
-            self.features.build_ids = build_ids::of_recording(self.modules, &written.stats.files);
+            self.features.build_ids = build_ids.table(self.modules);
         }
         self.features.sample_time = written.stats.times;
         if let Some(compressor) = &written.compressor {

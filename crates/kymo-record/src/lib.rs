@@ -92,6 +92,7 @@ mod live;
 mod lock_holds;
 mod locks;
 mod machine;
+mod mapped_files;
 mod memory_limit;
 mod observe;
 mod opening;

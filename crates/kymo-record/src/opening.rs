@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::user_rings::{DrainedUserRings, UserEvent};
 use crate::{locks, waits};
-use kymo_data::{Attr, Event, EventSet, EventSpec, Features};
+use kymo_data::{Attr, Event, EventSet, EventSpec, Features, abi};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
 use rustix::io::Errno;
@@ -210,4 +210,9 @@ pub(crate) fn add_user_rings<'a>(
         let user_ring = Some(user_ring);
         group.1.push(RingSource { index: first + cpu as usize, ring, fds: Vec::new(), user_ring });
     }
+}
+
+/// Whether the records of mappings have build ids where the kernel finds some.
+pub(crate) fn has_build_ids(specs: &[EventSpec]) -> bool {
+    specs.iter().any(|spec| spec.attr.flags & abi::ATTR_FLAG_BUILD_ID != 0)
 }

@@ -121,6 +121,8 @@ pub struct Tracking {
     pub cgroups: bool,
     /// Not the programs of BPF.
     pub no_bpf: bool,
+    /// Build ids in records of mappings, in place of device and inode, where the kernel has them.
+    pub build_ids: bool,
 }
 
 /// What is listed of processes and cgroups that were there before.

@@ -18,6 +18,7 @@ use crate::existing::{Existing, KernelThread, Listed};
 use crate::flight::{FlightContext, FlightThread, SnapshotReader};
 use crate::id_aliases::IdAliases;
 use crate::locks;
+use crate::mapped_files::{FileTap, FileWatch};
 use crate::opening::{Opened, add_user_rings, sources};
 use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{Output, SharedNaming};
@@ -86,6 +87,8 @@ pub(crate) struct Pipeline<'a> {
     waits: Option<Sender<Message>>,
     /// Collects names of generated code, and sends them.
     code_names: Option<(Arc<CodeWatch>, Sender<Message>)>,
+    /// Holds the files that are mapped.
+    file_watch: Arc<FileWatch>,
     existing: Existing<'a>,
     existing_sender: Option<Sender<Message>>,
     /// Asks the recorder for another file, where there may be several.
@@ -185,6 +188,9 @@ impl<'a> Pipeline<'a> {
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
         let code_names = code_names.map(|sender| (Arc::new(CodeWatch::default()), sender));
         output.stats.code = code_names.as_ref().map(|(watch, _)| CodeTap::new(watch));
+        let file_watch = FileWatch::start(plan.options.output == Output::Memory)
+            .map_err(system("start a thread of the recorder"))?;
+        output.stats.mapped_files = Some(FileTap::new(&file_watch));
         let mut notes = senders.pop();
         let existing_sender = senders.pop();
         let drains: Vec<DrainStage<'a>> = (groups.into_iter().zip(&base.drain_requests).zip(senders))
@@ -198,7 +204,9 @@ impl<'a> Pipeline<'a> {
             Some((reducer, note_sender, reduced)) => {
                 notes = Some(note_sender);
                 // The reducer filters, so nothing is left for the writer to take out.
-                let reducer = reducer.without(std::mem::take(&mut pid_filter));
+                let reducer = reducer
+                    .without(std::mem::take(&mut pid_filter))
+                    .with_mapped_files(output.stats.mapped_files.take());
                 (Some((reducer, messages)), reduced)
             }
         };
@@ -221,6 +229,7 @@ impl<'a> Pipeline<'a> {
             cpus,
             waits,
             code_names,
+            file_watch,
             existing,
             existing_sender,
             switch_request,
@@ -232,6 +241,7 @@ impl<'a> Pipeline<'a> {
         let Pipeline { base, drains, reducer, recorder, messages, throttle, cpus, existing, .. } = self;
         let Opened { plan, events, .. } = base.opened;
         let (existing_sender, code_names, waits) = (self.existing_sender, self.code_names, self.waits);
+        let file_watch = self.file_watch;
         let watch = code_names.as_ref().map(|(watch, _)| Arc::clone(watch));
         std::thread::scope(|scope| {
             let mut threads = ThreadStarter { scope, failed: None };
@@ -252,8 +262,16 @@ impl<'a> Pipeline<'a> {
                 .and_then(|(throttle, request)| threads.start(move || throttle.run(request, &base.shared)));
             let cpus = cpus.and_then(|cpus| threads.start(move || cpus.run(&base.shared)));
             let clock = plan.options.clock.map(RecordingClock::id);
-            let code_names = code_names.and_then(|(watch, sender)| {
-                threads.start(move || code_names::forward(&watch, clock, plan.options.asks_jvms, sender))
+            let theirs = Arc::clone(&file_watch);
+            let code_names = code_names.and_then(|(watch, mut sender)| {
+                threads.start(move || {
+                    let report = code_names::forward(&watch, clock, plan.options.asks_jvms, &mut sender);
+                    let of_files = theirs.names_of_gone();
+                    if !of_files.is_empty() {
+                        sender.send_blocking(Message::Note(of_files));
+                    }
+                    report
+                })
             });
             // Until each drain is ready, or has ended.
             for (cpu, tid) in &are_ready {
@@ -309,6 +327,8 @@ impl<'a> Pipeline<'a> {
             watch.iter().for_each(|watch| watch.end());
             let code = code_names.and_then(|names| names.join().ok()).unwrap_or_default();
             base.shared.stop();
+            let written = recorder.and_then(|recorder| recorder.join().ok());
+            file_watch.wait();
             Outcome {
                 ended,
                 accounted,
@@ -318,7 +338,7 @@ impl<'a> Pipeline<'a> {
                 cpu_gaps: cpus.and_then(|cpus| cpus.join().ok()).unwrap_or_default(),
                 stalls: monitor.and_then(|monitor| monitor.join().ok()).unwrap_or_default(),
                 pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
-                written: recorder.and_then(|recorder| recorder.join().ok()),
+                written,
                 user_lost,
                 of_python: finder.and_then(|finder| finder.join().ok()).unwrap_or_default(),
             }

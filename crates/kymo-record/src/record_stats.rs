@@ -1,6 +1,7 @@
 //! One pass over records on their way to the file: counts, times, and the mapped files.
 use crate::code_names::CodeTap;
 use crate::cpu_time::ClockSamples;
+use crate::mapped_files::{FileTap, RecordedFile};
 use kymo_data::{RecordCursor, RecordHeader, WholeRecord, abi, meant_bytes};
 use std::collections::HashSet;
 
@@ -21,7 +22,7 @@ pub(crate) struct RecordStats {
     /// Time of the earliest and latest sample, in ns.
     pub(crate) times: Option<(u64, u64)>,
     /// Files that were mapped as code.
-    pub(crate) files: HashSet<Vec<u8>>,
+    pub(crate) files: HashSet<RecordedFile>,
     /// Bytes behind each record's own fields.
     trailer_bytes: usize,
     /// Whether the last records that were looked at had some whose headers are another event's
@@ -33,9 +34,13 @@ pub(crate) struct RecordStats {
     pub(crate) code: Option<CodeTap>,
     /// The CPU time for which samples stand, where there is a clock among the events.
     pub(crate) clock: Option<ClockSamples>,
+    /// Has mapped files opened.
+    pub(crate) mapped_files: Option<FileTap>,
+    /// Whether the events ask for build ids.
+    pub(crate) has_build_ids: bool,
 }
 
-/// The bit of a header that says that a mapping has a build id. No event of kymo's asks for that.
+/// The bit of a header that says that a mapping has a build id.
 const MARKED_BUILD_ID: u16 = abi::PERF_RECORD_MISC_MMAP_BUILD_ID;
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -92,12 +97,15 @@ impl RecordStats {
                     self.excess |= meant_bytes(kind, &record[8..], self.trailer_bytes) < record.len() - 8;
                 }
                 abi::PERF_RECORD_MMAP2 => {
-                    self.excess |= header.misc & MARKED_BUILD_ID != 0;
+                    self.excess |= !self.has_build_ids && header.misc & MARKED_BUILD_ID != 0;
                     if self.collect_files {
                         self.mapped(record);
                     }
                     if let Some(code) = &mut self.code {
                         code.mapping(record);
+                    }
+                    if let Some(mapped_files) = &mut self.mapped_files {
+                        mapped_files.mapping(record);
                     }
                 }
                 _ => {}
@@ -113,7 +121,7 @@ impl RecordStats {
         for record in RecordCursor::new(bytes) {
             let RecordHeader { kind, mut misc, .. } = record.header;
             let body = &record.body()[..meant_bytes(kind, record.body(), self.trailer_bytes)];
-            if kind == abi::PERF_RECORD_MMAP2 {
+            if kind == abi::PERF_RECORD_MMAP2 && !self.has_build_ids {
                 misc &= !MARKED_BUILD_ID;
             }
             let size = (8 + body.len()) as u16;
@@ -125,14 +133,10 @@ impl RecordStats {
 
     /// Remembers the file of an MMAP2 record that maps code.
     fn mapped(&mut self, record: &[u8]) {
-        const PROT_AT: usize = 64;
-        const NAME_AT: usize = 72;
-        let executable = record.get(PROT_AT).is_some_and(|prot| prot & 4 != 0);
-        let Some(name) = record.get(NAME_AT..).filter(|_| executable) else { return };
-        let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-        let name = &name[..end];
-        if name.starts_with(b"/") && !name.starts_with(b"//") && !self.files.contains(name) {
-            self.files.insert(name.to_vec());
+        if let Some((file, _)) = RecordedFile::of_record(record)
+            && !self.files.contains(&file)
+        {
+            self.files.insert(file);
         }
     }
 }
@@ -163,6 +167,18 @@ mod tests {
         assert_eq!(stats.records(&bytes), whole);
         assert_eq!((stats.samples, stats.lost, stats.throttled, stats.times), (2, 3, 1, Some((40, 50))));
         assert_eq!(stats.records(&[1, 2, 3]), 0);
+    }
+
+    /// Checks that the mark stays in a recording whose events ask for build ids.
+    #[test]
+    fn marks_of_own_build_ids() {
+        let mut stats = RecordStats::new(abi::PERF_SAMPLE_TID, false);
+        stats.has_build_ids = true;
+        let mut marked = record(abi::PERF_RECORD_MMAP2, &[1, 0x1000, 0x1000, 0, 20, 77, 0, 5, 0]);
+        marked[5] |= (abi::PERF_RECORD_MISC_MMAP_BUILD_ID >> 8) as u8;
+        stats.records(&marked);
+        assert!(!stats.excess);
+        assert_eq!(stats.mended(&marked), marked);
     }
 
     /// Checks that a mapping does not keep the mark that the kernel made for an event of another

@@ -4,7 +4,7 @@
 //! [`Sideband`] knows of tasks and mappings. The file that is being written has the plain name; a
 //! complete one gets the time appended, as with perf. Or the files have no names: each that is
 //! complete is handed over in memory.
-use crate::build_ids;
+use crate::build_ids::FileBuildIds;
 use crate::channel::Notifier;
 use crate::coverage::Coverage;
 use crate::output::{Naming, Output, OutputError, SharedNaming};
@@ -15,7 +15,7 @@ use kymo_files::Identity;
 use kymo_perf::proc::{self, KernelModule};
 use kymo_perf::sys;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -201,7 +201,7 @@ pub(crate) struct Series {
     place: SeriesPlace,
     specs: Vec<EventSpec>,
     features: Features,
-    build_ids: bool,
+    pub(crate) build_ids: bool,
     modules: Option<Vec<KernelModule>>,
     begun: Instant,
     kept: VecDeque<FinishedFile>,
@@ -288,7 +288,7 @@ impl Series {
     /// What the header of a file that is done says.
     pub(crate) fn features(
         &mut self,
-        files: &HashSet<Vec<u8>>,
+        build_ids: FileBuildIds,
         times: Option<(u64, u64)>,
         compressed: Option<CompressedInfo>,
     ) -> Features {
@@ -297,7 +297,7 @@ impl Series {
         features.compressed = compressed.or(features.compressed);
         if self.build_ids {
             let modules = self.modules.get_or_insert_with(proc::modules);
-            features.build_ids = build_ids::of_recording(modules, files);
+            features.build_ids = build_ids.table(modules);
         }
         features
     }

@@ -11,7 +11,7 @@ use crate::finish::{Finish, Summary};
 use crate::lock_holds::HoldSource;
 use crate::locks::{self, Locks};
 use crate::machine;
-use crate::opening::{Opened, event_set, features, open, sources, spec, tracing_data};
+use crate::opening::{Opened, event_set, features, has_build_ids, open, sources, spec, tracing_data};
 use crate::options::LastSnapshot;
 use crate::output;
 use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
@@ -167,6 +167,7 @@ impl Session {
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
         let mut stats = RecordStats::new(sample_type, plan.options.build_ids);
         stats.clock = cpu_time::is_comparable(&plan).then(|| ClockSamples::of(&specs)).flatten();
+        stats.has_build_ids = has_build_ids(&specs);
         let budget = budget(&plan, &events, &rings, &kept, user_rings.as_ref())?;
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));

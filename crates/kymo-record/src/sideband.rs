@@ -5,6 +5,7 @@
 //! programs that have ended and whose samples are still to come. Records
 //! of several rings are not in order of time, so each thing remembers its time, and what is older
 //! than what is known changes nothing.
+use crate::mapped_files::RecordedFile;
 use crate::synth;
 use kymo_data::{Attr, InterpretedFunction, RawRecord, RecordCursor, RecordHeader, SampleId, abi, build};
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -251,15 +252,9 @@ impl Sideband {
     }
 
     /// The files that are mapped as code.
-    pub(crate) fn files(&self) -> HashSet<Vec<u8>> {
-        const PROT_AT: usize = 64;
-        const NAME_AT: usize = 72;
+    pub(crate) fn files(&self) -> HashSet<RecordedFile> {
         let maps = self.processes.values().flat_map(|process| process.maps.values());
-        let names = maps.filter(|map| map.record.get(PROT_AT).is_some_and(|prot| prot & 4 != 0)).map(|map| {
-            let name = map.record.get(NAME_AT..).unwrap_or(&[]);
-            name.split(|&byte| byte == 0).next().unwrap_or(&[]).to_vec()
-        });
-        names.filter(|name| name.starts_with(b"/") && !name.starts_with(b"//")).collect()
+        maps.filter_map(|map| RecordedFile::of_record(&map.record)).map(|(file, _)| file).collect()
     }
 
     /// Records that tell all of it, as of before everything that follows.

@@ -1,10 +1,11 @@
 //! A recording of records that the caller has read from rings itself (`kymo watch -o`).
+use crate::build_ids::FileBuildIds;
 use crate::disk::{WriteError, count_samples};
 use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::Sink;
 use crate::synth::TaskSynthesis;
-use crate::{build_ids, machine, synth};
+use crate::{machine, synth};
 use kymo_data::{Attr, EventSpec, Features, build};
 use kymo_perf::proc::{self, KernelModule};
 use std::fmt;
@@ -76,7 +77,7 @@ impl StandaloneWriter {
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut stats = RecordStats::new(attr.sample_type, true);
-        let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false };
+        let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: false };
         let existing = synth::tasks(&attr, pids, wanted);
         stats.files.extend(existing.files);
         let modules = proc::modules();
@@ -124,9 +125,11 @@ impl StandaloneWriter {
 
     /// Completes the file.
     pub fn finish(mut self) -> StandaloneEnd {
+        let build_ids = FileBuildIds::of(&self.stats.files, true);
+        self.waiting.extend(build_ids.records());
         // The sink remembers the first failure, and tells it at its end.
         let _ = self.write();
-        self.features.build_ids = build_ids::of_recording(&self.modules, &self.stats.files);
+        self.features.build_ids = build_ids.table(&self.modules);
         self.features.sample_time = self.stats.times;
         let finished = self.sink.finish(&self.features);
         let lost = finished.lost_samples;

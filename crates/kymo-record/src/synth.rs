@@ -1,10 +1,12 @@
 //! Synthesizes records of what existed before the recording: the kernel, its modules, tasks, names
 //! and mappings.
+use crate::mapped_files::{self, RecordedFile};
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::build::{self, MapSpec};
 use kymo_data::{Attr, SampleId};
-use kymo_perf::proc::{self, KernelModule, KernelText, Mappings};
-use std::collections::HashSet;
+use kymo_perf::proc::{self, KernelModule, KernelText, Mappings, MapsEntry};
+use kymo_symbols::unwind::Seen;
+use std::collections::{HashMap, HashSet};
 
 /// Makes sure that there is a record: perf opens no file without one. FINISHED_INIT says nothing
 /// that a reader needs, and perf before 5.19 gives up at it, so it is written only if there is no
@@ -59,10 +61,36 @@ pub(crate) struct Tasks {
     /// The records.
     pub(crate) records: Vec<u8>,
     /// Files that are mapped as code.
-    pub(crate) files: HashSet<Vec<u8>>,
+    pub(crate) files: HashSet<RecordedFile>,
+    /// Build ids of files that were opened, by path and identity.
+    build_ids: HashMap<RecordedFile, Option<Vec<u8>>>,
 }
 
 impl Tasks {
+    /// The file of a mapping; with its build id, which is read from the file that this process has
+    /// mapped. That file is held from now on.
+    fn file_of(&mut self, pid: i32, map: &MapsEntry<'_>, reads: bool) -> Option<RecordedFile> {
+        if !map.path.starts_with(b"/") {
+            return None;
+        }
+        let file_id = (map.major, map.minor, map.inode);
+        let mut file = RecordedFile { path: map.path.to_vec(), file_id, ..RecordedFile::default() };
+        if !reads {
+            return Some(file);
+        }
+        let seen = Seen { pid, start: map.start, end: map.end };
+        let known = self.build_ids.get(&file).cloned();
+        let build_id = known.unwrap_or_else(|| {
+            let found = mapped_files::hold(&file, seen);
+            self.build_ids.insert(file.clone(), found.clone());
+            found
+        });
+        if let Some(build_id) = build_id {
+            file = RecordedFile { build_id, file_id: (0, 0, 0), ..file };
+        }
+        Some(file)
+    }
+
     fn append(&mut self, other: Tasks) {
         self.records.extend(other.records);
         self.files.extend(other.files);
@@ -78,6 +106,8 @@ pub(crate) struct TaskSynthesis {
     pub(crate) data: bool,
     /// Namespaces.
     pub(crate) namespaces: bool,
+    /// Build ids of files that are mapped as code.
+    pub(crate) build_ids: bool,
 }
 
 /// The paths of all cgroups that are there.
@@ -132,7 +162,7 @@ fn process(attr: &Attr, pid: i32, wanted: TaskSynthesis, out: &mut Tasks) {
             out.records.extend(build::namespaces(attr, &none, pid, tid, &namespaces));
         }
         if tid == pid && wanted.mappings {
-            mappings(attr, pid, wanted.data, out);
+            mappings(attr, pid, wanted, out);
         }
     }
 }
@@ -144,17 +174,19 @@ fn leader_first(pid: i32, mut threads: Vec<i32>) -> Vec<i32> {
     threads
 }
 
-fn mappings(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
+fn mappings(attr: &Attr, pid: i32, synthesis: TaskSynthesis, out: &mut Tasks) {
     const EXEC: u32 = 4;
     const READ: u32 = 1;
     for map in Mappings::new(&proc::maps(pid)) {
         let code = map.prot & EXEC != 0;
-        let wanted = code || data && map.prot & READ != 0;
+        let wanted = code || synthesis.data && map.prot & READ != 0;
         if !wanted {
             continue;
         }
         let misc = if code { PERF_RECORD_MISC_USER } else { PERF_RECORD_MISC_USER | MISC_MMAP_DATA };
+        let file = code.then(|| out.file_of(pid, &map, synthesis.build_ids)).flatten();
         let spec = MapSpec {
+            build_id: file.as_ref().map(|file| &file.build_id[..]).filter(|id| !id.is_empty()),
             pid,
             tid: pid,
             addr: map.start,
@@ -170,9 +202,7 @@ fn mappings(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
             ..MapSpec::default()
         };
         out.records.extend(build::mmap2(attr, &SampleId::default(), &spec));
-        if code && map.path.starts_with(b"/") && !out.files.contains(map.path) {
-            out.files.insert(map.path.to_vec());
-        }
+        out.files.extend(file);
     }
 }
 
@@ -185,7 +215,7 @@ mod tests {
     use kymo_data::Attr;
 
     fn tasks(attr: &Attr, pids: &[i32], data: bool) -> super::Tasks {
-        super::tasks(attr, pids, TaskSynthesis { mappings: true, data, namespaces: false })
+        super::tasks(attr, pids, TaskSynthesis { mappings: true, data, namespaces: false, build_ids: false })
     }
 
     /// Checks that this process's program is among its mappings and that a process that does not
@@ -195,7 +225,7 @@ mod tests {
         let attr = Attr { sample_type: 0, ..Attr::default() };
         let found = tasks(&attr, &[std::process::id() as i32], false);
         let exe = std::env::current_exe().unwrap();
-        assert!(found.files.contains(exe.as_os_str().as_encoded_bytes()));
+        assert!(found.files.iter().any(|file| file.path == exe.as_os_str().as_encoded_bytes()));
         assert!(found.records.len() > 100);
         assert!(tasks(&attr, &[i32::MAX], true).records.is_empty());
     }

@@ -1,8 +1,10 @@
 //! The writer thread: counts, compresses, appends, marks rounds, and publishes the size in the
 //! header.
+use crate::build_ids::FileBuildIds;
 use crate::channel::{Next, Receiver};
 use crate::coverage::Coverage;
 use crate::disk::count_samples;
+use crate::mapped_files::RecordedFile;
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::record_stats::RecordStats;
@@ -184,6 +186,9 @@ impl WriterThread<'_> {
                 }
                 if let Some(code) = &mut state.stats.code {
                     code.records(&records);
+                }
+                if let Some(mapped_files) = &mut state.stats.mapped_files {
+                    mapped_files.records(&records);
                 }
                 (state.append(&records, 0, packed), None)
             }
@@ -371,12 +376,17 @@ impl WriterState {
 
     /// Completes the file, with the build IDs of these files and of those that were seen, and goes
     /// on in another.
-    pub(crate) fn switch(&mut self, series: &mut Series, mut files: HashSet<Vec<u8>>) -> io::Result<()> {
+    pub(crate) fn switch(&mut self, series: &mut Series, mut files: HashSet<RecordedFile>) -> io::Result<()> {
         let info = self.compressor.as_ref().map(Compressor::info);
         files.extend(self.stats.files.iter().cloned());
+        let build_ids = FileBuildIds::of(&files, series.build_ids);
+        let marks = build_ids.records();
+        if !marks.is_empty() {
+            self.append(&marks, 0, &mut Vec::new())?;
+        }
         let done = std::mem::replace(&mut self.sink, Sink::Closed);
         // Whoever sees the file under its final name finds it complete.
-        let finished = done.finish(&series.features(&files, self.stats.times.take(), info));
+        let finished = done.finish(&series.features(build_ids, self.stats.times.take(), info));
         self.stats.samples = self.stats.samples.saturating_sub(finished.lost_samples);
         let content = self.content(finished.bytes);
         self.earlier.bytes += content.bytes;

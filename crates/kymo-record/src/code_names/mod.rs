@@ -159,7 +159,7 @@ pub(crate) fn forward(
     watch: &Arc<CodeWatch>,
     clock: Option<i32>,
     asks_machines: bool,
-    mut out: Sender<Message>,
+    out: &mut Sender<Message>,
 ) -> CodeReport {
     // The worker's thread comes with the first process that it is for. Most recordings have none.
     let (news, ends) = watch.wait(None);
@@ -183,7 +183,7 @@ pub(crate) fn forward(
     if let Err(error) = std::thread::Builder::new().spawn(work) {
         return failed(format!("names of generated code are not kept: failed to start a thread: {error}"));
     }
-    receive(&received, watch, &mut out)
+    receive(&received, watch, out)
 }
 
 fn receive(received: &Receiver<FromWorker>, watch: &CodeWatch, out: &mut Sender<Message>) -> CodeReport {

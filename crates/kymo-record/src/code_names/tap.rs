@@ -1,9 +1,10 @@
 //! Finds processes that generate code, among the mappings on their way to the file.
 
 use super::{CodeSource, CodeWatch};
+use crate::mapped_files::RecordedFile;
 use kymo_data::{RecordCursor, abi};
 use kymo_perf::hotspot::Hotspot;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// More are not watched: a machine with so many has other worries.
@@ -26,6 +27,15 @@ struct CodeMemory {
     /// First addresses, and one past the last.
     ranges: BTreeMap<u64, u64>,
     samples: u64,
+    /// Files without a path that it is in; `None`: memory without a file.
+    files: BTreeSet<Option<RecordedFile>>,
+}
+
+impl CodeMemory {
+    /// Whether a compiler may have made it: programs and libraries lie in memfds, too.
+    fn is_generated(&self) -> bool {
+        self.files.iter().any(|file| !file.as_ref().is_some_and(RecordedFile::is_elf))
+    }
 }
 
 impl CodeTap {
@@ -53,7 +63,7 @@ impl CodeTap {
             name if Hotspot::is_library(name) => CodeSource::Hotspot,
             b"//anon" | b"" => CodeSource::Memory,
             name if is_dump(name) => CodeSource::Dump,
-            name if name.starts_with(b"/dev/zero") || name.starts_with(b"/memfd:") => CodeSource::Memory,
+            name if is_memory(name) && !has_build_id(record) => CodeSource::Memory,
             _ => return,
         };
         let pid = i32::from_le_bytes([record[8], record[9], record[10], record[11]]);
@@ -66,6 +76,7 @@ impl CodeTap {
             if memory.ranges.len() < MOST_RANGES {
                 let known = memory.ranges.entry(start).or_insert(end);
                 *known = end.max(*known);
+                memory.files.insert(RecordedFile::of_record(record).map(|(file, _)| file));
             }
         }
         if pid > 0 && self.told.len() < MOST_PROCESSES && self.told.insert((pid, source)) {
@@ -88,8 +99,21 @@ impl CodeTap {
 
     /// How many samples lie in generated code of a process.
     pub(crate) fn samples_of(&self, pid: i32) -> u64 {
-        self.memory.get(&pid).map_or(0, |memory| memory.samples)
+        let memory = self.memory.get(&pid).filter(|memory| memory.is_generated());
+        memory.map_or(0, |memory| memory.samples)
     }
+}
+
+/// Whether a mapping's name stands for memory that a compiler may have filled.
+fn is_memory(name: &[u8]) -> bool {
+    let shared = [&b"/dev/zero"[..], b"/memfd:", b"/SYSV", b"[anon:", b"[anon_shmem:"];
+    shared.iter().any(|prefix| name.starts_with(prefix))
+        || name.starts_with(b"/dev/shm/") && name.ends_with(b" (deleted)")
+}
+
+/// Whether the file of a mapping is a program or library: no compiler gives its code a build id.
+fn has_build_id(record: &[u8]) -> bool {
+    RecordedFile::of_record(record).is_some_and(|(file, _)| !file.build_id.is_empty())
 }
 
 /// Whether a process says by this mapping that it writes a jitdump.
@@ -114,6 +138,13 @@ mod tests {
         record
     }
 
+    fn with_build_id(mut record: Vec<u8>) -> Vec<u8> {
+        record[4..6].copy_from_slice(&abi::PERF_RECORD_MISC_MMAP_BUILD_ID.to_le_bytes());
+        record[40] = 20;
+        record[44..64].fill(7);
+        record
+    }
+
     /// Checks which mappings say that a process generates code, and that each is told once.
     #[test]
     fn mappings() {
@@ -127,10 +158,16 @@ mod tests {
             mapping(4, 5, b"/usr/bin/cat"),
             mapping(5, 5, b"/dev/zero (deleted)"),
             mapping(-1, 5, b"//anon"),
+            mapping(6, 5, b"[anon: ruby yjit]"),
+            mapping(7, 5, b"/memfd:doublemapper (deleted)"),
+            mapping(8, 5, b"/dev/shm/jit (deleted)"),
+            mapping(9, 5, b"/dev/shm/library.so"),
+            with_build_id(mapping(10, 5, b"/memfd:program (deleted)")),
         ];
         tap.records(&all.concat());
         watch.end();
-        let wanted = [(1, CodeSource::Hotspot), (3, CodeSource::Memory), (5, CodeSource::Memory)];
+        let memory = |pid| (pid, CodeSource::Memory);
+        let wanted = [(1, CodeSource::Hotspot), memory(3), memory(5), memory(6), memory(7), memory(8)];
         assert_eq!(watch.wait(None).0, wanted);
     }
 }

@@ -9,6 +9,7 @@
 //!   samples in the rings:          (overwritten)        | oldest ........... newest
 //! ```
 use super::clock::SampleClock;
+use crate::mapped_files::RecordedFile;
 use crate::sideband::Sideband;
 use kymo_data::{EventSpec, RecordCursor, WholeRecord, abi};
 use std::collections::{HashSet, VecDeque};
@@ -95,7 +96,7 @@ impl Lookback {
     }
 
     /// The files that are mapped as code, as far as told.
-    pub(crate) fn files(&self) -> HashSet<Vec<u8>> {
+    pub(crate) fn files(&self) -> HashSet<RecordedFile> {
         self.state.files()
     }
 }

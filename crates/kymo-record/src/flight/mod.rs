@@ -34,6 +34,7 @@ mod tests;
 pub(crate) use snapshot::SnapshotReader;
 
 use crate::channel::{Next, Receiver};
+use crate::opening::has_build_ids;
 use crate::pid_filter::PidFilter;
 use crate::record_stats::RecordStats;
 use crate::ring_scan::DrainRequest;
@@ -119,6 +120,10 @@ impl<'a> FlightThread<'a> {
     ) -> FlightThread<'a> {
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
         let tracking_type = specs.iter().find(tracks).map_or(sample_type, |spec| spec.attr.sample_type);
+        let mut drained = RecordStats::new(tracking_type, false);
+        drained.has_build_ids = has_build_ids(specs);
+        let mut state = state;
+        drained.mapped_files = state.stats.mapped_files.take();
         FlightThread {
             reader: context.reader,
             lookback: Lookback::new(specs),
@@ -131,7 +136,7 @@ impl<'a> FlightThread<'a> {
             build_ids,
             at_end,
             complete: false,
-            drained: RecordStats::new(tracking_type, false),
+            drained,
             missed: MissedSamples::default(),
             specs: specs.to_vec(),
             state,
@@ -195,6 +200,11 @@ impl<'a> FlightThread<'a> {
         match message {
             Message::Synthesized(records) => {
                 self.complete = true;
+                if let Some(mapped_files) = &mut self.drained.mapped_files {
+                    mapped_files.records(&records);
+                    // The first snapshot is read at once, with names of what was mapped.
+                    mapped_files.wait();
+                }
                 self.lookback.before(&records);
             }
             // Of pauses for a recorder that is too slow: this one has nothing to be slow with.
@@ -253,6 +263,7 @@ impl<'a> FlightThread<'a> {
         let (state, mut packed) = (&mut self.state, Vec::new());
         let mut failed = state.append(&self.lookback.told(), 0, &mut packed).err();
         let mut stats = RecordStats::new(self.sample_type, self.build_ids);
+        stats.has_build_ids = self.drained.has_build_ids;
         merge.chunks(CHUNK_BYTES, |chunk| {
             let before = stats.samples;
             stats.records(chunk);

@@ -22,6 +22,7 @@ mod stacks;
 pub(crate) use finder::{Interpreters, PythonFinder};
 pub(crate) use stacks::PythonStacks;
 
+use crate::mapped_files::RecordedFile;
 use code::TextLayout;
 use finder::is_named_python;
 use kymo_perf::bpf::{Follower, PythonWalker};
@@ -44,8 +45,8 @@ pub(crate) fn runs_in(processes: &[i32]) -> bool {
 /// What to say where Python was recorded, and its functions have no names because programs may not
 /// be loaded into the kernel, or because of what it says to the program that walks. `files`: all
 /// that were mapped.
-pub(crate) fn without_names(files: &HashSet<Vec<u8>>, refusal: Option<&str>) -> Option<String> {
-    if !files.iter().any(|file| is_named_python(file)) {
+pub(crate) fn without_names(files: &HashSet<RecordedFile>, refusal: Option<&str>) -> Option<String> {
+    if !files.iter().any(|file| is_named_python(&file.path)) {
         return None;
     }
     let reason = match (refusal, Follower::available().err()) {
@@ -100,13 +101,14 @@ struct Interpreter {
 #[cfg(test)]
 mod tests {
     use super::without_names;
+    use crate::mapped_files::RecordedFile;
     use std::collections::HashSet;
 
     /// Checks that a kernel that refuses the program is a matter only of recordings with Python.
     #[test]
     fn a_refusal_is_told_where_python_was() {
-        let files =
-            |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<HashSet<_>>();
+        let file = |name: &&str| RecordedFile { path: name.as_bytes().to_vec(), ..RecordedFile::default() };
+        let files = |names: &[&str]| names.iter().map(file).collect::<HashSet<_>>();
         let refusal = Some("the kernel is too old");
         assert_eq!(without_names(&files(&["/bin/ls", "/lib/libc.so.6"]), refusal), None);
         let said = without_names(&files(&["/bin/ls", "/usr/bin/python3.11"]), refusal).unwrap();

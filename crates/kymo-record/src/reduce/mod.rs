@@ -72,6 +72,7 @@ pub(crate) use files::modules_of_processes;
 
 use crate::account::Unwound;
 use crate::channel::{Next, Receiver, Sender};
+use crate::mapped_files::FileTap;
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::python::PythonStacks;
@@ -110,6 +111,8 @@ pub(crate) struct Reducer<'a> {
     /// What the positions of records are counted on from.
     position: u64,
     worker: Worker,
+    /// Has mapped files opened, before their processes end.
+    mapped_files: Option<FileTap>,
     pid_filter: PidFilter,
     preferred: bool,
     /// What the recording has been told of unwinding.
@@ -139,6 +142,7 @@ impl<'a> Reducer<'a> {
             large_held,
             position,
             worker,
+            mapped_files: None,
             pid_filter,
             preferred,
             told,
@@ -169,6 +173,12 @@ impl<'a> Reducer<'a> {
     /// Drops records of other processes before anything is remembered of them.
     pub(crate) fn without(mut self, pid_filter: PidFilter) -> Self {
         self.pid_filter = pid_filter;
+        self
+    }
+
+    /// Has mapped files opened.
+    pub(crate) fn with_mapped_files(mut self, tap: Option<FileTap>) -> Self {
+        self.mapped_files = tap;
         self
     }
 
@@ -331,8 +341,13 @@ impl<'a> Reducer<'a> {
                     known.first_ns = known.first_ns.min(time);
                     known.last_ns = known.last_ns.max(time);
                 }
+                abi::PERF_RECORD_MMAP2 => {
+                    if let Some(mapped_files) = &mut self.mapped_files {
+                        mapped_files.mapping(found.bytes);
+                    }
+                    self.side(&record);
+                }
                 abi::PERF_RECORD_MMAP
-                | abi::PERF_RECORD_MMAP2
                 | abi::PERF_RECORD_COMM
                 | abi::PERF_RECORD_FORK
                 | abi::PERF_RECORD_EXIT => self.side(&record),

@@ -45,6 +45,7 @@
 //! | `--ret` where stacks are copied by what is loaded late, handlers are left, calls are deep | `timed_calls.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | names of code that programs make while they run | `generated_code.rs` |
+//! | names and build ids of files that move, vanish, are replaced, or lie in other roots | `mapped_files.rs` |
 //! | Python's functions in call chains | `python.rs` |
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
@@ -95,6 +96,7 @@ mod lock_holds;
 mod locks;
 mod losses;
 mod machine;
+mod mapped_files;
 mod matrix;
 mod mcp;
 mod mem_events;

@@ -236,6 +236,9 @@ pub(crate) struct RecordArgs {
     /// Copy all mapped files into the folder of `kymo --buildid-dir`, not only those of samples
     #[arg(long)]
     pub(crate) buildid_all: bool,
+    /// Take the build IDs of mapped files from the kernel (Linux 5.12)
+    #[arg(long)]
+    pub(crate) buildid_mmap: bool,
     /// Do not copy the files of samples into the folder that `kymo --buildid-dir` names
     #[arg(short = 'N', long)]
     pub(crate) no_buildid_cache: bool,

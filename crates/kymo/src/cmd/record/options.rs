@@ -94,6 +94,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
             namespaces: args.namespaces,
             cgroups: args.all_cgroups,
             no_bpf: args.no_bpf_event,
+            build_ids: args.buildid_mmap && !args.no_buildid,
         },
         synthesis: args.synth.unwrap_or_default(),
         mode: mode(args.all_user, args.all_kernel),

@@ -17,11 +17,6 @@ impl PerfOptionTable for RecordOptions {
         PerfOption::accepted("affinity", VALUE, "each CPU's ring is drained by a thread on that CPU"),
         PerfOption::accepted("aio", OPTIONAL, "the file is written through io_uring where the kernel has it"),
         PerfOption::refused("aux-sample", OPTIONAL, TRACES),
-        PerfOption::accepted(
-            "buildid-mmap",
-            NONE,
-            "the build IDs of all mapped files are in the file's header",
-        ),
         PerfOption::refused(
             "clang-opt",
             VALUE,
