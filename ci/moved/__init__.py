@@ -1,0 +1,1 @@
+"""Programs whose files move, vanish or lie in other roots: whether their names are right."""
