@@ -199,6 +199,8 @@ fi
 # A newcomer's commands on programs that nobody here wrote.
 if [[ -n ${KYMO_SOAK:-} ]]; then
     check python3 -m ci.newcomer --kymo "${CARGO_TARGET_DIR:-target}/debug/kymo"
+    # Names of programs whose files move, vanish, or lie in other roots.
+    check python3 -m ci.moved --kymo "${CARGO_TARGET_DIR:-target}/debug/kymo"
 fi
 # It takes a CPU away for a moment: alone, and at night only.
 if [[ -n ${KYMO_SOAK:-} ]]; then
