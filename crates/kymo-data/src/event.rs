@@ -253,7 +253,7 @@ mod tests {
     /// settings, in perf's order.
     #[test]
     fn made_up_names_have_modifiers() {
-        let name = |flags: u64, precise: u64| {
+        let name = |flags: u64, precise: u8| {
             let mut attr = Attr { kind: abi::PERF_TYPE_HARDWARE, ..Attr::default() };
             attr.set(flags, true).set_precise_ip(precise);
             made_up_name(&attr)

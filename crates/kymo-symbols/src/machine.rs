@@ -61,7 +61,6 @@ impl RecordedMachine {
         let family = |arch: &Option<String>| arch.as_deref().map(|arch| family(arch).to_owned());
         let same_host = !differs(&facts.host, &here.host);
         let other_arch = differs(&family(&facts.arch), &family(&here.arch));
-        let host = facts.host.as_deref().unwrap_or("an unnamed host");
         if other_arch || differs(&facts.release, &here.release) {
             let kernel = match (&facts.release, &facts.arch) {
                 (Some(release), Some(arch)) => format!("Linux {release} on {arch}"),
@@ -69,14 +68,17 @@ impl RecordedMachine {
                 (None, arch) => format!("Linux on {}", arch.as_deref().unwrap_or("another architecture")),
             };
             return RecordedMachine::OtherKernel {
-                shown: format!("{host}, {kernel}"),
+                shown: match &facts.host {
+                    Some(host) => format!("{host}, {kernel}"),
+                    None => kernel,
+                },
                 release: facts.release.clone(),
                 same_host: same_host && facts.host.is_some() && !other_arch,
             };
         }
         match same_host {
             true => RecordedMachine::This,
-            false => RecordedMachine::OtherHost { shown: host.to_owned() },
+            false => RecordedMachine::OtherHost { shown: facts.host.clone().unwrap_or_default() },
         }
     }
 
