@@ -181,7 +181,7 @@ impl Choice {
         (
             "shadow",
             Choice::Shadow,
-            "As inproc, but replaces return addresses: faster, and ends programs that copy their stacks",
+            "As inproc, but replaces return addresses: times calls by condition and caller, and ends programs that copy their stacks",
         ),
     ];
 
