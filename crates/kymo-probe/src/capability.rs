@@ -78,8 +78,9 @@ pub(crate) fn check_site(site: &Site, timed: bool, inside: bool) -> Result<(), U
     if odd { Err("its return address is used for more than one return") } else { Ok(()) }
 }
 
-/// Looks whether the program bears how calls are timed. Return addresses are replaced only if that was asked for by name: the engine answers unwinders
-/// that look up unwind tables, and knows stacks that are switched, but not a runtime that walks them itself, nor stacks that are copied.
+/// Looks whether the program bears how calls are timed. Return addresses are replaced only if that
+/// was asked for by name: the engine answers unwinders that look up unwind tables, and knows stacks
+/// that are switched, but not a runtime that walks them itself, nor stacks that are copied.
 ///
 /// # Errors
 /// Why it does not, in words.

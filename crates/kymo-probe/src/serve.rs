@@ -72,7 +72,8 @@ pub fn serve(
     Ok(services)
 }
 
-/// Adds the net for these sites. Where there can be none and other sites are served, it is said of which sites nothing is known.
+/// Adds the net for these sites. Where there can be none and other sites are served, it is said of
+/// which sites nothing is known.
 fn leave_to_the_kernel(
     left: Vec<usize>,
     sites: &[Site],

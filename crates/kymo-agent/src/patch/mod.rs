@@ -60,13 +60,14 @@
 //! | [`Consumers::Count`] | rax, rcx | this CPU's word of the counter | 0.6-0.8 ns |
 //! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
-//! | [`Consumers::LatencyAtExits`] | all kept on the stack | the process's table of calls under way, this CPU's words, by locked instructions | 29 ns; no return address changes |
+//! | [`Consumers::LatencyAtExits`] | all kept | a table of calls, this CPU's words, locked | 29 ns |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
 //! | [`Consumers::Filtered`] | as one of the above, after a predicate that uses those of `Record` | likewise, if the predicate holds | and some for the predicate |
 //! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `runtime/slow_path.rs`: tens of ns, and a system call for each look at memory |
 //!
 //! No lock, no locked instruction (but one where an event is lost, and where calls are timed at
-//! their ends), no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
+//! their ends), no line that another CPU writes. The figures are of
+//! `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on
 //! a virtual machine (AMD EPYC, Zen 4).
 //!
@@ -88,8 +89,8 @@
 //!   library, and does not fault; no hit uses a consumer that was taken away
 //!   ([`kymo_core::probe`]).
 //! - **I7** A function with a look at its return returns to where it was called from, whatever
-//!   happened in between (`runtime/shadow/`), but on a stack that was copied: then the process ends.
-//!   Calls that are timed at their ends ([`attach_calls`]) return as without probes.
+//!   happened in between (`runtime/shadow/`), but on a stack that was copied: there the process
+//!   ends. Calls that are timed at their ends ([`attach_calls`]) return as without probes.
 //! - **I9** While threads are held, the one that writes takes no lock and allocates nothing: a
 //!   lock's holder may stand still.
 //!
