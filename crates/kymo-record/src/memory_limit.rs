@@ -4,7 +4,7 @@
 //!  limit   1/4 rings and buffers | 1/4 unwind tables | the rest: names, BPF maps, files in memory
 //! ```
 //! Without a limit these shares are larger than what is taken anyway.
-use crate::options::Options;
+use crate::options::{CallGraph, Options};
 
 /// A share of the limit for each of the two largest consumers.
 const SHARE: u64 = 4;
@@ -22,20 +22,24 @@ pub(crate) fn bound(options: &mut Options, limit: Option<u64>) -> Option<String>
     if share < USUAL_BYTES && options.max_memory_bytes.is_none() {
         options.max_memory_bytes = Some(share);
         options.limited_by_cgroup = true;
-        bounded.push(format!("rings and buffers take at most {} MiB", mib(share)));
+        bounded.push(format!("rings and buffers take at most {} MiB (--max-memory)", mib(share)));
     }
     if share < options.unwind_memory_bytes {
         options.unwind_memory_bytes = share;
         bounded.push(format!("unwind tables at most {} MiB", mib(share)));
     }
+    let targets = &options.targets;
+    let everything = targets.all || !targets.cpus.is_empty() || targets.cgroup.is_some();
+    if limit < USUAL_BYTES && everything && options.call_graph == CallGraph::Auto {
+        // Among all programs there may be some whose unwind tables alone are larger than this.
+        options.call_graph = CallGraph::FramePointers;
+        bounded.push("call chains follow frame pointers (--call-graph dwarf unwinds)".into());
+    }
     let warning =
         if limit < LEAST_LIMIT { ", which may not be enough: recorders need some 32 MiB" } else { "" };
     (!bounded.is_empty() && limit < USUAL_BYTES).then(|| {
         let bounded = bounded.join(", ");
-        format!(
-            "the cgroup limits memory to {} MiB{warning}: {bounded} (--max-memory sets the former)",
-            mib(limit)
-        )
+        format!("the cgroup limits memory to {} MiB{warning}: {bounded}", mib(limit))
     })
 }
 
@@ -66,6 +70,10 @@ mod tests {
         assert!(note.starts_with("the cgroup limits memory to 64 MiB: rings and buffers"), "{note}");
         assert_eq!((small.max_memory_bytes, small.unwind_memory_bytes), (Some(16 << 20), 16 << 20));
         assert_eq!((most_pages(&small, 2, 4096), most_pages(&small, 64, 4096)), (512, 16));
+        let mut everything = options();
+        everything.targets.all = true;
+        assert!(bound(&mut everything, Some(64 << 20)).unwrap().contains("frame pointers"));
+        assert_eq!((everything.call_graph, small.call_graph), (CallGraph::FramePointers, CallGraph::Auto));
         for limit in [None, Some(2 << 30)] {
             let mut large = options();
             assert_eq!(bound(&mut large, limit), None);
