@@ -12,6 +12,7 @@
 //! Source: `src/debug/gosym/pclntab.go` of Go.
 
 use super::elf::{ElfFile, Fields, Section};
+use super::name::name_at;
 use super::table::{Binding, TableBuilder};
 
 const GO_1_16: u32 = 0xffff_fffa;
@@ -26,6 +27,18 @@ const MOST_PADDING: u64 = 4096;
 pub(super) fn section(elf: &ElfFile) -> Option<&Section> {
     let names: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
     names.into_iter().find_map(|name| elf.section(name)).filter(|section| section.size > 0)
+}
+
+/// Calls `found` with each function: first address, one past the last, name. No call means that
+/// there is no such table, or that it cannot be read.
+pub(super) fn for_each(elf: &ElfFile, mut found: impl FnMut(u64, u64, &[u8])) {
+    let Some(section) = section(elf) else { return };
+    let Some(bytes) = elf.read_section(section) else { return };
+    let text = elf.section(b".text").map(|text| (text.addr, text.size));
+    let Some(table) = FunctionTable::parse(&bytes, text) else { return };
+    for (start, end, name) in table.functions() {
+        found(start, end, name_at(table.names, name as usize));
+    }
 }
 
 /// Adds the functions, at their offsets in the file. Nothing means that there is no such table, or

@@ -9,6 +9,7 @@ use super::super::elf::{EM_AARCH64, EM_X86_64, ElfFile, SymbolError};
 use super::super::elf_symbols;
 use super::super::locate;
 use super::super::options::SymbolOptions;
+use super::super::pclntab;
 use super::super::user;
 use super::go::GoFunctions;
 use super::lines::{self, LineMatch};
@@ -160,6 +161,9 @@ impl ProbeModule {
                     });
                 });
             }
+            if found.is_empty() && debug.is_none() {
+                self.add_go_functions(&mut found);
+            }
             fn key(function: &Function) -> (u64, u8, usize, &str) {
                 (function.offset, function.rank, function.raw_name.len(), &function.raw_name)
             }
@@ -167,6 +171,22 @@ impl ProbeModule {
             found.dedup_by(|b, a| a.offset == b.offset && a.raw_name == b.raw_name);
             found
         })
+    }
+
+    /// Adds the functions that a stripped Go program names for its own stack traces.
+    fn add_go_functions(&self, found: &mut Vec<Function>) {
+        pclntab::for_each(&self.elf, |start, end, name| {
+            // Other code, of C, may lie between.
+            let Some(offset) = self.elf.code_offset(start) else { return };
+            found.push(Function {
+                raw_name: String::from_utf8_lossy(name).into(),
+                offset,
+                svma: start,
+                size_bytes: end - start,
+                rank: 0,
+                is_resolver: false,
+            });
+        });
     }
 
     /// The markers (USDT).
