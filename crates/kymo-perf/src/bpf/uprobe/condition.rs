@@ -14,6 +14,8 @@ pub(super) mod saved {
     pub(in crate::bpf) const GOROUTINE: i16 = 8;
     /// At a return the stack pointer is so far above where it was at the entry.
     pub(in crate::bpf) const RETURN_POPS: i32 = 8;
+    /// The code segment, which tells 32-bit programs.
+    pub(in crate::bpf) const SEGMENT: i16 = 136;
     /// Where each register is, by the processor's number.
     pub(in crate::bpf) const AT: [i16; 16] =
         [80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0];
@@ -27,6 +29,8 @@ pub(super) mod saved {
     pub(in crate::bpf) const FLAGS: i16 = 264;
     pub(in crate::bpf) const GOROUTINE: i16 = 224;
     pub(in crate::bpf) const RETURN_POPS: i32 = 0;
+    /// No return is looked for by it.
+    pub(in crate::bpf) const SEGMENT: i16 = 0;
     /// Eight bytes each, from x0 to sp.
     pub(in crate::bpf) const AT: [i16; 32] = {
         let (mut at, mut number) = ([0; 32], 0);

@@ -120,6 +120,28 @@ impl Assembler {
         }
     }
 
+    /// R0 = when the call began that ends now; on to `out` if it began before we did, or was not
+    /// looked at.
+    fn find_call(&mut self, started: i32, has_returned: bool, frame: CallKey, out: Label) {
+        /// Of 32-bit programs, whose return addresses have four bytes. Where that takes the place
+        /// of a hidden argument along (`ret 4`), it is as of 64 bits.
+        const NARROW_SEGMENT: i32 = 0x23;
+        const NARROW_POPS: i32 = 4;
+        let found = self.label();
+        if has_returned && saved::RETURN_POPS > NARROW_POPS {
+            let wide = self.label();
+            self.load64(R1, R6, saved::SEGMENT);
+            self.jump_unless(R1, NARROW_SEGMENT, wide);
+            self.call_key(frame, NARROW_POPS, wide);
+            self.look_up(started, KEY, wide);
+            self.jump(found);
+            self.place(wide);
+        }
+        self.call_key(frame, if has_returned { saved::RETURN_POPS } else { 0 }, out);
+        self.look_up(started, KEY, out);
+        self.place(found);
+    }
+
     /// Forgets the call at hand, of which nothing is to be noted: else its exit would be taken for
     /// that of an earlier one which was left otherwise.
     fn forget_call(&mut self, started: i32, frame: CallKey) {
@@ -442,9 +464,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
     a.only_followed(maps.followed, out);
     a.site();
     a.only_exit(when, out);
-    let popped = if matches!(when, ExitWhen::Returned) { saved::RETURN_POPS } else { 0 };
-    a.call_key(maps.frame, popped, out);
-    a.look_up(started, KEY, out); // began before we did, or was not looked at
+    a.find_call(started, matches!(when, ExitWhen::Returned), maps.frame, out);
     a.load64(R9, R0, 0);
     a.sub(R8, R9); // R8 = ns
     a.remove(started, KEY);
