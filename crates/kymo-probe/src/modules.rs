@@ -52,9 +52,40 @@ pub fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
     Ok(path.canonicalize().unwrap_or(path))
 }
 
+/// The program that a command has the dynamic linker load: `ld-linux-x86-64.so.2 ./program`.
+fn loaded_by(executed: &Path, command: &[OsString]) -> Option<PathBuf> {
+    const WITH_VALUE: [&[u8]; 6] = [
+        b"--library-path",
+        b"--inhibit-rpath",
+        b"--audit",
+        b"--preload",
+        b"--argv0",
+        b"--glibc-hwcaps-prepend",
+    ];
+    let name = executed.file_name()?.as_bytes();
+    if !(name.starts_with(b"ld-") || name.starts_with(b"ld.so"))
+        || !name.windows(3).any(|part| part == b".so")
+    {
+        return None;
+    }
+    let mut arguments = command.get(1..)?.iter();
+    while let Some(argument) = arguments.next() {
+        if WITH_VALUE.contains(&argument.as_bytes()) {
+            arguments.next()?;
+        } else if !argument.as_bytes().starts_with(b"--") {
+            // As the linker finds it: by its path, not in PATH.
+            let path = std::path::absolute(argument).ok()?;
+            return path.is_file().then(|| path.canonicalize().unwrap_or(path));
+        }
+    }
+    None
+}
+
 /// The modules of a command that has not started: its program first, then the libraries that it will load at once.
 pub fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
-    let module = ProbeModule::open(&executed(command)?, None)?;
+    let executed = executed(command)?;
+    let program = loaded_by(&executed, command).unwrap_or(executed);
+    let module = ProbeModule::open(&program, None)?;
     // Paths are bytes, in variables, too.
     let list = |name: &str, by: &[u8]| -> Vec<PathBuf> {
         let value = std::env::var_os(name).unwrap_or_default().into_vec();
@@ -214,4 +245,30 @@ pub fn said(missing: &MissingSite) -> anyhow::Error {
         (None, None) => "; `kymo list --probes FILE` lists what there is".to_owned(),
     };
     anyhow::anyhow!("{}{hint}", missing.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::loaded_by;
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    /// Checks that the program is found which a dynamic linker is given, behind options with and
+    /// without values, and that other programs' arguments are not looked at.
+    #[test]
+    fn programs_that_the_linker_is_given() {
+        let linker = Path::new("/lib64/ld-linux-x86-64.so.2");
+        let find = |by: &Path, arguments: &[&str]| {
+            let all = std::iter::once("x").chain(arguments.iter().copied());
+            loaded_by(by, &all.map(OsString::from).collect::<Vec<_>>())
+        };
+        let own = std::env::current_exe().unwrap();
+        let path = own.to_str().unwrap();
+        assert_eq!(find(linker, &[path, "--flag"]), Some(own.canonicalize().unwrap()));
+        let with_options = ["--library-path", "/lib", "--inhibit-cache", path];
+        assert_eq!(find(linker, &with_options), Some(own.canonicalize().unwrap()));
+        assert_eq!(find(linker, &["--list"]), None);
+        assert_eq!(find(linker, &["/no/such/program"]), None);
+        assert_eq!(find(&PathBuf::from("/usr/bin/ldd"), &[path]), None);
+    }
 }

@@ -37,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const CALLERS: usize = 5;
 /// More sites than this are worth a word about what they cost.
 const MANY: usize = 100;
+/// More than this are announced before they are attached.
+const MANY_TO_ATTACH: usize = 1000;
 
 /// Runs the verb.
 pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
@@ -71,6 +73,12 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     // Of a program that runs already the first hits come while other probes are still attached.
     let mut live = Live::new(&sites, &request.values, args.json);
+    if !args.quiet && sites.len() > MANY_TO_ATTACH {
+        terminal::say(&format!(
+            "attaching {} probes; where the kernel does that, it may take long, and an interrupt ends it",
+            sites.len()
+        ));
+    }
     let mut services = serve(args.engine, &sites, &request, &target, launch, &mut words)?;
     if !args.quiet {
         announce(&sites, &services, &target, began.elapsed(), &words);
@@ -244,8 +252,7 @@ fn announce(sites: &[Site], services: &[Service], target: &Target, took: Duratio
             (true, true) => "the command and all it starts".to_owned(),
             (true, false) => "the command".to_owned(),
             (false, children) => {
-                let pids: Vec<String> = target.pids.iter().map(i32::to_string).collect();
-                format!("process {}{}", pids.join(", "), if children { " and all it starts" } else { "" })
+                format!("{}{}", processes(&target.pids), if children { " and all it starts" } else { "" })
             }
         };
         let cost = match (service.engine.name(), count) {
@@ -274,6 +281,16 @@ fn announce(sites: &[Site], services: &[Service], target: &Target, took: Duratio
         ));
     }
     words.iter().for_each(|word| terminal::say(word));
+}
+
+/// `process 7`, `processes 7 and 8`, `processes 7, 8 and 9`.
+fn processes(pids: &[i32]) -> String {
+    let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
+    match numbers.split_last() {
+        Some((last, [])) => format!("process {last}"),
+        Some((last, others)) => format!("processes {} and {last}", others.join(", ")),
+        None => "no process".to_owned(),
+    }
 }
 
 struct Session<'a> {
