@@ -10,6 +10,8 @@
 //! at from then on (`exec_interpose.rs`). What the tracer says is checked like anything from
 //! outside (`kymo_core::probe::wire`).
 //!
+//! A program that restricts its own system calls is left before it does (`filters.rs`).
+//!
 //! It is there on x86-64 only, as what it commands is: `patch/`.
 //!
 //! # Invariants
@@ -19,6 +21,7 @@
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
 mod exec_interpose;
+mod filters;
 mod hold;
 mod maps;
 mod patching;

@@ -292,7 +292,7 @@ impl Patching {
         // nothing better is to be done than leave them.
         const ATTEMPTS: usize = 15;
         for _ in 0..ATTEMPTS {
-            if held || probes.is_empty() {
+            if held || probes.is_empty() || super::filters::forbids_handlers() {
                 break;
             }
             if !matches!(patch::detach(&probes), Err(PatchError::BlocksTraps { .. })) {
@@ -353,6 +353,7 @@ impl ProbeEngine for Patching {
         self.kept = BTreeMap::new();
         self.gone = BTreeMap::new();
         self.targets = BTreeMap::new();
+        super::filters::release();
         patch::release_counters();
         patch::release_holds();
         self.times_holds = false;
@@ -372,6 +373,9 @@ impl ProbeEngine for Patching {
         }
         if threads.by == HeldBy::FirstWaits {
             super::exec_interpose::finish(&mut threads.holder());
+        }
+        if !add.is_empty() {
+            super::filters::watch();
         }
         let mut done = BatchOutcome::default();
         let mut exits: HashMap<u32, Vec<RequestedProbe>> = HashMap::new();

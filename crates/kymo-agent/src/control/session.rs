@@ -1,5 +1,6 @@
 //! One conversation, from hello to the socket's end.
 use super::engine::{BatchOutcome, ProbeEngine, RequestedProbe};
+use super::filters;
 use super::hold::{HeldBy, Threads};
 use super::startup_gate;
 use crate::sys::pass;
@@ -55,6 +56,9 @@ pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: Hel
     // Who is gone, or talks nonsense, holds nobody.
     if end != SessionEnd::Left && session.threads.by == HeldBy::Tracer {
         session.threads.by = HeldBy::NobodyAnyMore;
+    }
+    if filters::is_withdrawn() {
+        session.withdraw();
     }
     session.probing.clear(&mut session.threads);
     session.probing.close();
@@ -150,6 +154,16 @@ impl<P: ProbeEngine> Session<'_, P> {
                     return self.refuse("no pass waits for threads to be held");
                 }
             }
+        }
+    }
+
+    /// Tells the tracer why its probes go. Of many probes it hears of some: nobody may be listening
+    /// now, and the queue of a socket is short.
+    fn withdraw(&self) {
+        let armed = self.probing.list().into_iter().filter(|listed| listed.state == ProbeState::Armed);
+        for listed in armed.take(ENTRIES) {
+            let reason = filters::REASON.to_owned();
+            _ = self.say(&Reply::Refused { id: listed.id, reason });
         }
     }
 

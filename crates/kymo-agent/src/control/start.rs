@@ -5,6 +5,7 @@
 //! A descriptor that was handed over becomes ours. The others are made here.
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
+use super::filters;
 use super::hold::HeldBy;
 use super::peer::{NO_USER, address, may_command, users_are_known};
 use super::session::{self, SessionEnd};
@@ -97,12 +98,14 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
     }
     let body = move || {
         hold_signals_back();
+        filters::begin(socket.as_raw_fd());
         // It calls functions of the C library as the program does.
         crate::patch::exclude_current_thread();
         lent.unmap(&socket);
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine
         // is dropped.
         let end = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
+        filters::end();
         if end.is_ok_and(|end| end == SessionEnd::LetGo) {
             // Its end is how the tracer knows that the program has ended, with all that it forks.
             COUNTED_FOR.store(socket.into_raw_fd(), Ordering::Relaxed);

@@ -172,6 +172,7 @@ pub use install::arena::places_near;
 pub use install::call_sites::{TimedCall, attach_calls};
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
+pub(crate) use install::got_hooks::{PatchOutcome as GotOutcome, each_word, exchange};
 pub use install::hold::{Hold, Holder, Request};
 pub(crate) use install::holds::release as release_holds;
 pub use install::holds::share as share_holds;

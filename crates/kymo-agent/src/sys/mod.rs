@@ -14,6 +14,8 @@ pub(crate) mod pass;
 pub(crate) mod perf_event;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod raw;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod restriction;
 pub(crate) mod rseq;
 pub(crate) mod signal;
 pub(crate) mod watchpoint;

@@ -231,6 +231,11 @@ unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut
 }
 
 impl GotEntry {
+    /// Where the word is.
+    pub(crate) fn address(&self) -> u64 {
+        self.at
+    }
+
     pub(crate) fn leads_to(&self) -> u64 {
         // SAFETY: as `at` says.
         unsafe { read(self.at) }

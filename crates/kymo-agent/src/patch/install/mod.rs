@@ -6,7 +6,7 @@ pub(crate) mod call_sites;
 mod call_stubs;
 pub(crate) mod error;
 pub(crate) mod flow;
-mod got_hooks;
+pub(super) mod got_hooks;
 pub(crate) mod hold;
 pub(crate) mod holds;
 pub(crate) mod memory;

@@ -30,7 +30,7 @@ use crate::patch::layout::{
     BUFFER_AT, MISSED, RAW_AT, REGISTER_COUNT, STACK_POINTER, SlowPathFrame, record_header,
 };
 use crate::patch::slots::Slots;
-use crate::sys::{fork, raw};
+use crate::sys::{fork, raw, restriction};
 use kymo_core::epoch::{Fence, Symmetric, SynchronizeError, TaskId};
 use kymo_core::probe::value::{Compare, Condition, Operand, Test};
 use kymo_core::probe::wire::{Fetch, FetchKind, Layout, ProbeAction};
@@ -266,6 +266,9 @@ impl Hit {
 /// `into` has room for so many bytes.
 unsafe fn read(from: u64, into: *mut u8, bytes: u64) -> u64 {
     const PAGE: u64 = 4096;
+    if restriction::is_on() {
+        return 0;
+    }
     let local = [into as u64, bytes];
     // In parts that are there or not.
     let first = bytes.min(PAGE - from % PAGE);

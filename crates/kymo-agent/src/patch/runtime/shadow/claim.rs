@@ -8,7 +8,7 @@ use super::return_slot::{holds_stub, mapping_begin, slot_of};
 use crate::patch::layout::{DEPTH, FREE, STACK_BYTES, ShadowRegion};
 use crate::patch::mapping::Mapping;
 use crate::patch::runtime::stale_frames;
-use crate::sys::{fork, raw};
+use crate::sys::{fork, raw, restriction};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -39,6 +39,10 @@ pub(crate) fn region() -> io::Result<ShadowRegion> {
 /// Takes a shadow stack for this thread.
 pub(super) fn claim() -> Option<ShadowStack> {
     page::base()?;
+    // Nothing below but system calls.
+    if restriction::is_on() {
+        return None;
+    }
     let (own, pid) = (thread_id(), process_id());
     // Relaxed: written once.
     let is_ours = pid == u64::from(PROCESS.load(Ordering::Relaxed));
