@@ -6,6 +6,7 @@ use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
 use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
 use crate::exit_sites::{self, PartExits};
+use crate::modules::reasons_of;
 use kymo_core::holds::{HoldReport, HoldRole};
 use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Client, CodeWriter, ProtocolError};
@@ -394,6 +395,20 @@ impl Engine for Inproc {
 
     fn holds(&self) -> HoldReport {
         self.client.as_ref().map(Client::lock_holds).unwrap_or_default()
+    }
+
+    fn words(&self, sites: &[Site]) -> Vec<String> {
+        let refused = self.client.iter().flat_map(Client::refused_later).collect::<Vec<_>>();
+        let named = refused.into_iter().filter_map(|(id, reason)| {
+            // ProbeHit by the program: only numbers that were given to it are believed.
+            let number = self.plan.served.binary_search(&(id as usize)).ok()?;
+            Some((reason, sites.get(self.plan.served[number])?.name.as_str()))
+        });
+        let mut words = reasons_of("not counted to the end", named);
+        if self.client.as_ref().is_some_and(Client::is_restricted) {
+            words.push(ProtocolError::Restricted.to_string());
+        }
+        words
     }
 
     fn callers(&self) -> io::Result<Vec<Caller>> {

@@ -7,6 +7,7 @@ use super::refusal::EnterError;
 use super::symbols::{ExportedFunction, Symbols};
 use super::target::TargetProcess;
 use super::unwind::Unwind;
+use crate::proc;
 use kymo_core::probe::wire::printable;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
@@ -134,7 +135,7 @@ fn load_and_start(
         (None, Some(opener)) => load(target, thread, opener, library, socket).map_err(not_taken)?,
         (None, None) => return Err(not_taken(EnterError::Static)),
     };
-    begin_conversation(thread, start, socket.1).map_err(|refusal| (refusal, true))
+    begin_conversation(target.pid, thread, start, socket.1).map_err(|refusal| (refusal, true))
 }
 
 /// Whether the agent is in the process, or can be loaded: there is glibc's dynamic linker.
@@ -236,6 +237,7 @@ fn words(thread: &mut HijackedThread<'_>, error: Option<ExportedFunction>) -> St
 
 /// Starts the agent with its end of the connection, which is its own from here on.
 fn begin_conversation(
+    pid: i32,
     thread: &mut HijackedThread<'_>,
     start: ExportedFunction,
     socket: u64,
@@ -248,6 +250,7 @@ fn begin_conversation(
         code if code == -libc::EBUSY => {
             Err(EnterError::NotLoaded("another kymo is using the agent in it".to_owned()))
         }
+        code if code == -libc::EAGAIN => Err(EnterError::NoThread(thread_limit(pid))),
         code => {
             let error = io::Error::from_raw_os_error(-code);
             Err(EnterError::NotLoaded(format!("the agent did not start: {error}")))
@@ -255,9 +258,37 @@ fn begin_conversation(
     }
 }
 
+/// Which limit keeps a process from making a thread, as far as that can be seen.
+fn thread_limit(pid: i32) -> String {
+    let limits = proc::text(format!("/proc/{pid}/limits")).unwrap_or_default();
+    match process_limit(&limits) {
+        Some(most) => format!(
+            "RLIMIT_NPROC is {most} for all processes of its user; raise it (prlimit --pid {pid} --nproc=N) and try again"
+        ),
+        None => "its cgroup (pids.max) or the machine (kernel.threads-max) has no room, or memory is short"
+            .to_owned(),
+    }
+}
+
+/// The soft limit of processes in the text of `/proc/PID/limits`; none if there is no limit.
+fn process_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::names_musl;
+    use super::{names_musl, process_limit};
+
+    /// Checks that the limit of processes is found in the kernel's text, and that none is none.
+    #[test]
+    fn limits_of_processes() {
+        let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
+        let line = |soft: &str| format!("{head}Max processes             {soft}   17    processes \n");
+        assert_eq!(process_limit(&line("0")), Some(0));
+        assert_eq!(process_limit(&line("unlimited")), None);
+        assert_eq!(process_limit(head), None);
+    }
 
     /// Checks that musl is known by its files, as distributions name them, and glibc is not taken
     /// for it.

@@ -1,8 +1,9 @@
 //! The tracer's side of the protocol with the agent.
 use super::code_writes::CodeWriter;
 use super::connection::send_with;
-use super::counters::SharedCounters;
+use super::counters::{self, SharedCounters};
 use super::refusal::EnterError;
+use super::seccomp;
 use super::target::TargetProcess;
 use super::{memory, rings};
 use crate::ring::Ring;
@@ -25,9 +26,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 mod holding;
+mod interrupt;
 mod limits;
 mod protocol_error;
 use holding::Holding;
+use interrupt::INTERRUPT;
+pub use interrupt::interrupt_by;
+pub(crate) use interrupt::is_interrupted;
 use limits::Limits;
 pub use protocol_error::ProtocolError;
 use protocol_error::broken;
@@ -52,15 +57,6 @@ const MOST_ANSWERS: usize = 1 << 20;
 const MOST_CALLERS: usize = 1 << 16;
 /// Packets that are taken at once of what the agent says unasked.
 const MOST_UNASKED: usize = 10_000;
-
-/// Readable when the user wants us to end.
-static INTERRUPT: OnceLock<OwnedFd> = OnceLock::new();
-
-/// From now on no agent is waited for any more, while probes are put in place, once this is
-/// readable: a signal of the user's. Once in a process.
-pub fn interrupt_by(readable: OwnedFd) {
-    _ = INTERRUPT.set(readable);
-}
 
 /// What became of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -158,6 +154,8 @@ pub struct Client {
     /// Whose threads are held when the agent writes, with the memory that it had when the agent
     /// entered.
     target: OnceLock<TargetProcess>,
+    /// The agent's thread in it, once that was looked for.
+    agent: OnceLock<i32>,
     /// The process's number, if it was started with the agent in it.
     pid: Option<i32>,
     /// For one question.
@@ -184,6 +182,7 @@ impl Client {
             known: Mutex::default(),
             cleaned_up: 0,
             target: OnceLock::new(),
+            agent: OnceLock::new(),
             pid: None,
             patience: STARTUP_TIMEOUT,
             is_ending: AtomicBool::new(false),
@@ -270,6 +269,17 @@ impl Client {
         Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
     }
 
+    /// Whether a filter of system calls holds for the agent's thread: then nothing can be asked, and
+    /// the probes stay.
+    pub fn is_restricted(&self) -> bool {
+        let known = || self.agent.get().copied();
+        let found = || {
+            let tid = seccomp::agent_thread(self.target.get()?.pid)?;
+            Some(*self.agent.get_or_init(|| tid))
+        };
+        known().or_else(found).is_some_and(seccomp::is_filtered)
+    }
+
     fn say(&self, command: &Command, until: Instant) -> Result<(), ProtocolError> {
         self.say_with(command, None, until)
     }
@@ -283,6 +293,9 @@ impl Client {
     ) -> Result<(), ProtocolError> {
         if self.known().has_answered_unasked {
             return Err(ProtocolError::Unexpected);
+        }
+        if !self.is_ending() && self.is_restricted() {
+            return Err(ProtocolError::Restricted);
         }
         let packet = command.encode();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -645,6 +658,11 @@ impl Client {
     /// See [`ProtocolError`]. That the process is gone is no error: then everything is removed.
     pub fn leave(self) -> Result<(), ProtocolError> {
         self.ends();
+        if let (true, Some(target)) = (self.is_restricted(), self.target.get()) {
+            // Not another word to it: the next call of its thread could end the program.
+            seccomp::outlive(self.socket, target.pid);
+            return Err(ProtocolError::Restricted);
+        }
         match self.ask(&Command::Leave) {
             Ok(Reply::Left) | Err(ProtocolError::Gone) => Ok(()),
             answer => Err(answer.map_or_else(|error| error, ProtocolError::instead_of_answer)),

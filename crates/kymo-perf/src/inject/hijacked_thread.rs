@@ -30,9 +30,10 @@
 //! it, and goes home afterwards. Only one that sleeps, as in a lock that its own thread holds, is
 //! taken out of it.
 use super::refusal::EnterError;
-use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
+use super::restart::{REPEAT_UNLESS_HANDLED, restarts_by_another_call, was_interrupted_spuriously};
 use super::room;
 use super::safe_place::{self, UnsafePlaces};
+use super::seccomp;
 use super::sigreturn::{self, Gadgets, QUIET_BYTES};
 use super::target::TargetProcess;
 use super::unwind::Unwind;
@@ -239,7 +240,8 @@ impl<'t> HijackedThread<'t> {
             _ => return Ok(Err("at an event".to_owned())),
         }
         let mut registers = thread.registers()?;
-        if was_interrupted_spuriously(&registers) {
+        let is_filtered = seccomp::is_filtered(tid);
+        if was_interrupted_spuriously(&registers) || (is_filtered && restarts_by_another_call(&registers)) {
             // At once, for it may have to go on by what the registers say.
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             thread.set_registers(&registers)?;
@@ -248,6 +250,10 @@ impl<'t> HijackedThread<'t> {
         // since.
         if !target.is_memory_of(tid) {
             return Err(gone());
+        }
+        if is_filtered {
+            // It may have put that on since the process was looked at.
+            return Ok(Err("one that has restricted its own system calls".to_owned()));
         }
         if let Some(place) = safe_place::unsafe_reason(target, &thread, &registers, places, unwinder) {
             return Ok(Err(place));

@@ -20,6 +20,9 @@
 //! - It was in one that the kernel ends with EINTR after a stop ([`was_interrupted_spuriously`]):
 //!   the number that means "repeat, unless a signal's handler runs" is put in the place of that
 //!   result, so the kernel decides when the thread goes on, as it does for other calls.
+//! - It was in one that the kernel would go on with by `restart_syscall`, which a filter of system
+//!   calls may forbid ([`restarts_by_another_call`]): the call itself is repeated where the thread
+//!   has a filter.
 //! - It was stopped by SIGSTOP: it is, until SIGCONT.
 //!
 //! # Who cannot be held
@@ -31,7 +34,8 @@ mod stacks;
 
 use super::code_writes::{self, CodeEdit, CodeWriter};
 use super::reap::Reaper;
-use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
+use super::restart::{REPEAT_UNLESS_HANDLED, restarts_by_another_call, was_interrupted_spuriously};
+use super::seccomp;
 use super::target::TargetProcess;
 use crate::proc;
 use crate::sys::ptrace::{PtraceStop, Traced};
@@ -182,7 +186,8 @@ impl HeldThread {
     fn hide_the_stop(&self) {
         // One that is gone needs nothing.
         let Ok(mut registers) = self.traced.registers() else { return };
-        if was_interrupted_spuriously(&registers) {
+        let is_forbidden = || restarts_by_another_call(&registers) && seccomp::is_filtered(self.traced.tid());
+        if was_interrupted_spuriously(&registers) || is_forbidden() {
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             _ = self.traced.set_registers(&registers);
         }

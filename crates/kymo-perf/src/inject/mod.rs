@@ -54,6 +54,7 @@ mod restart;
 mod rings;
 mod room;
 mod safe_place;
+mod seccomp;
 mod sigreturn;
 mod symbols;
 mod target;
@@ -62,6 +63,7 @@ mod unwind;
 pub use agent::{enter, enter_unwinding, enter_unwinding_with_children, enter_with_children};
 #[cfg(fuzzing)]
 pub use client::exercise;
+pub(crate) use client::is_interrupted;
 pub use client::{Client, Outcome, ProbeCounts, ProtocolError, interrupt_by};
 pub use clock::ProgramClock;
 pub use code_writes::CodeWriter;

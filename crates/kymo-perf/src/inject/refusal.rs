@@ -54,6 +54,9 @@ pub enum EnterError {
     /// The target's dynamic linker did not load the library: its words.
     #[error("its dynamic linker did not load the agent: {0}")]
     NotLoaded(String),
+    /// It may not have another thread: its own words about the limit.
+    #[error("the agent needs a thread in it, and it may have no more: {0}")]
+    NoThread(String),
     /// This step took too long, and was undone as far as it could be.
     #[error("{0} took too long; the thread was put back to where it was, try again or use --engine kernel")]
     TooLong(&'static str),

@@ -19,6 +19,13 @@ pub(super) fn was_interrupted_spuriously(registers: &Registers) -> bool {
         && !never.contains(&(registers.orig_rax as libc::c_long))
 }
 
+/// Whether the kernel would make `restart_syscall` in the place of the call that the thread was in.
+/// A filter of system calls that lists the call need not list that one, which no program makes by
+/// itself: such a thread makes its own call again, and waits for all of its time.
+pub(super) fn restarts_by_another_call(registers: &Registers) -> bool {
+    registers.orig_rax as i64 >= 0 && registers.cs == 0x33 && registers.rax as i64 == RESTART_BLOCK
+}
+
 /// Registers with which the thread itself makes the system call again that the kernel would have
 /// repeated.
 ///
@@ -62,6 +69,9 @@ mod tests {
         assert!(!was_interrupted_spuriously(&registers(libc::SYS_epoll_wait, 1)));
         assert!(!was_interrupted_spuriously(&registers(libc::SYS_close, -4)));
         assert!(!was_interrupted_spuriously(&registers(-1, -4)));
+        assert!(restarts_by_another_call(&registers(libc::SYS_clock_nanosleep, -516)));
+        assert!(!restarts_by_another_call(&registers(libc::SYS_read, -512)));
+        assert!(!restarts_by_another_call(&registers(-1, -516)));
     }
 
     /// Checks that calls which the kernel repeats are repeated, those that it repeats only without

@@ -1,6 +1,7 @@
 //! Facts from /proc about a process before it is entered: whether it can be, and its mappings.
 //! Untrusted text.
 use super::refusal::EnterError;
+use super::seccomp;
 use crate::proc::{self, Mappings, ProcessMemory, field};
 use rustix::process::getuid;
 use std::fs::{self, File};
@@ -34,7 +35,7 @@ pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
     if let Some(by) = number("TracerPid") {
         return Err(EnterError::Traced(by));
     }
-    number("Seccomp").map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
+    seccomp::mode(status).map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
 }
 
 /// What kind of program the first bytes of an ELF file say.
@@ -81,7 +82,10 @@ impl TargetProcess {
     /// Looks at a process. One that a thread of ours has just traced is let go when that thread has
     /// ended, which is waited for.
     pub(super) fn look(pid: i32) -> Result<TargetProcess, EnterError> {
-        TargetProcess::look_with(pid, check_status)
+        let target = TargetProcess::look_with(pid, check_status)?;
+        // Each thread has filters of its own.
+        seccomp::check_threads(pid)?;
+        Ok(target)
     }
 
     /// Looks at a process whose threads will be held, and which makes no call for us: filters of
@@ -97,8 +101,7 @@ impl TargetProcess {
     pub(super) fn look_traced(pid: i32) -> Result<TargetProcess, EnterError> {
         TargetProcess::look_once(pid, |status: &str| match check_status(status) {
             Err(EnterError::Traced(_) | EnterError::Stopped) => {
-                let seccomp = field(status, "Seccomp").and_then(|mode| mode.parse().ok());
-                seccomp.filter(|mode| *mode != 0).map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
+                seccomp::mode(status).map_or(Ok(()), |mode| Err(EnterError::Seccomp(mode)))
             }
             checked => checked,
         })

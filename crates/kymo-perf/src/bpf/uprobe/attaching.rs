@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::programs::{self, Maps, cookie};
 use super::values::Value;
@@ -272,7 +273,7 @@ impl Job<'_> {
         };
         match how {
             Attachment::Multi => {
-                let made = link_all(program, &path, &self.spots, pid.max(0) as u32, returns);
+                let made = link_in_steps(program, &path, &self.spots, pid.max(0) as u32, returns);
                 let (links, mut refused) = made.map_err(failed)?;
                 if links.is_empty() && !refused.is_empty() && self.work.exit.is_none() {
                     let cause = refused.swap_remove(0).cause;
@@ -285,6 +286,7 @@ impl Job<'_> {
                 let pmu = machine.pmu("uprobe").ok_or(UprobeError::NoUprobes)?;
                 let (mut links, mut refused) = (Links::default(), Vec::new());
                 for spot in &self.spots {
+                    go_on().map_err(failed)?;
                     let counter = if returns { 0 } else { spot.semaphore << 32 };
                     let place = EventPlace {
                         kind: pmu.kind,
@@ -352,6 +354,43 @@ pub(super) fn try_one(maps: Maps) -> Result<(), BpfError> {
 /// Whether a refusal is about one of the places, not about all.
 fn is_about_place(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))
+}
+
+/// An error when the user has signalled that we are to end.
+fn go_on() -> io::Result<()> {
+    if crate::inject::is_interrupted() { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(()) }
+}
+
+/// Attaches to all spots of a file that can be probed, by one link or a few. The kernel attaches
+/// all of a link before it looks at signals, and takes from 3 us to 60 ms for each: the latter
+/// where hundreds of processes have mapped the file, on a busy machine.
+fn link_in_steps(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    spots: &[Spot],
+    pid: u32,
+    returns: bool,
+) -> io::Result<(Links, Vec<Refused>)> {
+    const FIRST: usize = 128;
+    const FAST: Duration = Duration::from_millis(100);
+    const SLOW: Duration = Duration::from_millis(500);
+    let (mut links, mut refused) = (Links::default(), Vec::new());
+    let (mut rest, mut step) = (spots, FIRST);
+    while !rest.is_empty() {
+        go_on()?;
+        let (some, others) = rest.split_at(step.min(rest.len()));
+        let begun = Instant::now();
+        let (more, out) = link_all(program, path, some, pid, returns)?;
+        step = match begun.elapsed() {
+            took if took < FAST => step.saturating_mul(4),
+            took if took > SLOW => (step / 2).max(1),
+            _ => step,
+        };
+        links.append(more);
+        refused.extend(out);
+        rest = others;
+    }
+    Ok((links, refused))
 }
 
 /// Attaches to all spots of a file that can be probed. One that cannot makes the kernel refuse all,

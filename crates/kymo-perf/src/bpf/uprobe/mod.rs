@@ -261,6 +261,7 @@ fn hint(cause: &io::Error) -> String {
             return format!("; run kymo as root, or give it CAP_BPF and CAP_PERFMON with `{command}`");
         }
         Some(libc::ESRCH) => "; the process has ended",
+        Some(libc::EINTR) => "; a signal came before all were attached, and none is attached any more",
         Some(libc::EOPNOTSUPP) => "; an instruction there is itself a trap: a debugger may be at work",
         Some(libc::EMFILE) => "; permit more descriptors in this shell: `ulimit -n 100000`",
         Some(libc::EINVAL) => "; the offset is not one of an instruction",
@@ -409,6 +410,7 @@ impl Uprobes {
                 // Nothing of that is the kind's fault, and each event takes the kernel a grace
                 // period to end.
                 Err(patched @ UprobeError::Patched { .. }) => return Err(patched),
+                Err(interrupted) if crate::inject::is_interrupted() => return Err(interrupted),
                 // A kernel that does not know the kind says that the program, or the link, is
                 // invalid; then events may be known.
                 Err(multi) => match attach(Attachment::Events) {

@@ -16,6 +16,11 @@ pub enum ProtocolError {
     /// The user has not waited for the answer.
     #[error("a signal came before the agent had answered")]
     Interrupted,
+    /// A filter of system calls holds for the agent's thread.
+    #[error(
+        "the program has restricted its own system calls (seccomp) on all threads, so its probes stay and count for nobody"
+    )]
+    Restricted,
     /// It is not the agent that talks there.
     #[error(transparent)]
     Malformed(#[from] Malformed),

@@ -40,6 +40,7 @@ pub use write::{PatchOutcome, SitePatch};
 use super::agent;
 use super::hijacked_thread::HijackedThread;
 use super::refusal::EnterError;
+use super::seccomp;
 use super::target::TargetProcess;
 use region::Owner;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -128,7 +129,9 @@ impl RemoteProcess {
         let leaves: Vec<_> = regions.iter().map(RemoteRegion::range).collect();
         let left = on_a_thread(|| Ok(write::all_held(target, process, patches, &leaves)));
         let written = left.map_err(|error| error.to_string())??;
-        if !written.is_left {
+        // A thread that has restricted its system calls since cannot be asked to unmap the memory:
+        // it stays, and no code leads there.
+        if !written.is_left || seccomp::is_filtered(target.pid) {
             return Ok(());
         }
         let unmapped = on_a_thread(|| {
