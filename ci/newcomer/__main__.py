@@ -17,11 +17,11 @@ import pathlib
 import sys
 import tempfile
 
-from . import commands, servers, waiting
+from . import commands, sandboxes, servers, waiting
 from .visit import Failed, Kymo, Missing
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-PROGRAMS = servers.PROGRAMS | commands.PROGRAMS | waiting.PROGRAMS
+PROGRAMS = servers.PROGRAMS | commands.PROGRAMS | waiting.PROGRAMS | sandboxes.PROGRAMS
 
 
 def main():

@@ -22,16 +22,6 @@ const WORD_BYTES: u64 = 8;
 /// Whether there is anything is known for so many slots together.
 const PAGE_SLOTS: u32 = 4096 / WORD_BYTES as u32;
 
-/// As many CPUs as an agent may count on: those that this machine can have. Where this process is
-/// not told that (there is no /sys), the program may know more than it, and the bound is that of
-/// the kernel: memory that nobody writes takes no room.
-pub(super) fn most_cpus() -> u32 {
-    /// `NR_CPUS` of the largest configuration.
-    const KERNEL_MOST: u32 = 8192;
-    let is_told = std::fs::exists("/sys/devices/system/cpu/possible").unwrap_or(false);
-    if is_told { crate::cpu_list::possible() } else { KERNEL_MOST }
-}
-
 /// The counters of one process and, if they are to count there, of its forked children.
 #[derive(Debug)]
 pub(super) struct SharedCounters {

@@ -39,6 +39,7 @@
 //! | recordings that end badly: kymo killed, disks full, files cut | `endings.rs` |
 //! | `-p` with children, and by name | `kin.rs` |
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
+//! | programs that restrict themselves while they are observed | `sandboxed_targets.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that cannot load the agent, and are probed in-process even so | `probe_static.rs` |
 //! | kernels that do not let a program write its own code | `probe_unforced.rs` |
@@ -123,6 +124,7 @@ mod record_options;
 mod reference;
 mod report_options;
 mod runtimes;
+mod sandboxed_targets;
 mod sandboxes;
 mod scenario;
 mod sched;
