@@ -3,7 +3,7 @@
 //! Hand-parsed because every size is checked against the file's own length before anything is allocated, and because
 //! a symbol table of a gigabyte file costs its two sections, not the file.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -156,8 +156,18 @@ impl ElfFile {
             io::ErrorKind::InvalidInput => SymbolError::NotAFile { path: path.to_owned() },
             _ => SymbolError::Io { path: path.to_owned(), source },
         })?;
-        budget.admit(&metadata);
-        let stored = budget::stored_bytes(&metadata);
+        ElfFile::of_file(path, file, &metadata, budget)
+    }
+
+    /// A file that is open already.
+    pub(crate) fn of_file(
+        path: &Path,
+        file: File,
+        metadata: &Metadata,
+        budget: &Budget,
+    ) -> Result<ElfFile, SymbolError> {
+        budget.admit(metadata);
+        let stored = budget::stored_bytes(metadata);
         ElfFile::parse(path.to_owned(), Source::File(file, metadata.len()), budget.clone(), stored)
     }
 

@@ -65,6 +65,13 @@ pub(super) fn add(builder: &mut TableBuilder, elf: &ElfFile) -> Option<()> {
     Some(())
 }
 
+/// First addresses of the functions.
+pub(super) fn starts(elf: &ElfFile) -> Option<Vec<u64>> {
+    let bytes = elf.read_section(section(elf)?)?;
+    let text = elf.section(b".text").map(|text| (text.addr, text.size));
+    Some(FunctionTable::parse(&bytes, text)?.functions().map(|(start, ..)| start).collect())
+}
+
 /// The parts of a table that name functions.
 #[derive(Debug)]
 struct FunctionTable<'a> {

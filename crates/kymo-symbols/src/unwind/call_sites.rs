@@ -1,33 +1,19 @@
-//! Searches the stack for the caller of code that has neither unwind data nor a frame pointer.
+//! Which words on a stack are return addresses: those behind a call instruction of a file's code.
 //!
-//! Hand-written assembly, as in codecs and cryptography, often has no unwind data and uses `rbp`
-//! for its own values. Its return address still lies on the stack, above whatever the function put
-//! there. A word is taken for it if it is the address behind a call instruction of a file's code,
-//! and that call can have led to the code in question:
-//!
-//! - an indirect call can lead anywhere;
-//! - a direct call must lead to a jump stub (the PLT), or to a place at most [`MOST_CODE_BYTES`]
-//!   before the code.
-//!
-//! An indirect call, or one of a jump stub, in another file than the code's counts only if no direct
-//! call of the code lies close behind it: calls that have ended leave such addresses in frames that
-//! are not filled.
-//!
-//! Registers keep their values: a caller whose rule needs one that the code has changed ends the
-//! walk or is missed.
+//! A step without tables is believed only if it comes to such an address. The callers of generated
+//! code that keeps no frame pointer are searched for: calls that have ended leave such addresses on
+//! the stack, so what is found is a guess, and is given as one.
 
 use rustc_hash::FxHashMap;
 
-use super::instructions::{self, Before, LONGEST_CALL};
+use super::instructions::{self, Before, LONGEST_CALL, THREAD_END_BYTES};
 use super::regs::UserRegs;
 use super::space::{AddressSpace, Mapping};
 use super::stack::Stack;
 use crate::arch::Arch;
 
-/// How much of the stack is searched. Assembly rarely has larger frames.
+/// How much of the stack is searched.
 const MOST_STACK_BYTES: u64 = 8 << 10;
-/// How far behind a call from another file one from the code's own file is looked for.
-const MOST_STALE_BYTES: u64 = 2 << 10;
 /// How many words are looked at for one sample, whatever a hostile program has on its stack.
 const MOST_WORDS: usize = 4 << 10;
 /// How far a function's start may lie before an instruction of it.
@@ -51,69 +37,36 @@ impl CallSites {
         self.words_left = MOST_WORDS;
     }
 
-    /// Steps to the caller of a frame, if its return address is found behind this address of the
-    /// stack: where it lies. `regs` stay as they are if not. `is_generated`: the frame is one of
-    /// generated code.
+    /// Steps to the caller of a frame of generated code, if a return address is found behind this
+    /// address of the stack: where it lies. `regs` stay as they are if not.
     pub(super) fn search(
         &mut self,
         space: &AddressSpace,
         regs: &mut UserRegs,
         stack: Stack<'_>,
         behind: Option<u64>,
-        is_generated: bool,
     ) -> Option<u64> {
-        let (slot, address) = self.return_address(space, regs, stack, behind, is_generated)?;
-        regs.ip = address;
-        regs.set_sp(slot.wrapping_add(8));
-        Some(slot)
-    }
-
-    /// Where on the stack a frame's return address lies, and the address.
-    fn return_address(
-        &mut self,
-        space: &AddressSpace,
-        regs: &UserRegs,
-        stack: Stack<'_>,
-        behind: Option<u64>,
-        is_generated: bool,
-    ) -> Option<(u64, u64)> {
         let start = regs.sp().checked_next_multiple_of(8)?;
-        let mut end = start.checked_add(MOST_STACK_BYTES)?;
-        let module = |mapping: &Mapping| mapping.module.as_ref().map(|module| module.id());
-        let here = space.find(regs.ip).and_then(module);
-        let mut elsewhere = None;
+        let end = start.checked_add(MOST_STACK_BYTES)?;
         let mut slot = behind.map_or(start, |slot| slot + 8);
         while slot < end {
-            let Some(left) = self.words_left.checked_sub(1) else { break };
-            self.words_left = left;
-            let Some(word) = stack.word(slot) else { break };
-            let found = (slot, word);
-            slot += 8;
-            let Some(mapping) = space.find(word) else { continue };
-            match self.before(regs.arch, space, mapping, word) {
-                Before::Other | Before::Nop => {}
-                // No jump stub leads to it. It may have been jumped to from the function that was
-                // called, as from the interpreter of PHP.
-                Before::Stub if is_generated => {}
-                Before::Direct(_) if is_generated => return Some(found),
-                Before::Indirect | Before::Stub if is_generated || module(mapping) == here => {
-                    return elsewhere.or(Some(found));
-                }
-                // An earlier call may have left it: the dynamic linker's, for example.
-                Before::Indirect | Before::Stub if elsewhere.is_none() => {
-                    elsewhere = Some(found);
-                    end = end.min(slot.saturating_add(MOST_STALE_BYTES));
-                }
-                Before::Indirect | Before::Stub => {}
-                Before::Direct(distance) => {
-                    let target = word.wrapping_add_signed(distance.into());
-                    if regs.ip.wrapping_sub(target) < MOST_CODE_BYTES {
-                        return Some(found);
-                    }
-                }
+            self.words_left = self.words_left.checked_sub(1)?;
+            let word = stack.word(slot)?;
+            // No jump stub leads to generated code. It may have been jumped to from the function
+            // that was called, as from the interpreter of PHP.
+            if let Some(mapping) = space.find(word)
+                && matches!(
+                    self.before(regs.arch, space, mapping, word),
+                    Before::Indirect | Before::Direct(_)
+                )
+            {
+                regs.ip = word;
+                regs.set_sp(slot.wrapping_add(8));
+                return Some(slot);
             }
+            slot += 8;
         }
-        elsewhere
+        None
     }
 
     /// Whether a function whose frame pointer was followed may return to this address. Generated
@@ -184,11 +137,10 @@ impl CallSites {
 }
 
 /// Whether the code at this address ends a thread.
-fn starts_thread(arch: Arch, space: &AddressSpace, address: u64) -> bool {
-    let Some(code) = code_at::<12>(space, address) else { return false };
+pub(super) fn starts_thread(arch: Arch, space: &AddressSpace, address: u64) -> bool {
+    let Some(code) = code_at::<THREAD_END_BYTES>(space, address) else { return false };
     let stops = arch == Arch::X86_64
         && match code {
-            [0xf4, ..] => true,
             [0xe8, a, b, c, d, ..] => {
                 let target =
                     address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
@@ -196,7 +148,13 @@ fn starts_thread(arch: Arch, space: &AddressSpace, address: u64) -> bool {
             }
             _ => false,
         };
-    stops || instructions::exits_thread(arch, &code)
+    stops || instructions::ends_thread(arch, &code)
+}
+
+/// Whether a call instruction of a file lies before this address.
+pub(super) fn follows_call(arch: Arch, space: &AddressSpace, address: u64) -> bool {
+    let code = code_at(space, address.wrapping_sub(LONGEST_CALL as u64));
+    code.is_some_and(|code| instructions::call(arch, &code) != Before::Other)
 }
 
 /// Whether a jump stub lies here.
@@ -215,40 +173,32 @@ mod tests {
     use super::*;
 
     const PROGRAM: u64 = 0x40_1000;
-    const LIBRARY: u64 = 0x7f00_1000;
-    /// Behind an indirect call, and behind a direct call of the code at 0x40.
-    const INDIRECT: u64 = 0x10;
-    const DIRECT: u64 = 0x20;
+    const GENERATED: u64 = 0x50_1000;
 
-    /// The return address that is found for code at 0x44 of the program.
-    fn caller(words: &[u64]) -> Option<u64> {
+    /// Checks that the search for the caller of generated code takes addresses behind calls, direct
+    /// and indirect, and goes on behind one that it has found before.
+    #[test]
+    fn callers_of_generated_code_are_behind_calls() {
         let mut code = vec![0x33; 0x80];
         code[0x0e..0x10].copy_from_slice(&[0xff, 0xd0]);
         code[0x1b..0x20].copy_from_slice(&[0xe8, 0x20, 0, 0, 0]);
+        let (indirect, direct) = (PROGRAM + 0x10, PROGRAM + 0x20);
         let modules = store_of(small_elf(&code));
         let mut space = AddressSpace::new();
         space.map(PROGRAM, PROGRAM + 0x80, 0x1000, modules.module(b"/program", b""));
-        space.map(LIBRARY, LIBRARY + 0x80, 0x1000, modules.module(b"/library", b""));
-        let regs = UserRegs::new(PROGRAM + 0x44, STACK_AT, STACK_AT);
-        let bytes = stack_of(words);
+        space.map(GENERATED, GENERATED + 0x80, 0, None);
+        let bytes = stack_of(&[7, PROGRAM + 0x30, indirect, 8, direct]);
+        let stack = Stack { start: STACK_AT, bytes: &bytes };
         let mut sites = CallSites::default();
         sites.begin();
-        let stack = Stack { start: STACK_AT, bytes: &bytes };
-        sites.return_address(&space, &regs, stack, None, false).map(|(_, address)| address)
-    }
-
-    /// Checks that an address behind a call in another file, which an ended call may have left, yields to a direct call
-    /// of the code close behind it, and to nothing else.
-    #[test]
-    fn a_stale_address_of_another_file_is_no_caller() {
-        let (own, other) = (PROGRAM + DIRECT, LIBRARY + INDIRECT);
-        assert_eq!(caller(&[7, other, 8, own]), Some(own));
-        assert_eq!(caller(&[7, other, 8]), Some(other));
-        assert_eq!(caller(&[7, other, PROGRAM + INDIRECT, own]), Some(other));
-        assert_eq!(caller(&[7, PROGRAM + INDIRECT, other, own]), Some(PROGRAM + INDIRECT));
-        let far: Vec<u64> = [other].into_iter().chain([0; 300]).chain([own]).collect();
-        assert_eq!(caller(&far), Some(other));
-        // A direct call of other code is none of this.
-        assert_eq!(caller(&[LIBRARY + DIRECT]), None);
+        let mut found = Vec::new();
+        let mut behind = None;
+        loop {
+            let mut regs = UserRegs::new(GENERATED + 0x44, STACK_AT, STACK_AT);
+            let Some(slot) = sites.search(&space, &mut regs, stack, behind) else { break };
+            found.push((slot, regs.ip));
+            behind = Some(slot);
+        }
+        assert_eq!(found, [(STACK_AT + 16, indirect), (STACK_AT + 32, direct)]);
     }
 }

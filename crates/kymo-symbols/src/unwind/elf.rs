@@ -104,6 +104,10 @@ pub(super) struct ElfParts {
     pub(super) debug_frame: Option<Section>,
     pub(super) text_svma: u64,
     pub(super) got_svma: u64,
+    /// Where a program begins.
+    pub(super) entry: u64,
+    /// It is a program of Go.
+    pub(super) is_go: bool,
     /// Where linkers put jump stubs; some (lld) write no unwind data for them.
     pub(super) stubs: Vec<Range<u64>>,
     /// What the sections take.
@@ -121,6 +125,8 @@ impl ElfParts {
             debug_frame: None,
             text_svma: 0,
             got_svma: 0,
+            entry: 0,
+            is_go: false,
             stubs: Vec::new(),
             room: Vec::new(),
         }
@@ -148,6 +154,7 @@ impl ElfParts {
             format!("it is for ELF machine {machine}; x86_64 (62) and aarch64 (183) can be unwound")
         })?;
         let mut parts = ElfParts::empty(arch);
+        parts.entry = u64_at(&header, 24);
         let unwind_segment = parts.read_segments(image, &header);
         parts.read_sections(image, &header, budget)?;
         if parts.eh_frame.is_none()
@@ -206,6 +213,10 @@ impl ElfParts {
                 b".eh_frame" => &mut self.eh_frame,
                 b".eh_frame_hdr" => &mut self.eh_frame_hdr,
                 b".debug_frame" => &mut self.debug_frame,
+                b".gopclntab" => {
+                    self.is_go = true;
+                    continue;
+                }
                 b".text" => {
                     self.text_svma = svma;
                     continue;
@@ -277,6 +288,12 @@ impl ElfParts {
             .flatten()
             .map(|section| section.bytes.len() as u64)
             .sum()
+    }
+
+    /// The executable segment that holds this address in the file.
+    pub(super) fn code_of(&self, svma: u64) -> Option<&Segment> {
+        let holds = |s: &&Segment| s.executable && svma.wrapping_sub(s.svma) < s.file_bytes;
+        self.segments.iter().find(holds)
     }
 
     /// The address, as linked, of a byte of the file that is mapped executable.

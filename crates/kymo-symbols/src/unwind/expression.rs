@@ -36,16 +36,16 @@ impl Expression {
     /// The expression "register plus offset".
     pub(super) fn register_plus(register: u8, offset: i64) -> Expression {
         let mut bytes = vec![op::BREG0 + (register & 31)];
-        let mut rest = offset;
-        loop {
-            let low = (rest & 0x7f) as u8;
-            rest >>= 7;
-            if (rest == 0 && low & 0x40 == 0) || (rest == -1 && low & 0x40 != 0) {
-                bytes.push(low);
-                break;
-            }
-            bytes.push(low | 0x80);
-        }
+        push_sleb(&mut bytes, offset);
+        Expression(bytes.into())
+    }
+
+    /// The expression "this one plus offset".
+    pub(super) fn plus(&self, offset: i64) -> Expression {
+        let mut bytes = self.0.to_vec();
+        bytes.push(op::CONSTS);
+        push_sleb(&mut bytes, offset);
+        bytes.push(op::PLUS);
         Expression(bytes.into())
     }
 
@@ -75,6 +75,20 @@ impl Expression {
             step(&mut code, &mut stack, regs, &read)?;
         }
         Err(ExpressionError::Bad)
+    }
+}
+
+/// Appends a number in DWARF's signed LEB128.
+fn push_sleb(bytes: &mut Vec<u8>, number: i64) {
+    let mut rest = number;
+    loop {
+        let low = (rest & 0x7f) as u8;
+        rest >>= 7;
+        if (rest == 0 && low & 0x40 == 0) || (rest == -1 && low & 0x40 != 0) {
+            bytes.push(low);
+            return;
+        }
+        bytes.push(low | 0x80);
     }
 }
 

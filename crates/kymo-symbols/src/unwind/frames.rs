@@ -1,5 +1,6 @@
 //! One module's unwind data: from an address in the file to the rule for that address.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gimli::{
@@ -7,7 +8,10 @@ use gimli::{
     UnwindContext, UnwindOffset, UnwindSection,
 };
 
+use super::debug_files::{FunctionStarts, StartPlace};
 use super::elf::{ElfParts, Section};
+use super::instructions::{THREAD_END_BYTES, ends_thread};
+use super::machine_code::{self, CallerPlace, MachineCode};
 use super::module::Module;
 use super::rule::{FrameRule, Rule};
 use crate::arch::Arch;
@@ -47,42 +51,77 @@ pub(super) struct Frames {
     bases: BaseAddresses,
     /// Only when `.eh_frame` has no usable `.eh_frame_hdr`.
     eh_index: Index,
-    debug_index: Index,
-    /// What the indexes take.
+    /// What the index of `.eh_frame` takes.
     room: Vec<Charge>,
+    debug_frame: Option<DebugTable>,
+    /// The `.debug_frame` that takes work to get at: compressed, or in another file. Read when no
+    /// other table covers an address.
+    remote_debug_frame: OnceLock<Option<DebugTable>>,
+    /// First addresses of functions, read when the machine code of one is looked at.
+    starts: OnceLock<FunctionStarts>,
     /// Bytes of large descriptions that were walked.
     walked_bytes: AtomicU64,
+}
+
+/// A `.debug_frame`.
+#[derive(Debug)]
+struct DebugTable {
+    arch: Arch,
+    bytes: Vec<u8>,
+    index: Index,
+    /// What the index takes, and the section if it was unpacked.
+    _room: Vec<Charge>,
+}
+
+impl DebugTable {
+    fn new(arch: Arch, bytes: Vec<u8>, held: Option<Charge>, budget: &Budget) -> Result<DebugTable, String> {
+        let mut table = DebugTable { arch, bytes, index: Index::new(), _room: held.into_iter().collect() };
+        let (index, room) =
+            index_within(&table.section(), &BaseAddresses::default(), table.bytes.len(), budget)?;
+        table._room.push(room);
+        table.index = index;
+        Ok(table)
+    }
+
+    fn section(&self) -> DebugFrame<Slice<'_>> {
+        let mut frame = DebugFrame::new(&self.bytes, LittleEndian);
+        frame.set_address_size(8);
+        frame.set_vendor(vendor(self.arch));
+        frame
+    }
 }
 
 impl Frames {
     /// # Errors
     /// There is no room for an index of frame descriptions.
-    pub(super) fn new(parts: ElfParts, budget: &Budget) -> Result<Frames, String> {
+    pub(super) fn new(mut parts: ElfParts, budget: &Budget) -> Result<Frames, String> {
         let svma = |section: &Option<Section>| section.as_ref().map_or(0, |s| s.svma);
         let bases = BaseAddresses::default()
             .set_eh_frame(svma(&parts.eh_frame))
             .set_eh_frame_hdr(svma(&parts.eh_frame_hdr))
             .set_text(parts.text_svma)
             .set_got(parts.got_svma);
+        let debug_frame = match parts.debug_frame.take() {
+            Some(section) => Some(DebugTable::new(parts.arch, section.bytes, None, budget)?),
+            None => None,
+        };
         let mut frames = Frames {
             parts,
             bases,
             eh_index: Index::new(),
-            debug_index: Index::new(),
             room: Vec::new(),
+            debug_frame,
+            remote_debug_frame: OnceLock::new(),
+            starts: OnceLock::new(),
             walked_bytes: AtomicU64::new(0),
         };
         if frames.has_no_table()
             && let Some(section) = frames.eh_frame()
         {
-            let (index, room) = index_within(&section, &frames.bases, &frames.parts.eh_frame, budget)?;
+            let bytes = frames.parts.eh_frame.as_ref().map_or(0, |section| section.bytes.len());
+            let (index, room) = index_within(&section, &frames.bases, bytes, budget)?;
             frames.room.push(room);
             frames.eh_index = index;
-        }
-        if let Some(section) = frames.debug_frame() {
-            let (index, room) = index_within(&section, &frames.bases, &frames.parts.debug_frame, budget)?;
-            frames.room.push(room);
-            frames.debug_index = index;
         }
         Ok(frames)
     }
@@ -98,11 +137,13 @@ impl Frames {
             || self.walked_bytes.fetch_add(bytes as u64, Ordering::Relaxed) < MOST_WALKED_BYTES
     }
 
-    /// The rule for the instruction at this offset of the module's file.
+    /// The rule for the instruction at this offset of the module's file. `is_caller`: the
+    /// instruction is a call, and the offset that of its last byte.
     pub(super) fn rule_at(
         &self,
         module: &Module,
         file_offset: u64,
+        is_caller: bool,
         context: &mut UnwindContext<usize>,
     ) -> FrameRule {
         let Some(svma) = self.parts.svma_of(file_offset) else { return Rule::FramePointer.into() };
@@ -111,18 +152,116 @@ impl Frames {
         {
             return self.rule_of(&section, &fde, svma, context);
         }
-        if let Some(section) = self.debug_frame()
-            && let Some(fde) = indexed_fde(&section, &self.bases, &self.debug_index, svma)
+        if let Some(table) = &self.debug_frame
+            && let Some(rule) = self.rule_in(table, (module, is_caller), svma, context)
         {
-            return self.rule_of(&section, &fde, svma, context);
+            return rule;
         }
         if self.parts.stubs.iter().any(|range| range.contains(&svma)) {
             return Rule::just_called(self.parts.arch).into();
         }
         if self.is_sigreturn(module, file_offset) {
-            return FrameRule { rule: Rule::signal_trampoline(self.parts.arch), signal: true };
+            return FrameRule {
+                rule: Rule::signal_trampoline(self.parts.arch),
+                signal: true,
+                by_code: false,
+            };
         }
-        Rule::FramePointer.into()
+        let remote = self.remote_debug_frame.get_or_init(|| self.read_remote(module));
+        if let Some(table) = remote
+            && let Some(rule) = self.rule_in(table, (module, is_caller), svma, context)
+        {
+            return rule;
+        }
+        match self.rule_by_code(module, svma, is_caller) {
+            Some(rule) => FrameRule { rule, signal: false, by_code: true },
+            None => Rule::FramePointer.into(),
+        }
+    }
+
+    /// The rule that a `.debug_frame` has.
+    fn rule_in(
+        &self,
+        table: &DebugTable,
+        (module, is_caller): (&Module, bool),
+        svma: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> Option<FrameRule> {
+        let section = table.section();
+        let fde = indexed_fde(&section, &self.bases, &table.index, svma)?;
+        if self.has_no_caller(module, &fde, svma, is_caller) {
+            return Some(Rule::Root.into());
+        }
+        Some(self.rule_of(&section, &fde, svma, context))
+    }
+
+    fn read_remote(&self, module: &Module) -> Option<DebugTable> {
+        if self.debug_frame.is_some() {
+            return None;
+        }
+        let (bytes, held) = module.remote_debug_frame(self.parts.build_id.as_deref())?;
+        DebugTable::new(self.parts.arch, bytes, held, module.budget()).ok()
+    }
+
+    /// What the machine code says.
+    fn rule_by_code(&self, module: &Module, svma: u64, is_caller: bool) -> Option<Rule> {
+        let starts = self.starts.get_or_init(|| module.function_starts(StartPlace::Linked));
+        self.with_code(module, svma, &starts.addresses, |code| {
+            let ends = is_caller && self.ends_thread(svma + 1, code);
+            if ends || machine_code::begins_program(self.parts.entry, svma, code) {
+                return Some(Rule::Root);
+            }
+            machine_code::caller_place(svma + u64::from(is_caller), is_caller, code)?.rule()
+        })
+    }
+
+    /// Whether a frame of Go's assembly has no caller on its stack, though the tables give it one:
+    /// the first one of a thread, and one that has switched to another stack.
+    fn has_no_caller(&self, module: &Module, fde: &Fde<'_>, svma: u64, is_caller: bool) -> bool {
+        /// Those functions are short.
+        const MOST_BYTES: u64 = 1024;
+        if !self.parts.is_go || fde.len() > MOST_BYTES {
+            return false;
+        }
+        let address = svma + u64::from(is_caller);
+        let has_none = self.with_code(module, svma, &[fde.initial_address()], |code| {
+            let ends = is_caller && self.ends_thread(address, code);
+            let place = || machine_code::caller_place(address, is_caller, code);
+            Some(ends || place() == Some(CallerPlace::OtherStack))
+        });
+        has_none == Some(true)
+    }
+
+    /// Whether the code at this address, where a function would return to, ends a thread; by a call
+    /// of a breakpoint, too, as in the start of Go's main thread.
+    fn ends_thread(&self, address: u64, code: &MachineCode<'_>) -> bool {
+        let Some(bytes) = (code.read)(address, THREAD_END_BYTES as u64) else { return false };
+        let stops = match *bytes {
+            [0xe8, a, b, c, d, ..] => {
+                let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+                let target = address.wrapping_add(5).wrapping_add_signed(distance);
+                let called = code.range.contains(&target).then(|| (code.read)(target, 2)).flatten();
+                called.is_some_and(|called| matches!(*called, [0xcc, ..] | [0xcd, 3]))
+            }
+            _ => false,
+        };
+        stops || ends_thread(self.parts.arch, &bytes)
+    }
+
+    /// Looks at the code around an address, if it is of x86-64.
+    fn with_code<R>(
+        &self,
+        module: &Module,
+        svma: u64,
+        starts: &[u64],
+        look: impl FnOnce(&MachineCode<'_>) -> Option<R>,
+    ) -> Option<R> {
+        let segment = self.parts.code_of(svma).filter(|_| self.parts.arch == Arch::X86_64)?;
+        let read = |address: u64, bytes| {
+            module.code_bytes(segment.offset.wrapping_add(address.wrapping_sub(segment.svma)), bytes)
+        };
+        let range = segment.svma..segment.svma.saturating_add(segment.file_bytes);
+        look(&MachineCode { range, bits: 64, starts, read: &read })
     }
 
     /// Whether an address is in a signal trampoline, or just behind it: a sample in the kernel's
@@ -142,24 +281,8 @@ impl Frames {
         let section = self.parts.eh_frame.as_ref()?;
         let mut frame = EhFrame::new(&section.bytes, LittleEndian);
         frame.set_address_size(8);
-        frame.set_vendor(self.vendor());
+        frame.set_vendor(vendor(self.parts.arch));
         Some(frame)
-    }
-
-    fn debug_frame(&self) -> Option<DebugFrame<Slice<'_>>> {
-        let section = self.parts.debug_frame.as_ref()?;
-        let mut frame = DebugFrame::new(&section.bytes, LittleEndian);
-        frame.set_address_size(8);
-        frame.set_vendor(self.vendor());
-        Some(frame)
-    }
-
-    /// Whose numbers of call frame instructions the tables use.
-    fn vendor(&self) -> gimli::Vendor {
-        match self.parts.arch {
-            Arch::X86_64 => gimli::Vendor::Default,
-            Arch::Aarch64 => gimli::Vendor::AArch64,
-        }
     }
 
     fn has_no_table(&self) -> bool {
@@ -201,7 +324,15 @@ impl Frames {
                 Err(_) => Rule::Bad,
             }
         };
-        FrameRule { rule, signal }
+        FrameRule { rule, signal, by_code: false }
+    }
+}
+
+/// Whose numbers of call frame instructions the tables use.
+fn vendor(arch: Arch) -> gimli::Vendor {
+    match arch {
+        Arch::X86_64 => gimli::Vendor::Default,
+        Arch::Aarch64 => gimli::Vendor::AArch64,
     }
 }
 
@@ -209,16 +340,15 @@ impl Frames {
 fn index_within<'a, S>(
     section: &S,
     bases: &BaseAddresses,
-    bytes: &Option<Section>,
+    bytes: usize,
     budget: &Budget,
 ) -> Result<(Index, Charge), String>
 where
     S: UnwindSection<Slice<'a>>,
 {
     let no_room = || "an index of its frame descriptions takes more than a file of its size may".to_owned();
-    let bytes = bytes.as_ref().map_or(0, |section| section.bytes.len() as u64);
     // The smallest description is twelve bytes long; while it grows, a list is there twice.
-    let most = budget.reserve(bytes.saturating_mul(3)).ok_or_else(no_room)?;
+    let most = budget.reserve((bytes as u64).saturating_mul(3)).ok_or_else(no_room)?;
     let mut index = index(section, bases);
     index.shrink_to_fit();
     drop(most);

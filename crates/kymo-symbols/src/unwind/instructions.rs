@@ -95,17 +95,29 @@ pub(super) fn is_stub(arch: Arch, code: &[u8; STUB_BYTES]) -> bool {
     }
 }
 
+/// As many bytes as tell the end of a thread.
+pub(super) const THREAD_END_BYTES: usize = 12;
+
+/// Whether a thread ends in these instructions, behind the call of its first function: by the
+/// system call `exit`, or at `hlt`.
+pub(super) fn ends_thread(arch: Arch, code: &[u8]) -> bool {
+    const HLT: u8 = 0xf4;
+    arch == Arch::X86_64 && code.first() == Some(&HLT) || exits_thread(arch, code)
+}
+
 /// Whether the system call `exit` is among these instructions.
-pub(super) fn exits_thread(arch: Arch, code: &[u8]) -> bool {
+fn exits_thread(arch: Arch, code: &[u8]) -> bool {
     /// mov $60 (exit), %eax; syscall. Before it, the exit status is put into edi.
     const X86_64: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
     /// mov x8, #93 (exit); svc #0
     const AARCH64: [u8; 8] = [0xa8, 0x0b, 0x80, 0xd2, 0x01, 0, 0, 0xd4];
-    let exit: &[u8] = match arch {
-        Arch::X86_64 => &X86_64,
-        Arch::Aarch64 => &AARCH64,
-    };
-    code.windows(exit.len()).any(|window| window == exit)
+    /// mov $60, %al; syscall: musl's, which has cleared the rest of the register.
+    const X86_64_MUSL: [u8; 4] = [0xb0, 60, 0x0f, 0x05];
+    let has = |exit: &[u8]| code.windows(exit.len()).any(|window| window == exit);
+    match arch {
+        Arch::X86_64 => has(&X86_64) || has(&X86_64_MUSL),
+        Arch::Aarch64 => has(&AARCH64),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 //!  UnwindModules (one store, shared)          AddressSpace (per process, per moment)
 //!  path + build id -> Module                  AVMA -> mapping -> Module + file offset
 //!        | .eh_frame .eh_frame_hdr                   |
-//!        | .debug_frame, read on first use           v
+//!        | .debug_frame, machine code,              v
+//!        | read on first use                         |
 //!        +--------------------------------> Unwinder (one per thread)
 //!                                           rules by (module, file offset), so that what one
 //!                                           process taught serves every process with that file
@@ -46,8 +47,11 @@
 //!   unwind data covers: it is recognised here.
 //! - perf shows no user frame at all when a sample has registers but not one byte of stack (a
 //!   process that is just starting or ending); here it has the sampled address.
-//! - Without unwind data both follow the frame pointer; perf then takes the caller's stack pointer
+//! - Without unwind data perf follows the frame pointer; it then takes the caller's stack pointer
 //!   from where it was, not from the frame, and loses the frames above if those have unwind data.
+//!   Here the machine code says where the caller is (`machine_code`), and the frame pointer is
+//!   followed where it does not.
+//! - perf gives a last frame that is mapped nowhere; here the chain ends before it.
 //!
 //! How many stacks are complete, by kymo and by `perf script` on the same raw recordings
 //! (`bench/runs/2026-11-21-unwind-complete.txt`):
@@ -94,8 +98,9 @@
 //! # Instruction sets
 //!
 //! x86_64 and aarch64, by [`Arch`](crate::Arch); a recording of either is unwound on any machine.
-//! 32-bit tasks of x86 are walked along frame pointers. A file for another machine than the
-//! recorded one is refused when it is read, see [`UnwindModules::problems`].
+//! 32-bit tasks of x86 are walked by their machine code, and end where that says nothing. A file
+//! for another machine than the recorded one is refused when it is read, see
+//! [`UnwindModules::problems`].
 //!
 //! On aarch64 a return address may carry a signature (pointer authentication). The bits of every
 //! return address above the process's address space are cleared, whatever the tables say: code
@@ -104,11 +109,13 @@
 
 mod call_sites;
 mod compat;
+mod debug_files;
 mod elf;
 mod expression;
 mod frames;
 mod generated;
 mod instructions;
+mod machine_code;
 mod module;
 mod regs;
 mod rule;

@@ -73,9 +73,12 @@ impl Model {
             if frames.len() == max_frames {
                 return (frames, Stop::Limit);
             }
-            frames.push(regs.ip);
             let lookup = regs.ip.wrapping_sub(u64::from(called));
-            if !mapped.contains(&lookup) {
+            let is_mapped = mapped.contains(&lookup);
+            if is_mapped || frames.is_empty() {
+                frames.push(regs.ip);
+            }
+            if !is_mapped {
                 return (frames, Stop::NoMapping);
             }
             let (signal, caller) = self.caller(lookup, &regs, &word, frames.len() == 1);

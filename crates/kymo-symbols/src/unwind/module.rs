@@ -13,10 +13,11 @@ use std::time::SystemTime;
 
 use hashbrown::HashMap;
 
+use super::debug_files::{self, FunctionStarts, StartPlace};
 use super::elf::{self, ElfParts, Image};
 use super::frames::Frames;
 use crate::arch::Arch;
-use crate::budget::{Budget, open_regular};
+use crate::budget::{Budget, Charge, open_regular};
 use crate::file_state::FileState;
 use crate::locate;
 use crate::options::{Note, SymbolOptions};
@@ -70,6 +71,10 @@ struct Shared {
     budget_bytes: u64,
     /// The account of what files may cost.
     budget: Budget,
+    /// Where debug files lie.
+    options: SymbolOptions,
+    /// Whether code without tables is looked at.
+    reads_code: bool,
     kept_bytes: AtomicU64,
     problems: Mutex<Vec<ModuleProblem>>,
 }
@@ -104,7 +109,7 @@ impl UnwindModules {
     /// root, if there is one. `recorded_until`: when it was written; files without a build id that
     /// changed later are not what was mapped.
     pub fn of_recording(options: &SymbolOptions, recorded_until: Option<SystemTime>) -> UnwindModules {
-        let options = options.clone();
+        let own = options.clone();
         let open = move |file: &MappedFile<'_>| {
             let is_known = file.build_id.iter().any(|&byte| byte != 0);
             let refused = |why: Option<Note>| match why.filter(|_| !is_known) {
@@ -112,13 +117,18 @@ impl UnwindModules {
                 None => Ok(()),
             };
             if file.path == b"[vdso]" {
-                return refused(options.kernel_refusal()).and_then(|()| own_vdso());
+                return refused(own.kernel_refusal()).and_then(|()| own_vdso());
             }
-            let path = locate::below_root(&options, Path::new(OsStr::from_bytes(file.path)));
-            refused(options.file_refusal(&path, FileState { file_id: file.file_id, recorded_until }))?;
+            let path = locate::below_root(&own, Path::new(OsStr::from_bytes(file.path)));
+            refused(own.file_refusal(&path, FileState { file_id: file.file_id, recorded_until }))?;
             open_regular(&path).map(|(file, _)| Image::File(file))
         };
-        UnwindModules::with_opener(Box::new(open), DEFAULT_BUDGET_BYTES)
+        let mut modules = UnwindModules::with_opener(Box::new(open), DEFAULT_BUDGET_BYTES);
+        // No module shares it yet.
+        if let Some(shared) = Arc::get_mut(&mut modules.shared) {
+            shared.options = options.clone();
+        }
+        modules
     }
 
     /// The same of a machine of this instruction set.
@@ -141,10 +151,21 @@ impl UnwindModules {
             arch: Arch::NATIVE,
             budget_bytes,
             budget: Budget::default(),
+            options: SymbolOptions::default(),
+            reads_code: true,
             kept_bytes: AtomicU64::new(0),
             problems: Mutex::default(),
         };
         UnwindModules { shared: Arc::new(shared), known: RwLock::default() }
+    }
+
+    /// A store whose code without tables is not looked at: the model follows frame pointers there.
+    #[cfg(test)]
+    pub(super) fn without_code(mut self) -> UnwindModules {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.reads_code = false;
+        }
+        self
     }
 
     /// The module of a mapped file, by the path in the mapping and the build id (empty when not known).
@@ -299,14 +320,46 @@ impl Module {
         (self.shared.open)(&self.file())
     }
 
+    /// The account of what files may cost.
+    pub(super) fn budget(&self) -> &Budget {
+        &self.shared.budget
+    }
+
+    /// The `.debug_frame` of this file if it is compressed, or of its debug file.
+    pub(super) fn remote_debug_frame(&self, build_id: Option<&[u8]>) -> Option<(Vec<u8>, Option<Charge>)> {
+        let image = (self.shared.open)(&self.file()).ok()?;
+        let path = Path::new(OsStr::from_bytes(&self.path));
+        debug_files::debug_frame(&image, path, build_id, &self.shared.options)
+    }
+
+    /// Where this file's functions begin.
+    pub(super) fn function_starts(&self, place: StartPlace) -> FunctionStarts {
+        let path = Path::new(OsStr::from_bytes(&self.path));
+        let starts = |image| debug_files::function_starts(image, path, &self.shared.options, place);
+        self.code_image().and_then(starts).unwrap_or_default()
+    }
+
+    /// At most `len` bytes of machine code; fewer where the file ends.
+    pub(super) fn code_bytes(&self, file_offset: u64, len: u64) -> Option<Vec<u8>> {
+        if !self.shared.reads_code {
+            return None;
+        }
+        let image = self.code_image()?;
+        image.read(file_offset, len.min(image.len().ok()?.checked_sub(file_offset)?))
+    }
+
     /// Some bytes of machine code, to recognise signal trampolines, calls and jump stubs.
     pub(super) fn code_at<const N: usize>(&self, file_offset: u64) -> Option<[u8; N]> {
+        self.code_image()?.read(file_offset, N as u64)?.try_into().ok()
+    }
+
+    fn code_image(&self) -> Option<&Image> {
         let image = self.code.get_or_init(|| {
             let image = (self.shared.open)(&self.file()).ok()?;
             let is_same = |arch| elf::arch(&image).is_none_or(|found| found == arch);
             self.shared.arch.is_none_or(is_same).then_some(image)
         });
-        image.as_ref()?.read(file_offset, N as u64)?.try_into().ok()
+        image.as_ref()
     }
 }
 

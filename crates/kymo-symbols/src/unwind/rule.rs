@@ -38,7 +38,8 @@ pub(super) enum Rule {
     Exotic(Box<Exotic>),
     /// The unwind data says that this function has no caller.
     Root,
-    /// No unwind data covers the address: follow the frame pointer.
+    /// No unwind data covers the address, and its machine code says nothing: follow the frame
+    /// pointer.
     FramePointer,
     /// The unwind data for the address is damaged or uses what is not supported.
     Bad,
@@ -50,11 +51,13 @@ pub(super) struct FrameRule {
     pub(super) rule: Rule,
     /// The frame is a signal trampoline: its caller was interrupted, it did not call.
     pub(super) signal: bool,
+    /// No table covers the address: the rule is what the machine code says (`machine_code`).
+    pub(super) by_code: bool,
 }
 
 impl From<Rule> for FrameRule {
     fn from(rule: Rule) -> FrameRule {
-        FrameRule { rule, signal: false }
+        FrameRule { rule, signal: false, by_code: false }
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Stop {
     RegisterUnknown,
     /// An address belongs to no known mapping.
     NoMapping,
-    /// No unwind data covered an address, and following the frame pointer led nowhere.
+    /// No unwind data covered an address, and machine code and frame pointer led nowhere.
     NoUnwindInfo,
     /// The unwind data for an address is damaged or not supported.
     BadUnwindInfo,
@@ -61,8 +61,8 @@ pub struct UnwindStats {
     pub samples: u64,
     /// Frames handed out.
     pub frames: u64,
-    /// Frames whose caller was found by the frame pointer or by a search, for want of unwind data
-    /// (generated code, assembly).
+    /// Frames whose caller was found by the machine code, by the frame pointer or by a search, for
+    /// want of unwind data (assembly, generated code).
     pub guessed_frames: u64,
     /// Rules that had to be worked out from a module's unwind data.
     pub rules_parsed: u64,

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::elf::ElfParts;
 use super::expression::{Expression, ExpressionError};
+use super::machine_code::{self, CallerPlace, MachineCode, RegisterValue};
 use super::model::{Model, value_of};
+use super::rule::Rule;
 use super::*;
 use crate::arch::{Arch, RBP, RSP};
 
@@ -99,7 +101,7 @@ fn engine_equals_model(image: Arc<[u8]>, scenes: u64) {
         };
         model.functions().into_iter().filter(inside).collect()
     };
-    let modules = store_of(image).of_arch(parts.arch);
+    let modules = store_of(image).of_arch(parts.arch).without_code();
     let (space, mapped) = space_of(&modules, &parts);
     let mut unwinder = Unwinder::new(Convention::Return);
     let mut deep = 0;
@@ -110,9 +112,9 @@ fn engine_equals_model(image: Arc<[u8]>, scenes: u64) {
         let stop = unwinder.unwind(&space, &regs, &stack, MAX_FRAMES, &mut frames);
         let expected = model.unwind(&mapped, &regs, &stack, MAX_FRAMES);
         assert_eq!((&frames, stop), (&expected.0, expected.1), "seed {seed}, {regs:x?}");
-        deep += usize::from(frames.len() > 3);
+        deep += usize::from(frames.len() > 2);
     }
-    assert!(deep > scenes as usize / 40, "only {deep} of {scenes} walks got deeper than three frames");
+    assert!(deep > scenes as usize / 40, "only {deep} of {scenes} walks got deeper than two frames");
     assert_eq!(unwinder.stats().samples, scenes);
     assert_eq!(Stop::ALL.iter().map(|&s| unwinder.stats().stopped(s)).sum::<u64>(), scenes);
 }
@@ -160,9 +162,11 @@ fn cut_off_tables_change_no_walk() {
     let at = image.windows(64).position(|w| w == &header.bytes[..64]).expect("the table in the file");
     // The encoding of the table becomes "omitted".
     without_table[at + 3] = 0xff;
-    let stack = STACK_AT.to_le_bytes().repeat(1024);
+    let code = parts.segments.iter().find(|s| s.executable).expect("code");
+    let inside = functions.iter().find(|f| code.svma < f.0 && f.1 < code.svma + code.file_bytes);
+    let stack = inside.expect("a function").0.to_le_bytes().repeat(1024);
     let walks = |image: Vec<u8>| {
-        let modules = store_of(image.into());
+        let modules = store_of(image.into()).without_code();
         let (space, mapped) = space_of(&modules, &parts);
         let mut unwinder = Unwinder::new(Convention::Return);
         let mut walks = Vec::new();
@@ -180,6 +184,75 @@ fn cut_off_tables_change_no_walk() {
     assert!(whole.iter().filter(|(frames, _)| frames.len() > 1).count() > 100);
     assert!(walks(without_sections) == whole, "without section headers");
     assert!(walks(without_table) == whole, "without lookup table");
+}
+
+/// Checks that what machine code says of a frame is what the tables say, in functions of this Rust
+/// program: of each some instructions, those in prologues and epilogues among them.
+#[test]
+fn machine_code_says_what_the_tables_say() {
+    use iced_x86::{Decoder, DecoderOptions};
+    let image = read("/proc/self/exe");
+    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image)), &Budget::new()).expect("an ELF file");
+    if parts.arch != Arch::X86_64 {
+        return skip("unwind::machine_code_says_what_the_tables_say", "the code of x86-64 only is looked at");
+    }
+    let (functions, modules) = (Model::new(&parts).functions(), store_of(Arc::clone(&image)));
+    let module = modules.module(b"/image", b"").expect("a module");
+    let tables = module.frames().expect("tables");
+    let segment = *parts.segments.iter().find(|s| s.executable).expect("code");
+    let offset = |address: u64| address - segment.svma + segment.offset;
+    let read = |address: u64, bytes| module.code_bytes(offset(address), bytes);
+    let range = segment.svma..segment.svma + segment.file_bytes;
+    // As symbols say it.
+    let starts: Vec<u64> = functions.iter().map(|function| function.0).collect();
+    let code = MachineCode { range: range.clone(), bits: 64, starts: &starts, read: &read };
+    let mut context = gimli::UnwindContext::new();
+    let (mut same, mut other, mut silent) = (0, 0, 0);
+    for &(start, end) in functions.iter().filter(|f| range.contains(&f.0) && f.1 <= range.end).step_by(29) {
+        let bytes = read(start, end - start).expect("code");
+        let instructions = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
+        for address in instructions.into_iter().map(|one| one.ip()).step_by(7) {
+            let table = tables.rule_at(&module, offset(address), false, &mut context).rule;
+            let found = machine_code::caller_place(address, false, &code).and_then(|place| place.rule());
+            match (table, found) {
+                (Rule::Plain(table), Some(Rule::Plain(found)))
+                    if table.cfa_register == found.cfa_register =>
+                {
+                    if table.cfa_offset == found.cfa_offset {
+                        same += 1
+                    } else {
+                        other += 1
+                    }
+                }
+                _ => silent += 1,
+            }
+        }
+    }
+    assert!(
+        same > 1000 && other * 100 <= same,
+        "{same} as the tables, {other} others, {silent} not compared"
+    );
+}
+
+/// Checks a function that never returns: where its symbol says that it begins, the instructions up
+/// to the address say where its caller is, and its registers. And one that has another stack: it
+/// has no caller.
+#[test]
+fn machine_code_since_the_function_began() {
+    // push %rbp; push %rbx; xor %ebx,%ebx; sub $0x18,%rsp; call +0; int3
+    let mut bytes = vec![0x55, 0x53, 0x31, 0xdb, 0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0xcc];
+    // At 0x0e: push %rbp; mov 0x38(%r14),%rsp; call *%r12; int3
+    bytes.extend([0x55, 0x49, 0x8b, 0x66, 0x38, 0x41, 0xff, 0xd4, 0xcc]);
+    let read = |address: u64, len: u64| Some(bytes[address as usize..][..len as usize].to_vec());
+    let place = |address, is_caller, starts: &[u64]| {
+        let code = MachineCode { range: 0..bytes.len() as u64, bits: 64, starts, read: &read };
+        machine_code::caller_place(address, is_caller, &code)
+    };
+    assert_eq!(place(0x0d, true, &[]), None, "no return, no beginning");
+    let (slot, sp) = (RegisterValue::Register(7, 0x28), RegisterValue::Register(7, 0x30));
+    let saved = vec![(3, RegisterValue::Word(7, 0x18, 0))];
+    assert_eq!(place(0x0d, true, &[0, 0x0e]), Some(CallerPlace::Return { slot, sp, saved }));
+    assert_eq!(place(0x16, true, &[0, 0x0e]), Some(CallerPlace::OtherStack));
 }
 
 /// Puts an ELF file together: one executable segment with this code at file offset and address 0x1000.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gimli::UnwindContext;
 
 use super::call_sites::CallSites;
-use super::compat;
+use super::compat::{CompatMemory, CompatWalker};
 use super::expression::{Expression, ExpressionError};
 use super::generated::{GeneratedCode, GeneratedFrame, UnknownCode, step_frame_pointer};
 use super::module::Module;
@@ -42,32 +42,19 @@ pub struct Unwinder {
     /// Rules that do not fit into a place of the cache, by number.
     exotic: Vec<Arc<Exotic>>,
     context: Box<UnwindContext<usize>>,
-    /// Where the callers of code without unwind data are searched for, if they are.
+    /// Where the callers of generated code are searched for, if they are.
     call_sites: Option<CallSites>,
+    compat: CompatWalker,
     /// The stack pointer of each frame of the last walk.
     stack_pointers: Vec<u64>,
     /// Where the walk has searched for callers.
     searches: Vec<CallerSearch>,
-    /// Frames and stack pointers of a first attempt that did not reach the thread's start.
-    first_attempt: (Vec<u64>, Vec<u64>),
     /// The bits of addresses of code in the process that is walked.
     address_mask: u64,
     stats: UnwindStats,
 }
 
-/// How a caller was found where no unwind data covers a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
-    /// Its runtime's layout of frames is known.
-    ByLayout,
-    ByFramePointer,
-    /// Its address is in the link register.
-    ByLink,
-    /// Its return address was found on the stack.
-    Searched,
-}
-
-/// A frame whose caller was searched for.
+/// A frame of generated code whose caller was searched for.
 #[derive(Clone, Copy, Debug)]
 struct CallerSearch {
     /// How many frames the walk had with this one.
@@ -75,8 +62,6 @@ struct CallerSearch {
     regs: UserRegs,
     /// Where the return address was found. It may be one that an earlier call left there.
     slot: u64,
-    /// The frame is one of generated code.
-    is_generated: bool,
 }
 
 /// What a walk reads.
@@ -94,8 +79,6 @@ struct Frame {
     /// is in it. The sampled instruction, and one that a signal interrupted, is looked up as it is.
     back: u64,
     first: bool,
-    /// It was searched for: its registers may be those of the code that it called.
-    searched: bool,
 }
 
 /// One place of the cache.
@@ -112,6 +95,8 @@ struct CachedRule {
     plain: Plain,
     kind: Kind,
     signal: bool,
+    /// The machine code says so, no table.
+    by_code: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +113,8 @@ enum Kind {
 
 const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; MOST_SAVED] };
 
-const EMPTY: Cached = Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: Kind::Bad, signal: false } };
+const EMPTY: Cached =
+    Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: Kind::Bad, signal: false, by_code: false } };
 
 /// How often a walk goes back to a search that led elsewhere than to the thread's start.
 const MOST_RETRIES: usize = 16;
@@ -148,18 +134,18 @@ impl Unwinder {
             exotic: Vec::new(),
             context: Box::default(),
             call_sites: None,
+            compat: CompatWalker::default(),
             stack_pointers: Vec::new(),
             searches: Vec::new(),
-            first_attempt: (Vec::new(), Vec::new()),
             address_mask: u64::MAX,
             stats: UnwindStats::default(),
         }
     }
 
-    /// Where unwind data is missing and the frame pointer leads to no call, the caller is searched
-    /// for on the stack: the first word that is the address behind a call instruction. Right for
-    /// hand-written code as of codecs and cryptography, but a guess, counted with those by the
-    /// frame pointer.
+    /// Where generated code of an unknown runtime keeps no frame pointer, its caller is searched
+    /// for on the stack: the first word that is the address behind a call instruction and leads to
+    /// the thread's start. That is a guess: [`guessed_callers`](Unwinder::guessed_callers) says
+    /// where.
     #[must_use]
     pub fn searching_callers(mut self) -> Unwinder {
         self.call_sites = Some(CallSites::default());
@@ -198,9 +184,11 @@ impl Unwinder {
         let stack = Stack { start: regs.sp(), bytes: stack };
         let full = before.saturating_add(max_frames);
         self.stack_pointers.clear();
+        self.searches.clear();
         let stop = if regs.compat {
             let back = u64::from(self.convention != Convention::Return);
-            let stop = compat::walk(regs, stack, back, full, out);
+            let memory = CompatMemory { space, stack };
+            let stop = self.compat.walk(memory, regs, back, full, out);
             self.stats.guessed_frames += (out.len() - before).saturating_sub(1) as u64;
             stop
         } else {
@@ -214,6 +202,12 @@ impl Unwinder {
     /// just above the return address that led to it. None of a 32-bit task's.
     pub fn stack_pointers(&self) -> &[u64] {
         &self.stack_pointers
+    }
+
+    /// Which frames of the last walk are guessed, as numbers of frames: the innermost one is 0. All
+    /// further out follow from the guess.
+    pub fn guessed_callers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.searches.iter().map(|search| search.frames)
     }
 
     /// Counts the last walk, which had run out of stack bytes, as complete: its outer frames, so
@@ -252,9 +246,9 @@ impl Unwinder {
     }
 
     /// A walk that came to a wrong end, and had searched for callers, goes on from the next candidates
-    /// of the last searches. The first attempt stays if none reaches the thread's start, up to the
-    /// first frame of generated code whose caller was searched for: what lies on the stack of such code
-    /// is often left from earlier calls.
+    /// of the last searches. If none reaches the thread's start the chain ends at the first frame
+    /// whose caller was searched for: what lies on the stack of generated code is often left from
+    /// earlier calls.
     fn walk(
         &mut self,
         memory: Memory<'_>,
@@ -268,35 +262,28 @@ impl Unwinder {
         if let Some(call_sites) = &mut self.call_sites {
             call_sites.begin();
         }
-        let innermost = Frame { regs, back: 0, first: true, searched: false };
+        let innermost = Frame { regs, back: 0, first: true };
         let stop = self.walk_from(memory, innermost, full, code, out);
-        if matches!(stop, Stop::Root | Stop::Limit | Stop::StackEnd) || self.searches.is_empty() {
+        let Some(first) = self.searches.first().map(|search| search.frames) else { return stop };
+        if matches!(stop, Stop::Root | Stop::Limit | Stop::StackEnd) {
             return stop;
         }
-        self.first_attempt.0.clear();
-        self.first_attempt.0.extend_from_slice(&out[before..]);
-        self.first_attempt.1.clone_from(&self.stack_pointers);
-        let believed = self.searches.iter().find(|search| search.is_generated).map(|search| search.frames);
         for _ in 0..MOST_RETRIES {
             let Some(search) = self.searches.pop() else { break };
             let mut regs = search.regs;
-            let Some(slot) = self.search(memory, &mut regs, Some(search.slot), search.is_generated) else {
-                continue;
-            };
+            let Some(slot) = self.search(memory, &mut regs, Some(search.slot)) else { continue };
             self.searches.push(CallerSearch { slot, ..search });
             out.truncate(before + search.frames);
             self.stack_pointers.truncate(search.frames);
-            let frame = Frame { regs, back: 1, first: false, searched: true };
+            let frame = Frame { regs, back: 1, first: false };
             if self.walk_from(memory, frame, full, code, out) == Stop::Root {
                 return Stop::Root;
             }
         }
-        out.truncate(before);
-        let frames = believed.unwrap_or(self.first_attempt.0.len());
-        out.extend_from_slice(&self.first_attempt.0[..frames]);
-        self.stack_pointers.clear();
-        self.stack_pointers.extend_from_slice(&self.first_attempt.1[..frames]);
-        if believed.is_some() { Stop::NoUnwindInfo } else { stop }
+        self.searches.clear();
+        out.truncate(before + first);
+        self.stack_pointers.truncate(first);
+        Stop::NoUnwindInfo
     }
 
     /// Walks on from a frame of which the callees are in `out`.
@@ -310,7 +297,7 @@ impl Unwinder {
     ) -> Stop {
         let Memory { space, stack } = memory;
         let mut mapping: Option<&Mapping> = None;
-        let Frame { mut regs, mut back, mut first, mut searched } = frame;
+        let Frame { mut regs, mut back, mut first } = frame;
         let highest = space.mappings().last().map_or(0, |mapping| mapping.end);
         let mask = regs.arch.address_mask(highest.max(regs.sp()));
         self.address_mask = mask;
@@ -322,7 +309,11 @@ impl Unwinder {
             if !mapping.is_some_and(|m| m.start <= lookup && lookup < m.end) {
                 mapping = space.find(lookup);
             }
-            let rule = mapping.map(|mapping| self.rule(mapping, lookup));
+            let rule = mapping.map(|mapping| self.rule(mapping, lookup, back != 0));
+            // A caller is code that is mapped.
+            if rule.is_none() && !first {
+                return Stop::NoMapping;
+            }
             let lowered = match self.convention {
                 Convention::Lookup if rule.is_some_and(|r| r.signal) => 0,
                 Convention::Perf | Convention::Lookup => back,
@@ -333,10 +324,8 @@ impl Unwinder {
             let Some(rule) = rule else { return Stop::NoMapping };
 
             let (ip, sp) = (regs.ip, regs.sp());
-            let was_searched = searched;
-            // The registers are copied where a second attempt may need them only.
-            let before = was_searched.then_some(regs);
-            let stepped = match rule.kind {
+            let frame = Frame { regs, back, first };
+            let mut stepped = match rule.kind {
                 Kind::Plain => match regs.arch {
                     Arch::X86_64 => step_plain_x86_64(&rule.plain, &mut regs, stack, first),
                     Arch::Aarch64 => step_plain_aarch64(&rule.plain, &mut regs, stack),
@@ -345,35 +334,16 @@ impl Unwinder {
                     Some(exotic) => step_exotic(exotic, &mut regs, stack),
                     None => Err(Stop::BadUnwindInfo),
                 },
-                Kind::FramePointer | Kind::Generated => {
-                    let frame = Frame { regs, back, first, searched };
-                    let stepped = match rule.kind {
-                        Kind::Generated => self.step_generated(memory, frame, &mut regs, code),
-                        _ => self.step_without_data(memory, frame, &mut regs, false),
-                    };
-                    searched = stepped == Ok(Caller::Searched);
-                    stepped.map(|_| ())
-                }
+                Kind::FramePointer => self.step_without_data(memory, frame, &mut regs),
+                Kind::Generated => self.step_generated(memory, frame, &mut regs, code),
                 Kind::Root => Err(Stop::Root),
                 Kind::Bad => Err(Stop::BadUnwindInfo),
             };
-            let is_generated = rule.kind == Kind::Generated;
             regs.ip &= mask;
-            let stepped = if let Some(before) = before
-                && !is_generated
-                && !leads_on(stepped, space, &regs)
-            {
-                regs = before;
-                match self.search(memory, &mut regs, None, false) {
-                    Some(slot) => {
-                        self.searched(before, slot, false);
-                        Ok(())
-                    }
-                    None => stepped,
-                }
-            } else {
-                stepped
-            };
+            if rule.by_code && rule.kind != Kind::Root {
+                stepped = self.check_step_by_code(memory, frame, stepped, &mut regs);
+                regs.ip &= mask;
+            }
             if let Err(stop) = stepped {
                 return stop;
             }
@@ -388,21 +358,33 @@ impl Unwinder {
         }
     }
 
-    /// Notes that the caller of the frame which was pushed last has been searched for.
-    fn searched(&mut self, regs: UserRegs, slot: u64, is_generated: bool) {
-        let frames = self.stack_pointers.len();
-        self.searches.push(CallerSearch { frames, regs, slot, is_generated });
-    }
-
-    /// Searches the stack for a caller behind this address: where its return address lies.
-    fn search(
+    /// A step by what machine code says counts if it came to the address behind a call. Otherwise
+    /// the frame pointer is followed from `frame`.
+    fn check_step_by_code(
         &mut self,
         memory: Memory<'_>,
+        frame: Frame,
+        stepped: Result<(), Stop>,
         regs: &mut UserRegs,
-        behind: Option<u64>,
-        is_generated: bool,
-    ) -> Option<u64> {
-        self.call_sites.as_mut()?.search(memory.space, regs, memory.stack, behind, is_generated)
+    ) -> Result<(), Stop> {
+        match stepped {
+            // What is missing says nothing against the step.
+            Err(Stop::StackEnd) => stepped,
+            Ok(()) if regs.ip != 0 && self.is_code(regs.arch, memory, regs.ip) => {
+                self.stats.guessed_frames += 1;
+                Ok(())
+            }
+            _ => {
+                *regs = frame.regs;
+                self.step_without_data(memory, frame, regs)
+            }
+        }
+    }
+
+    /// Searches the stack for a caller of generated code behind this address: where its return
+    /// address lies.
+    fn search(&mut self, memory: Memory<'_>, regs: &mut UserRegs, behind: Option<u64>) -> Option<u64> {
+        self.call_sites.as_mut()?.search(memory.space, regs, memory.stack, behind)
     }
 
     /// The caller of a frame of generated code. Where its runtime is known, there is no guessing.
@@ -412,10 +394,19 @@ impl Unwinder {
         frame: Frame,
         regs: &mut UserRegs,
         code: &mut dyn GeneratedCode,
-    ) -> Result<Caller, Stop> {
+    ) -> Result<(), Stop> {
         let address = regs.ip.wrapping_sub(frame.back);
         let Some(layout) = code.frame_at(address, frame.first) else {
-            return self.step_without_data(memory, frame, regs, true);
+            let stepped = self.step_without_data(memory, frame, regs);
+            let Err(stop) = stepped else { return Ok(()) };
+            if stop == Stop::Root && !frame.first {
+                return stepped;
+            }
+            let Some(slot) = self.search(memory, regs, None) else { return Err(stop) };
+            let frames = self.stack_pointers.len();
+            self.searches.push(CallerSearch { frames, regs: frame.regs, slot });
+            self.stats.guessed_frames += 1;
+            return Ok(());
         };
         let stepped = self.step_by_layout(memory, frame, layout, regs);
         if stepped.is_ok() || layout == GeneratedFrame::Unknown {
@@ -435,10 +426,10 @@ impl Unwinder {
         frame: Frame,
         layout: GeneratedFrame,
         regs: &mut UserRegs,
-    ) -> Result<Caller, Stop> {
+    ) -> Result<(), Stop> {
         let before = *regs;
         let stop = match layout.step(regs, memory.stack) {
-            Ok(()) if self.is_code(regs.arch, memory, regs.ip) => return Ok(Caller::ByLayout),
+            Ok(()) if self.is_code(regs.arch, memory, regs.ip) => return Ok(()),
             Ok(()) => Stop::NoUnwindInfo,
             Err(stop) => stop,
         };
@@ -446,14 +437,14 @@ impl Unwinder {
             let Some(pushed) = layout.after_pushes(words).filter(|_| frame.first) else { break };
             *regs = before;
             if pushed.step(regs, memory.stack).is_ok() && self.is_code(regs.arch, memory, regs.ip) {
-                return Ok(Caller::ByLayout);
+                return Ok(());
             }
         }
         *regs = before;
         Err(stop)
     }
 
-    /// Whether a frame of generated code may return to this address.
+    /// Whether a frame without tables may return to this address.
     fn is_code(&mut self, arch: Arch, memory: Memory<'_>, address: u64) -> bool {
         match &mut self.call_sites {
             Some(call_sites) => call_sites.may_return_to(arch, memory.space, address),
@@ -461,15 +452,14 @@ impl Unwinder {
         }
     }
 
-    /// The caller of a frame that no unwind data covers. The innermost frame (`first`), and one that
-    /// was searched for, may keep no frame pointer.
+    /// The caller of a frame that no unwind data covers, by its frame pointer. The innermost frame
+    /// (`first`) may keep none. `regs` stay as they are if there is none.
     fn step_without_data(
         &mut self,
         memory: Memory<'_>,
         frame: Frame,
         regs: &mut UserRegs,
-        is_generated: bool,
-    ) -> Result<Caller, Stop> {
+    ) -> Result<(), Stop> {
         let mut caller = *regs;
         let mask = self.address_mask;
         let stepped = step_frame_pointer(&mut caller, memory.stack);
@@ -486,40 +476,33 @@ impl Unwinder {
             regs.ip = link;
             regs.set(LR, None);
             self.stats.guessed_frames += 1;
-            return Ok(Caller::ByLink);
+            return Ok(());
         }
         let Some(call_sites) = &mut self.call_sites else {
             *regs = caller;
             self.stats.guessed_frames += u64::from(stepped.is_ok());
-            return stepped.map(|()| Caller::ByFramePointer);
+            return stepped;
         };
-        let found = match stepped {
+        match stepped {
             Ok(()) if call_sites.may_return_to(caller.arch, memory.space, caller.ip) => {
                 *regs = caller;
-                Ok(Caller::ByFramePointer)
+                self.stats.guessed_frames += 1;
+                Ok(())
             }
             // In code that keeps no frame pointer it is 0 by chance.
-            Err(Stop::Root) if !frame.first && !frame.searched => Err(Stop::Root),
+            Err(Stop::Root) if !frame.first => Err(Stop::Root),
             _ if !frame.first && call_sites.is_thread_start(regs.arch, memory.space, regs.ip) => {
                 Err(Stop::Root)
             }
-            stepped => match self.search(memory, regs, None, is_generated) {
-                Some(slot) => {
-                    self.searched(frame.regs, slot, is_generated);
-                    Ok(Caller::Searched)
-                }
-                None => Err(stepped.err().unwrap_or(Stop::NoUnwindInfo)),
-            },
-        };
-        self.stats.guessed_frames += u64::from(found.is_ok());
-        found
+            stepped => Err(stepped.err().unwrap_or(Stop::NoUnwindInfo)),
+        }
     }
 
     /// The rule for an address in a mapping.
     #[inline]
-    fn rule(&mut self, mapping: &Mapping, avma: u64) -> CachedRule {
+    fn rule(&mut self, mapping: &Mapping, avma: u64, is_caller: bool) -> CachedRule {
         let Some(module) = &mapping.module else {
-            return CachedRule { plain: NOTHING, kind: Kind::Generated, signal: false };
+            return CachedRule { plain: NOTHING, kind: Kind::Generated, signal: false, by_code: false };
         };
         let offset = mapping.file_offset(avma);
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
@@ -532,16 +515,22 @@ impl Unwinder {
         if self.cache[place ^ 1].key == key {
             return self.cache[place ^ 1].rule;
         }
-        self.work_out(module, offset, key, place)
+        self.work_out(module, offset, is_caller, (key, place))
     }
 
     /// Works a rule out from the module's data and puts it where `rule` looks.
     #[cold]
-    fn work_out(&mut self, module: &Module, offset: u64, key: u64, place: usize) -> CachedRule {
+    fn work_out(
+        &mut self,
+        module: &Module,
+        offset: u64,
+        is_caller: bool,
+        (key, place): (u64, usize),
+    ) -> CachedRule {
         self.stats.rules_parsed += 1;
         let rule = match module.frames() {
             // Files beyond a tebibyte do not occur; their offsets would share keys.
-            Some(frames) if offset < 1 << 40 => frames.rule_at(module, offset, &mut self.context),
+            Some(frames) if offset < 1 << 40 => frames.rule_at(module, offset, is_caller, &mut self.context),
             _ => Rule::FramePointer.into(),
         };
         let rule = self.keep(rule);
@@ -565,16 +554,7 @@ impl Unwinder {
             Rule::FramePointer => (NOTHING, Kind::FramePointer),
             Rule::Bad => (NOTHING, Kind::Bad),
         };
-        CachedRule { plain, kind, signal: rule.signal }
-    }
-}
-
-/// Whether a step by registers that may be wrong came to code, to the thread's start, or to where the
-/// copy of the stack ends: nothing speaks against it there.
-fn leads_on(stepped: Result<(), Stop>, space: &AddressSpace, regs: &UserRegs) -> bool {
-    match stepped {
-        Ok(()) => regs.ip == 0 || space.find(regs.ip).is_some(),
-        Err(stop) => matches!(stop, Stop::Root | Stop::StackEnd),
+        CachedRule { plain, kind, signal: rule.signal, by_code: rule.by_code }
     }
 }
 
