@@ -196,6 +196,9 @@ impl WriterThread<'_> {
                 if let Some(series) = &mut state.series {
                     series.sideband.records(&records);
                 }
+                if let Some(code) = &mut state.stats.code {
+                    code.records(&records);
+                }
                 (state.append(&records, 0, packed), None)
             }
             Some(Message::Empty { ring, round, scan }) => (Ok(0), Some(Emptied { ring, round, scan })),

@@ -64,14 +64,13 @@ impl CodeTap {
             b"//anon" | b"" => CodeSource::Memory,
             name if is_dump(name) => CodeSource::Dump,
             name if is_memory(name) && !has_build_id(record) => CodeSource::Memory,
-            _ => return,
+            _ => return self.file(record),
         };
-        let pid = i32::from_le_bytes([record[8], record[9], record[10], record[11]]);
+        let pid = pid_of(record);
         if source == CodeSource::Memory
             && (self.memory.contains_key(&pid) || self.memory.len() < MOST_PROCESSES)
         {
-            let number = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
-            let (start, end) = (number(16), number(16).saturating_add(number(24)));
+            let (start, end) = range_of(record);
             let memory = self.memory.entry(pid).or_default();
             if memory.ranges.len() < MOST_RANGES {
                 let known = memory.ranges.entry(start).or_insert(end);
@@ -81,6 +80,14 @@ impl CodeTap {
         }
         if pid > 0 && self.told.len() < MOST_PROCESSES && self.told.insert((pid, source)) {
             self.watch.add(pid, source);
+        }
+    }
+
+    /// A file is mapped, or what lies here turned out to be a file's code: nothing was generated.
+    fn file(&mut self, record: &[u8]) {
+        if let Some(memory) = self.memory.get_mut(&pid_of(record)) {
+            let (start, end) = range_of(record);
+            memory.ranges.retain(|&first, _| first < start || first >= end);
         }
     }
 
@@ -114,6 +121,17 @@ fn is_memory(name: &[u8]) -> bool {
 /// Whether the file of a mapping is a program or library: no compiler gives its code a build id.
 fn has_build_id(record: &[u8]) -> bool {
     RecordedFile::of_record(record).is_some_and(|(file, _)| !file.build_id.is_empty())
+}
+
+/// The process of an MMAP2 record.
+fn pid_of(record: &[u8]) -> i32 {
+    i32::from_le_bytes([record[8], record[9], record[10], record[11]])
+}
+
+/// The addresses of an MMAP2 record.
+fn range_of(record: &[u8]) -> (u64, u64) {
+    let number = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
+    (number(16), number(16).saturating_add(number(24)))
 }
 
 /// Whether a process says by this mapping that it writes a jitdump.
@@ -169,5 +187,21 @@ mod tests {
         let memory = |pid| (pid, CodeSource::Memory);
         let wanted = [(1, CodeSource::Hotspot), memory(3), memory(5), memory(6), memory(7), memory(8)];
         assert_eq!(watch.wait(None).0, wanted);
+    }
+    /// Checks that samples count as in generated code until it turns out that a file's code is there.
+    #[test]
+    fn code_of_a_file_is_not_generated() {
+        let mut tap = CodeTap::new(&Arc::new(CodeWatch::default()));
+        let at = |mut record: Vec<u8>| {
+            record[16..24].copy_from_slice(&0x5000_u64.to_le_bytes());
+            record[24..32].copy_from_slice(&0x1000_u64.to_le_bytes());
+            record
+        };
+        tap.records(&at(mapping(3, 5, b"//anon")));
+        tap.sample(3, 0x5100);
+        assert_eq!(tap.samples_of(3), 1);
+        tap.records(&at(mapping(3, 5, b"/usr/bin/program")));
+        tap.sample(3, 0x5100);
+        assert_eq!(tap.samples_of(3), 1);
     }
 }

@@ -36,8 +36,9 @@
 //!
 //! # Generated code
 //! Frames of Java are as the running machine says (`hotspot`). Of other generated code the frame pointer
-//! is followed. Where that leads nowhere, a caller in a file is searched for, and believed if it
-//! leads to the thread's start.
+//! is followed. Where that leads nowhere, a caller in a file is searched for, and given as a guess
+//! if it leads to the thread's start (`guessed`). Code of a file that a program has moved to
+//! anonymous memory is none of this (`moved_text`).
 //!
 //! # Why the chains are not as the kernel writes them
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to
@@ -58,7 +59,9 @@
 //! machine with hundreds of busy CPUs would need several:
 //! docs/internals/design/0005-several-reducers.md says how.
 mod files;
+mod guessed;
 mod hotspot;
+mod moved_text;
 mod order;
 mod outer_frames;
 mod outer_memory;
@@ -377,8 +380,11 @@ impl<'a> Reducer<'a> {
         if let Message::Full { ring, buffer, len, .. } = &mut message {
             self.large_held -= usize::from(buffer.len() == self.pool.buffer_bytes());
             *len = self.worker.records(*ring, &mut buffer[..*len]);
-            let notes = self.worker.python.as_mut().map(|(_, stacks)| stacks.take_records());
-            if let Some(notes) = notes.filter(|notes| !notes.is_empty()) {
+            let mut notes = self.worker.take_notes();
+            if let Some((_, stacks)) = &mut self.worker.python {
+                notes.extend(stacks.take_records());
+            }
+            if !notes.is_empty() {
                 self.out.send_blocking(Message::Note(notes));
             }
             *len = self.tell(buffer, *len);
@@ -387,6 +393,10 @@ impl<'a> Reducer<'a> {
         }
         // There is a place for each buffer, but not for each message that a ring is empty.
         self.out.send_blocking(message);
+        let corrections = self.worker.take_corrections();
+        if !corrections.is_empty() {
+            self.out.send_blocking(Message::Note(corrections));
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Unwinds the samples of buffers, in place.
+use super::guessed::{self, GuessedMark};
 use super::hotspot::{JavaFrames, ProcessCode};
+use super::moved_text::MovedTexts;
 use super::order::Side;
 use super::outer_frames::OuterFrames;
 use super::outer_memory::OuterMemory;
@@ -7,7 +9,7 @@ use super::stack_pages::{self, StackOutcome, StackPages};
 use crate::account::Unwound;
 use crate::python::PythonStacks;
 use crate::waits::{WaitSample, WaitSamples};
-use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
+use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, build, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment, SideEvent};
 use kymo_symbols::Arch;
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
@@ -29,6 +31,14 @@ pub(super) struct Worker {
     outer_frames: OuterFrames,
     outer_memory: OuterMemory,
     java_frames: JavaFrames,
+    moved_texts: MovedTexts,
+    guessed_mark: GuessedMark,
+    /// Numbers of frames that are guessed.
+    guessed: Vec<usize>,
+    /// Records to be written before the samples.
+    notes: Vec<u8>,
+    /// Records to be written after them: they correct what is there.
+    corrections: Vec<u8>,
     stack_pointers: Vec<u64>,
     /// A stack longer than its copy.
     longer: Vec<u8>,
@@ -49,6 +59,7 @@ impl Worker {
         // The addresses that perf would give for the stack's bytes: within the call, where every
         // reader looks for it.
         let unwinder = Unwinder::new(Convention::Perf).searching_callers();
+        let guessed_mark = GuessedMark::new(&events);
         Worker {
             events,
             spaces: LiveSpaces::new(),
@@ -57,6 +68,11 @@ impl Worker {
             outer_frames: OuterFrames::default(),
             outer_memory: OuterMemory::default(),
             java_frames: JavaFrames::default(),
+            moved_texts: MovedTexts::default(),
+            guessed_mark,
+            guessed: Vec::new(),
+            notes: Vec::new(),
+            corrections: Vec::new(),
             longer: Vec::new(),
             stack_pointers: Vec::with_capacity(MAX_FRAMES),
             frames: Vec::with_capacity(MAX_FRAMES),
@@ -77,11 +93,14 @@ impl Worker {
                     SideEvent::Comm { pid, tid, exec: true, .. } => {
                         self.outer_frames.forget(*tid);
                         self.java_frames.forget(*pid);
+                        self.guessed_mark.forget(*pid);
+                        self.moved_texts.forget(*pid);
                         self.python.iter_mut().for_each(|(_, stacks)| stacks.forget(*pid));
                     }
                     SideEvent::Fork { pid, tid, .. } if pid == tid => self.java_frames.forget(*pid),
                     SideEvent::Map { pid, start, end, pgoff, prot, path, .. } if prot & 4 != 0 => {
                         self.java_frames.mapped(*pid, (*start, *end), *pgoff, path);
+                        self.moved_texts.mapped(moment, event);
                     }
                     _ => {}
                 }
@@ -94,6 +113,37 @@ impl Worker {
         }
     }
 
+    /// Takes in code of files that was found in anonymous memory.
+    fn find_moved_texts(&mut self) {
+        while let Some(text) = self.moved_texts.next() {
+            self.spaces.apply(text.moment, &text.event(), &self.modules);
+            let Some(first) = self.events.list.first() else { return };
+            let (major, minor, inode) = text.file_id;
+            let map = build::MapSpec {
+                addr: text.start,
+                len: text.end - text.start,
+                pgoff: text.pgoff,
+                maj: major,
+                min: minor,
+                ino: inode,
+                filename: &text.path,
+                ..guessed::code(text.pid, text.tid)
+            };
+            let id = guessed::sample_id(first.ids.first().copied(), text.pid, text.tid, text.moment.time_ns);
+            self.corrections.extend(build::mmap2(&first.attr, &id, &map));
+        }
+    }
+
+    /// Records to be written before what was reduced last.
+    pub(super) fn take_notes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Records to be written after it.
+    pub(super) fn take_corrections(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.corrections)
+    }
+
     /// No sample that is still to come is older.
     pub(super) fn forget_before(&mut self, floor_ns: u64) {
         self.spaces.prune(floor_ns);
@@ -102,6 +152,7 @@ impl Worker {
     /// Rewrites the samples among these records; the records then are the first bytes, as many as
     /// are returned. `ring`: where they come from.
     pub(super) fn records(&mut self, ring: usize, bytes: &mut [u8]) -> usize {
+        self.find_moved_texts();
         let (mut from, mut to) = (0, 0);
         while let Some(WholeRecord { header, .. }) = record_at(bytes, from) {
             let size = usize::from(header.size);
@@ -185,6 +236,10 @@ impl Worker {
         let ip = sample.ip.zip(layout.field_offset(abi::PERF_SAMPLE_IP));
         let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
         let is_whole = self.unwind((pid, tid, time_ns), &regs, (stack, &pages), most);
+        self.guessed.clear();
+        self.guessed.extend(self.unwinder.guessed_callers());
+        let chain = (&mut self.frames, most);
+        self.guessed_mark.put((pid, tid, time_ns), &self.guessed, chain, &mut self.notes);
         if let Some(stack_pages) = &mut self.stack_pages {
             let outcome = match (self.was_cut, is_whole, pages.is_empty()) {
                 (false, ..) | (_, true, true) => StackOutcome::Whole,
