@@ -29,7 +29,7 @@ PARANOID = pathlib.Path("/proc/sys/kernel/perf_event_paranoid")
 
 # Functions that threads begin in. samply leaves out an underscore.
 STARTS = re.compile(r"(_?start|clone3?|__clone3?|start_thread|_dl_start_user|_dl_start"
-                    r"|runtime\.(goexit|rt0_go|clone|mstart|morestack|mcall|sigtramp)(\.abi0)?)(@@.*)?$")
+                    r"|runtime\.(goexit|rt0_go|clone|mstart|morestack|mcall|systemstack|sigtramp)(\.abi0)?)(@@.*)?$")
 
 
 def programs(bench):

@@ -44,6 +44,7 @@
 //! | programs that cannot load the agent, and are probed in-process even so | `probe_static.rs` |
 //! | kernels that do not let a program write its own code | `probe_unforced.rs` |
 //! | `--ret` where stacks are copied by what is loaded late, handlers are left, calls are deep | `timed_calls.rs` |
+//! | callers where tables are missing, compressed, elsewhere or of no use | `callers.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | names of code that programs make while they run | `generated_code.rs` |
 //! | names and build ids of files that move, vanish, are replaced, or lie in other roots | `mapped_files.rs` |
@@ -74,6 +75,7 @@ mod bench;
 mod bombs;
 mod browser;
 mod browser_diff;
+mod callers;
 mod cgroups;
 mod cli;
 mod control;
