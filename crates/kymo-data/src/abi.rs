@@ -208,8 +208,6 @@ pub const PERF_CONTEXT_USER: u64 = 512u64.wrapping_neg();
 /// All marks are at least this, all addresses below it.
 pub const PERF_CONTEXT_MAX: u64 = 4095u64.wrapping_neg();
 
-/// A branch stack is the processor's call stack.
-pub const PERF_SAMPLE_BRANCH_CALL_STACK: u64 = 1 << 11;
 // Branch sample bits that change a sample's layout.
 /// The branch stack is the stack of calls under way (`--call-graph lbr`).
 pub const PERF_SAMPLE_BRANCH_CALL_STACK: u64 = 1 << 11;

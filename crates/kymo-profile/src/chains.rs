@@ -6,13 +6,46 @@
 //! equal frames, because a version never changes (timeline, I3).
 //!
 //! Memory is bounded by what is distinct, never by the number of samples.
-use crate::raw_frames::{CallerAddresses, RawChain};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hasher};
 
 /// Index of a distinct raw stack in a [`Chains`] table.
 pub type ChainId = u32;
+
+/// What the addresses of callers in the user's part of a call chain are. In the kernel's part they
+/// are return addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum CallerAddresses {
+    /// Return addresses, as the kernel finds them on the stack.
+    #[default]
+    AfterCall,
+    /// Addresses in the calls: stacks that were unwound, and branch records, have these.
+    InCall,
+}
+
+/// A call chain as it was recorded.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RawChain<'a> {
+    /// Little-endian words, context markers among them.
+    pub bytes: &'a [u8],
+    /// What the addresses of its callers are.
+    pub callers: CallerAddresses,
+}
+
+impl<'a> RawChain<'a> {
+    /// The words, markers among them.
+    pub fn words(self) -> impl Iterator<Item = u64> + Clone + 'a {
+        self.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+    }
+}
+
+impl<'a> From<&'a [u8]> for RawChain<'a> {
+    /// A chain that the kernel walked.
+    fn from(bytes: &'a [u8]) -> RawChain<'a> {
+        RawChain { bytes, callers: CallerAddresses::AfterCall }
+    }
+}
 
 /// A distinct raw stack.
 #[derive(Debug, Clone, Copy)]

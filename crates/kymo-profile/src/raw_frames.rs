@@ -14,7 +14,7 @@
 //! perf does the same for stacks that it unwinds itself, but looks up the return addresses of
 //! `--call-graph fp` as they are. There it shows functions that were inlined after a call as its
 //! callers, and the next function as the caller of what never returns.
-use crate::chains::{Chain, Chains};
+use crate::chains::{CallerAddresses, Chain, Chains, RawChain};
 use crate::timeline::ModuleId;
 use kymo_data::abi::PERF_CONTEXT_MAX;
 
@@ -25,40 +25,6 @@ const CONTEXTS: [(i64, u8); 7] =
 
 pub(crate) const MODE_KERNEL: u8 = 1;
 const MODE_USER: u8 = 2;
-
-/// What the addresses of callers in the user's part of a call chain are. In the kernel's part they
-/// are return addresses.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum CallerAddresses {
-    /// Return addresses, as the kernel finds them on the stack.
-    #[default]
-    AfterCall,
-    /// Addresses in the calls: stacks that were unwound, and branch records, have these.
-    InCall,
-}
-
-/// A call chain as it was recorded.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RawChain<'a> {
-    /// Little-endian words, context markers among them.
-    pub bytes: &'a [u8],
-    /// What the addresses of its callers are.
-    pub callers: CallerAddresses,
-}
-
-impl<'a> RawChain<'a> {
-    /// The words, markers among them.
-    pub fn words(self) -> impl Iterator<Item = u64> + Clone + 'a {
-        self.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
-    }
-}
-
-impl<'a> From<&'a [u8]> for RawChain<'a> {
-    /// A chain that the kernel walked.
-    fn from(bytes: &'a [u8]) -> RawChain<'a> {
-        RawChain { bytes, callers: CallerAddresses::AfterCall }
-    }
-}
 
 /// A frame of a raw call chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

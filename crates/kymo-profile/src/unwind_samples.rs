@@ -10,7 +10,7 @@
 //! The processor's branch records can be a stack of calls (`--call-graph lbr`). Their addresses
 //! then take the place of the program's callers, as in perf. perf puts the target of the newest
 //! call first; here it is the address that was interrupted, so that what was inlined there is seen.
-use crate::raw_frames::{CallerAddresses, RawChain};
+use crate::chains::{CallerAddresses, RawChain};
 use crate::timeline::{ModuleKind, Timeline};
 use kymo_data::abi::{
     PERF_CONTEXT_MAX, PERF_CONTEXT_USER, PERF_SAMPLE_BRANCH_CALL_STACK, PERF_SAMPLE_BRANCH_STACK,

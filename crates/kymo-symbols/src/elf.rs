@@ -37,7 +37,6 @@ pub(crate) const SHT_NOBITS: u32 = 8;
 pub(crate) const SHT_REL: u32 = 9;
 pub(crate) const SHT_DYNSYM: u32 = 11;
 pub(crate) const SHF_ALLOC: u64 = 2;
-pub(crate) const SHF_COMPRESSED: u64 = 0x800;
 pub(crate) const SHF_EXECINSTR: u64 = 4;
 /// In the flags of a segment.
 const PF_X: u32 = 1;

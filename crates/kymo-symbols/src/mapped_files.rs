@@ -152,10 +152,17 @@ impl MappedFiles {
         files.iter().find(|file| fits(&file.code)).map(|file| Arc::clone(&file.code))
     }
 
-    /// The file with the names of a module, if it is not the one at its path (F1).
-    pub(crate) fn elsewhere(&self, path: &Path, build_id: Option<&[u8]>) -> Option<Arc<MappedCode>> {
+    /// The file with the names of a module, if it is not the one at its path (F1). `file_id`: that of
+    /// its mappings, where they tell it.
+    pub(crate) fn elsewhere(
+        &self,
+        path: &Path,
+        build_id: Option<&[u8]>,
+        file_id: FileId,
+    ) -> Option<Arc<MappedCode>> {
         let found = match build_id {
             Some(id) => self.of_mapping(path, id, FileId::default()),
+            None if file_id != FileId::default() => self.of_mapping(path, &[], file_id),
             None => self.only_one_at(path),
         };
         found.filter(|file| file.is_elf && !file.is_at_path())
@@ -163,7 +170,7 @@ impl MappedFiles {
 
     /// Whether the names of a module are in a file that is held, and not at its path.
     pub fn has_elsewhere(&self, path: &Path, build_id: Option<&[u8]>) -> bool {
-        self.elsewhere(path, build_id).is_some()
+        self.elsewhere(path, build_id, FileId::default()).is_some()
     }
 
     fn only_one_at(&self, path: &Path) -> Option<Arc<MappedCode>> {

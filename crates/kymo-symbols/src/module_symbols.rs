@@ -110,7 +110,7 @@ impl ModuleSymbols {
     ) -> ModuleSymbols {
         let files = match ModuleFiles::of(options, (path, mapped), build_id) {
             Ok(files) => files,
-            Err(refusal) => return ModuleSymbols::new(refusal.into(), options.demangle),
+            Err(refusal) => return ModuleSymbols::new(refusal.into(), options),
         };
         let own = locate::below_root(options, path);
         let cache = options.cache.as_ref();

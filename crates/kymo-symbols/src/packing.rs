@@ -10,8 +10,9 @@
 use thiserror::Error;
 
 use crate::budget::{Budget, Charge};
-use crate::elf::{Fields, SHF_COMPRESSED};
 
+/// In the flags of a section.
+pub(crate) const SHF_COMPRESSED: u64 = 0x800;
 /// A packed section is not believed beyond this. Sections of debug information unpack to 2 to 20
 /// times their length; the formats could do 1000 (zlib) and more.
 const BEST_RATIO: u64 = 64;
@@ -72,21 +73,28 @@ impl Packing {
     ) -> Result<(Vec<u8>, Charge), UnpackError> {
         use object::CompressionFormat::{Zlib, Zstandard};
         let reserve = |bytes: u64| budget.reserve(bytes).ok_or(UnpackError::Room(bytes));
-        let header = Fields(&stored);
+        let word = |at: usize| stored.get(at..)?.first_chunk::<4>();
+        let long = |at: usize| stored.get(at..)?.first_chunk::<8>();
         let (format, uncompressed_size, header_size) = match self {
             Packing::Plain => {
                 let charge = reserve(stored.len() as u64)?;
                 return Ok((stored, charge));
             }
             Packing::Elf => {
-                let format = match header.u32(0) {
-                    1 => Zlib,
-                    2 => Zstandard,
+                let format = match word(0).map(|word| u32::from_le_bytes(*word)) {
+                    Some(1) => Zlib,
+                    Some(2) => Zstandard,
                     _ => return Err(UnpackError::Damaged),
                 };
-                (format, header.word(is_64, 8, 4), if is_64 { 24 } else { 12 })
+                let size = match is_64 {
+                    true => long(8).map(|size| u64::from_le_bytes(*size)),
+                    false => word(4).map(|size| u32::from_le_bytes(*size).into()),
+                };
+                (format, size.ok_or(UnpackError::Damaged)?, if is_64 { 24 } else { 12 })
             }
-            Packing::Gnu if stored.starts_with(b"ZLIB") => (Zlib, header.u64(4).swap_bytes(), 12),
+            Packing::Gnu if stored.starts_with(b"ZLIB") => {
+                (Zlib, long(4).map(|size| u64::from_be_bytes(*size)).ok_or(UnpackError::Damaged)?, 12)
+            }
             Packing::Gnu => return Err(UnpackError::Damaged),
         };
         let data = stored.get(header_size..).ok_or(UnpackError::Damaged)?;

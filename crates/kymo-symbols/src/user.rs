@@ -80,7 +80,7 @@ impl ModuleFiles {
         // it.
         let recorded = recorded.filter(|id| id.iter().any(|&byte| byte != 0));
         // Another root is another machine's.
-        let held = options.symfs.is_none().then(|| MappedFiles::of_process().elsewhere(path, recorded));
+        let held = options.symfs.is_none().then(|| MappedFiles::of_process().elsewhere(path, recorded, mapped.file_id));
         let held = held.flatten();
         let build_id = match recorded {
             Some(id) => Some(id.to_vec()),

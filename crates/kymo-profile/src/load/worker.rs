@@ -2,9 +2,9 @@
 //! row.
 use super::tally::Tally;
 use super::{LoadOptions, Parallelism, ReadPeriods, counts_by_reading};
+use crate::chains::RawChain;
 use crate::columns::{Row, Thread, ThreadId};
 use crate::extra::Extra;
-use crate::raw_frames::RawChain;
 use crate::timeline::{Moment, ThreadView, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder, recorded_chain};
 use crate::wall::is_of_waits;

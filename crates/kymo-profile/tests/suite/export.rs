@@ -103,6 +103,18 @@ fn folded_lines() {
     assert_eq!(sum, profile.events[0].total_samples);
 }
 
+/// Checks that a `;` in a name, as in Rust's `[u64; 512]`, is readable: the wide one in folded
+/// stacks, where `;` separates frames, and itself in pictures.
+#[test]
+fn semicolons_in_rust_names() {
+    let mut profile = small();
+    profile.functions[2].name = "<[u64; 512] as main::Sum>::total".into();
+    let folded = written(|out| export::folded(&profile, &profile.events[0], out));
+    assert!(folded.contains("main;<[u64\u{ff1b} 512] as main::Sum>::total"), "{folded}");
+    let picture = written(|out| export::flamegraph(&profile, &profile.events[0], out));
+    assert!(picture.contains("[u64; 512]") && !picture.contains('\u{ff1b}'), "another character");
+}
+
 /// Checks that the flame graph is the same picture each time, names every visible function and holds no foreign markup.
 #[test]
 fn flame_graph_is_deterministic_and_escaped() {

@@ -32,7 +32,7 @@ pub(crate) fn small() -> ExportProfile {
     functions[1].line = Some(12);
     let threads = vec![
         Thread { pid: 100, tid: 100, comm: "app".into(), samples: 24, earlier_processes: 0 },
-        Thread { pid: 100, tid: 101, comm: "wo;rker\n\u{1}".into(), samples: 6 },
+        Thread { pid: 100, tid: 101, comm: "wo;rker\n\u{1}".into(), samples: 6, earlier_processes: 0 },
         Thread { pid: 200, tid: 200, comm: "app".into(), samples: 5, earlier_processes: 0 },
     ];
     // app > main > walk > walk > visit, and so on: recursion counts once in totals.

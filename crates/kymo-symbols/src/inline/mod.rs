@@ -214,7 +214,8 @@ impl Lines {
         for offset in units.listed(linked).chain(unlisted) {
             let Some(unit) = units.at(offset) else { continue };
             let own = FunctionUnit { units, unit: &unit, texts: &self.texts };
-            let split = unit.split(units, &dwarf.split).map(|split| FunctionUnit {
+            let split = dwarf.split.unit(units, (offset, &unit));
+            let split = split.as_deref().map(|split| FunctionUnit {
                 units: &split.units,
                 unit: &split.unit,
                 texts: &split.texts,

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gimli::{DwoId, Reader as _};
+use hashbrown::HashMap;
 
 use super::sections::{Reader, empty_section, split_section};
 use super::texts::Texts;
@@ -34,6 +35,8 @@ pub(super) struct SplitUnit {
     _room: Vec<Charge>,
 }
 
+type SplitSlot = Arc<OnceLock<Option<Arc<SplitUnit>>>>;
+
 /// Where a module's split debug information is looked for, and what was not found.
 pub(super) struct SplitFiles {
     elf: Arc<ElfFile>,
@@ -41,6 +44,8 @@ pub(super) struct SplitFiles {
     packages: Vec<PathBuf>,
     options: SymbolOptions,
     package: OnceLock<Option<Package>>,
+    /// By the offsets of their skeletons.
+    units: Mutex<HashMap<usize, SplitSlot>>,
     missing: Mutex<Missing>,
     /// A unit was read from another file.
     is_used: AtomicBool,
@@ -80,14 +85,27 @@ impl SplitFiles {
             packages,
             options: options.clone(),
             package: OnceLock::new(),
+            units: Mutex::default(),
             missing: Mutex::default(),
             is_used: AtomicBool::new(false),
         }
     }
 
-    /// The unit that was split off; nothing if `skeleton` is none, or its file cannot be had.
-    pub(super) fn read(&self, units: &Units, skeleton: &ParsedUnit) -> Option<SplitUnit> {
+    /// The unit that was split off the one at an offset; nothing if none was, or it cannot be had.
+    pub(super) fn unit(
+        &self,
+        units: &Units,
+        (offset, skeleton): (usize, &ParsedUnit),
+    ) -> Option<Arc<SplitUnit>> {
         let id = skeleton.unit.dwo_id?;
+        let slot = {
+            let mut slots = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(slots.entry(offset).or_default())
+        };
+        slot.get_or_init(|| self.read(units, skeleton, id).map(Arc::new)).clone()
+    }
+
+    fn read(&self, units: &Units, skeleton: &ParsedUnit, id: DwoId) -> Option<SplitUnit> {
         let of_package = || {
             let package = self.package.get_or_init(|| self.read_package()).as_ref()?;
             let dwarf = package.sections.find_cu(id, units.dwarf()).ok()??;

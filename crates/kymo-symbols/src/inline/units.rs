@@ -20,14 +20,12 @@ use super::function::Functions;
 use super::line_table::LineTable;
 use super::root;
 use super::sections::Reader;
-use super::split::{SplitFiles, SplitUnit};
 
 /// A unit, and what was parsed of it.
 pub(super) struct ParsedUnit {
     pub(super) unit: gimli::Unit<Reader>,
     functions: OnceLock<Option<Functions>>,
     lines: OnceLock<Option<LineTable>>,
-    split: OnceLock<Option<Box<SplitUnit>>>,
 }
 
 /// Addresses of a unit.
@@ -210,12 +208,7 @@ fn list_of(header: &gimli::ArangeHeader<Reader>) -> impl Iterator<Item = UnitRan
 
 impl ParsedUnit {
     fn new(unit: gimli::Unit<Reader>) -> ParsedUnit {
-        ParsedUnit { unit, functions: OnceLock::new(), lines: OnceLock::new(), split: OnceLock::new() }
-    }
-
-    /// The unit that has the functions of this one, if they were split off and are there.
-    pub(super) fn split(&self, units: &Units, files: &SplitFiles) -> Option<&SplitUnit> {
-        self.split.get_or_init(|| files.read(units, self).map(Box::new)).as_deref()
+        ParsedUnit { unit, functions: OnceLock::new(), lines: OnceLock::new() }
     }
 
     pub(super) fn with<'a>(&'a self, dwarf: &'a gimli::Dwarf<Reader>) -> UnitRef<'a, Reader> {

@@ -147,7 +147,8 @@ fn files_of_this_machine_do_not_name_those_of_others() {
         kymo().run(["archive", text(data)]).ends(1).says("can be packed");
         kymo().succeed(["inject", "-b", "-i", text(data), "-o", text(&injected)]);
         let listed = kymo().succeed(["buildid-list", "-i", text(&injected)]).stdout;
-        assert_eq!(listed.contains("/libc.so"), data != &foreign, "{listed}");
+        let has_id = listed.lines().any(|line| !line.starts_with(' ') && line.contains("/libc.so"));
+        assert_eq!(has_id, data != &foreign, "{listed}");
     }
 }
 

@@ -116,7 +116,7 @@ fn zlib_gnu_sections_have_lines_and_inlined_functions() {
 #[test]
 fn split_debug_information() {
     let test = "split_debug_information";
-    let Some(dir) = workshop(test, &["gcc", "addr2line", "dwp"], &[("a.c", C)]) else { return };
+    let Some(dir) = workshop(test, &["gcc", "llvm-dwp"], &[("a.c", C)]) else { return };
     let dir = dir.path();
     for (name, flags) in [("five", &["-gdwarf-5"][..]), ("four", &["-gdwarf-4"])] {
         let folder = dir.join(name);
@@ -127,7 +127,7 @@ fn split_debug_information() {
         run(&folder, "gcc", &[&both[..], &["split", "-gsplit-dwarf"], flags].concat());
         let split = folder.join("split");
         assert_eq!(frames(&split), frames(&folder.join("whole")), "{name}");
-        run(&folder, "dwp", &["-e", "split"]);
+        run(&folder, "llvm-dwp", &["-e", "split", "-o", "split.dwp"]);
         let dwo = folder.join("split-a.dwo");
         assert!(dwo.is_file(), "gcc calls it otherwise");
         std::fs::create_dir(folder.join("moved")).expect("a folder");
