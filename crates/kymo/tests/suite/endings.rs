@@ -237,7 +237,7 @@ fn killed(test: &str, verbs: &[Verb], kills: u64, mut dice: Dice) {
         let file = folder.join(format!("{number}.data"));
         let mut child = verb.command(&program.pid(), &file).spawn().expect("kymo starts");
         // Two in three at any moment of the start.
-        let grown = round % 3 == 0 && grows(&mut child, &file, 2 + dice.below(3));
+        let grown = round.is_multiple_of(3) && grows(&mut child, &file, 2 + dice.below(3));
         let pause = dice.below(if grown { 50 } else { 500 });
         std::thread::sleep(Duration::from_millis(pause));
         child.kill().and_then(|()| child.wait()).expect("a child");
