@@ -1,5 +1,5 @@
 //! Where code is read from: this process, or the bytes of a file that is only looked at.
-use crate::sys::{memory_file, raw};
+use crate::sys::memory_file;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,12 +46,8 @@ impl Memory for (u64, &[u8]) {
 /// written, too, as a debugger would. So no page is ever made writable for a patch.
 ///
 /// Some kernels write only pages that the process may write itself ([`OwnMemory::is_forced`]).
-///
-/// The file of a process that is not dumpable (its credentials have changed, as a daemon's that
-/// has dropped root) belongs to root, and it may not open it itself. Then memory is read by a
-/// system call, and code is written by the one who holds the threads.
 #[derive(Debug)]
-pub struct OwnMemory(Option<File>);
+pub struct OwnMemory(File);
 
 /// What [`OwnMemory::is_forced`] has found out.
 static FORCED: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -66,13 +62,10 @@ impl OwnMemory {
     /// # Errors
     /// Where /proc is missing or does not permit it.
     pub fn open() -> io::Result<OwnMemory> {
-        let file = match File::options().read(true).write(true).open("/proc/self/mem") {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(OwnMemory(None)),
-            opened => opened?,
-        };
+        let file = File::options().read(true).write(true).open("/proc/self/mem")?;
         // Away from the numbers that a program closes and gives anew, as for a daemon's or a
         // child's standard streams.
-        Ok(OwnMemory(Some(memory_file::out_of_the_way(file.into()).into())))
+        Ok(OwnMemory(memory_file::out_of_the_way(file.into()).into()))
     }
 
     /// Whether the kernel writes pages here that are not writable. Linux from 6.12 on does not with
@@ -83,9 +76,6 @@ impl OwnMemory {
     /// about that (a filter of system calls, no memory) counts as yes: the write that matters will
     /// fail with its own reason.
     pub fn is_forced(&self) -> bool {
-        if self.0.is_none() {
-            return false;
-        }
         // Relaxed: a fact about the kernel, which each thread would find the same.
         match FORCED.load(Ordering::Relaxed) {
             UNKNOWN => {}
@@ -101,23 +91,21 @@ impl OwnMemory {
 
     /// The file's number, for who may use nothing of a library.
     pub(crate) fn number(&self) -> i32 {
-        self.0.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd)
+        std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 
     /// Writes whatever the page's protection, where [`OwnMemory::is_forced`]; a private page
     /// becomes this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = self.0.as_ref().ok_or(io::ErrorKind::PermissionDenied)?;
-        file.write_all_at(bytes, address)
+        self.0.write_all_at(bytes, address)
     }
 }
 
 impl Memory for OwnMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
-        let Some(file) = &self.0 else { return raw::peek(address, into) };
         let mut done = 0;
         while done < into.len() {
-            match file.read_at(&mut into[done..], address.wrapping_add(done as u64)) {
+            match self.0.read_at(&mut into[done..], address.wrapping_add(done as u64)) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -165,10 +165,7 @@ impl<'m> Pass<'m> {
         let file = self.memory.number();
         for (edit, fate) in self.edits.iter().zip(&mut self.fates) {
             let mut bytes = [0; JUMP_BYTES];
-            let got = match file {
-                0.. => raw::read_at(file, &mut bytes, edit.at).unwrap_or(0),
-                _ => raw::peek(edit.at, &mut bytes),
-            };
+            let got = raw::read_at(file, &mut bytes, edit.at).unwrap_or(0);
             let is = |other: &[u8; JUMP_BYTES]| bytes.iter().zip(other).all(|(byte, other)| byte == other);
             *fate = match got {
                 JUMP_BYTES if is(&edit.to) => EditOutcome::Written,
