@@ -101,10 +101,7 @@ fn seccomp_after_entry() {
 /// and where locks are.
 #[test]
 fn seccomp_while_calls_are_timed() {
-    if !ready(
-        "sandboxed_targets::seccomp_while_calls_are_timed",
-        &[Need::X86, Need::Root, Need::Program("cc")],
-    ) {
+    if !ready("sandboxed_targets::seccomp_while_calls_are_timed", &[Need::X86, Need::Root, Need::Program("cc")]) {
         return;
     }
     let kinds: Vec<Kind> =
@@ -181,30 +178,6 @@ fn serves(program: &mut Running) {
     assert_eq!(program.line(), "done\n");
 }
 
-/// Checks that daemons which have given up root, so that their files in /proc are root's, are
-/// entered as others are, and left with their own code.
-#[test]
-fn not_dumpable_processes_are_entered() {
-    if !ready(
-        "sandboxed_targets::not_dumpable_processes_are_entered",
-        &[Need::X86, Need::Root, Need::Program("cc")],
-    ) {
-        return;
-    }
-    let mut program = dropped(&[]);
-    let pid = program.pid();
-    for options in [&[][..], &["--ret"]] {
-        let probe = [&["probe", "--json", "--engine", "inproc", "-p", &pid, "served"][..], options].concat();
-        let probing = Probing::by(&mut kymo().command(probe));
-        serves(&mut program);
-        let (found, said) = probing.end();
-        assert_eq!(hits(&found), 1000, "{said}");
-        assert_eq!(found["probes"][0]["engine"], "inproc");
-        serves(&mut program);
-    }
-    assert_eq!(program.end().1, Some(0));
-}
-
 /// Checks that the limit is named which keeps a program from having the agent's thread, and that
 /// the kernel counts instead.
 #[test]
@@ -244,29 +217,6 @@ fn probe_without_sys() {
     assert_eq!(code, Some(0), "{rest}");
     let found: Value = serde_json::from_str(rest.trim()).unwrap_or_else(|error| panic!("{error}: {rest}"));
     assert_eq!((hits(&found), &found["probes"][0]["engine"]), (1000, &Value::from("inproc")), "{found}");
-}
-
-/// Checks that a signal which comes while the kernel attaches probes ends that: the command is not
-/// started, and nothing stays attached.
-#[test]
-fn attaching_obeys_term() {
-    const TEST: &str = "sandboxed_targets::attaching_obeys_term";
-    if !ready(TEST, KERNEL) || !ready(TEST, &[Need::Program("python3")]) {
-        return;
-    }
-    // The signal waits already when kymo begins to look for signals.
-    let script = "import os, signal, sys\n\
-                  signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n\
-                  os.kill(os.getpid(), signal.SIGTERM)\n\
-                  os.execv(sys.argv[1], sys.argv[1:])";
-    let folder = tempfile::tempdir().expect("a folder");
-    let made = folder.path().join("made");
-    let mut command = Command::new("python3");
-    command.args(["-c", script, text(kymo().path()), "probe", "--engine", "kernel", "libc:str*", "--"]);
-    let said = run(command.args(["touch", text(&made)]));
-    assert_ne!(said.code, Some(0), "{}", said.stderr);
-    said.says("a signal came before all were attached, and none is attached any more");
-    assert!(!made.exists(), "the command ran: {}", said.stderr);
 }
 
 /// Checks that calls of 32-bit programs are timed, among them one that returns a structure and
