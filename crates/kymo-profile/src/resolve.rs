@@ -127,7 +127,7 @@ pub(crate) type SourcePlace = (Arc<str>, u32);
 /// The whole address space of a mode whose mappings no recording has.
 static UNMAPPED: [Mapping; 3] = {
     const fn all_of(module: ModuleId) -> Mapping {
-        Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity: true, executable: true }
+        Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity: true, executable: true, pid: 0 }
     }
     [all_of(ModuleId::GUEST_KERNEL), all_of(ModuleId::GUEST_USER), all_of(ModuleId::HYPERVISOR)]
 };

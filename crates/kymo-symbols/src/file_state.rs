@@ -3,9 +3,11 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::machine::RecordedMachine;
+use super::mapped_files::{MappedCode, MappedFiles};
 use super::options::{Note, SymbolOptions};
 
 /// Device (major, minor) and inode: two files of one name are two modules.
@@ -30,6 +32,18 @@ impl SymbolOptions {
     pub(crate) fn foreign_files(&self) -> Option<Note> {
         // With `--symfs` the user vouches for them.
         self.machine.files_refusal().filter(|_| self.symfs.is_none()).map(Note)
+    }
+
+    /// The file of a module that a recorder of this process holds, where its path leads to another one.
+    pub(crate) fn held_file(
+        &self,
+        path: &Path,
+        build_id: Option<&[u8]>,
+        mapped: FileState,
+    ) -> Option<Arc<MappedCode>> {
+        // Another root is another machine's.
+        let is_own_root = self.symfs.is_none();
+        is_own_root.then(|| MappedFiles::of_process().elsewhere(path, build_id, mapped.file_id)).flatten()
     }
 
     /// Why the file at `own` is not used for a mapped file of which the recording has no build id:

@@ -206,7 +206,7 @@ mod tests {
             held.hold(code(&path, Some(id), u64::from(id)), 1);
         }
         let text = |id: u8| {
-            let file = held.elsewhere(&path, Some(&[id; 20]))?;
+            let file = held.elsewhere(&path, Some(&[id; 20]), FileId::default())?;
             std::fs::read_to_string(file.held_path()).ok()
         };
         assert_eq!(text(1).as_deref(), Some("first"));
@@ -218,7 +218,7 @@ mod tests {
             std::fs::write(&path, "without").expect("written");
             held.hold(code(&path, None, inode), 1);
             std::fs::remove_file(&path).expect("it was there");
-            assert_eq!(held.elsewhere(&path, None).is_some(), inode == 7);
+            assert_eq!(held.elsewhere(&path, None, FileId::default()).is_some(), inode == 7);
         }
     }
 
@@ -254,6 +254,6 @@ mod tests {
             held.hold(code(&path, Some(number), u64::from(number)), 1);
         }
         assert!(held.files.lock().expect("no panic").len() <= 3);
-        assert!(held.elsewhere(&gone, Some(&[0; 20])).is_some());
+        assert!(held.elsewhere(&gone, Some(&[0; 20]), FileId::default()).is_some());
     }
 }

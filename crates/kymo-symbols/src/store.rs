@@ -104,6 +104,9 @@ impl SymbolStore {
     pub fn file_refusal(&self, key: &ModuleKey) -> Option<Note> {
         match key {
             ModuleKey::Elf { path, build_id: None, mapped } => {
+                if self.options.held_file(path, None, *mapped).is_some() {
+                    return None;
+                }
                 self.options.file_refusal(&locate::below_root(&self.options, path), *mapped)
             }
             _ => None,

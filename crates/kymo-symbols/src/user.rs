@@ -10,7 +10,7 @@ use super::elf::{ElfFile, Segment, SymbolError, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::file_state::FileState;
 use super::locate::{self, Candidate};
-use super::mapped_files::{MappedCode, MappedFiles};
+use super::mapped_files::MappedCode;
 use super::mini_debug_info;
 use super::options::{Note, SymbolOptions};
 use super::pclntab;
@@ -79,9 +79,7 @@ impl ModuleFiles {
         // Without a recorded build id the file as it lies there now decides which debug files fit
         // it.
         let recorded = recorded.filter(|id| id.iter().any(|&byte| byte != 0));
-        // Another root is another machine's.
-        let held = options.symfs.is_none().then(|| MappedFiles::of_process().elsewhere(path, recorded, mapped.file_id));
-        let held = held.flatten();
+        let held = options.held_file(path, recorded, mapped);
         let build_id = match recorded {
             Some(id) => Some(id.to_vec()),
             None if held.is_some() => None,

@@ -1,7 +1,7 @@
 //! The tracer's side of the protocol with the agent.
 use super::code_writes::CodeWriter;
 use super::connection::send_with;
-use super::counters::{self, SharedCounters};
+use super::counters::SharedCounters;
 use super::refusal::EnterError;
 use super::seccomp;
 use super::target::TargetProcess;

@@ -167,7 +167,7 @@ impl LiveReader {
     fn forget_changed(&self, store: &SymbolStore) {
         store.retain(|key| match key {
             ModuleKey::PerfMap { .. } => false,
-            ModuleKey::Elf { path, build_id } => {
+            ModuleKey::Elf { path, build_id, .. } => {
                 self.files.get(key).is_none_or(|state| *state == file_state(path, build_id.as_deref()))
             }
             _ => true,
@@ -185,7 +185,7 @@ impl LiveReader {
         let mut files = FxHashMap::default();
         store.retain(|key| {
             let keeps = mapped.contains(key);
-            if let (ModuleKey::Elf { path, build_id }, true) = (key, keeps) {
+            if let (ModuleKey::Elf { path, build_id, .. }, true) = (key, keeps) {
                 files.insert(key.clone(), file_state(path, build_id.as_deref()));
             }
             keeps

@@ -352,7 +352,7 @@ impl Machine {
     fn frame(&self, space: usize, mode: u8, ip: u64, is_return: bool) -> Frame {
         let unmapped = |module| {
             let (identity, executable) = (true, true);
-            Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity, executable }
+            Mapping { start: 0, end: u64::MAX, pgoff: 0, module, identity, executable, pid: 0 }
         };
         let find = |ip| match mode {
             1 => self.kernel_mapping(ip),

@@ -57,7 +57,7 @@ fn add_names(mapping: &UnidentifiedMapping, store: &SymbolStore, text: &mut Stri
     let Some(held) = held.filter(|held| held.is_elf && held.build_id.is_none() && !held.is_at_path()) else {
         return;
     };
-    let symbols = store.get(&ModuleKey::Elf { path: held.held_path(), build_id: None });
+    let symbols = store.get(&ModuleKey::file(held.held_path(), None));
     let length = seen.end - seen.start;
     for symbol in symbols.table().iter() {
         let Some(at) = symbol.start.checked_sub(*offset).filter(|at| *at < length) else { continue };

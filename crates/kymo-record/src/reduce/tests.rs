@@ -197,7 +197,7 @@ fn samples(path: &Path) -> Vec<Seen> {
     let seen = (0..columns.len()).map(|row| {
         let (row, thread) = (columns.row(row), columns.thread(row));
         let chain = loaded.chains.get(row.stack);
-        let words = loaded.chains.words(chain).collect();
+        let words = loaded.chains.raw(chain).words().collect();
         let comm = loaded.timeline.comm(thread.comm).into_owned();
         (row.time_ns, thread.tid, row.cpu, comm, chain.ip, words)
     });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::debuginfod::BuildFile;
 use crate::elf::{ElfFile, Segment, same_build_id};
 use crate::elf_symbols::is_thumb;
+use crate::file_state::FileState;
 use crate::locate::{self, Candidate};
-use crate::mapped_files::MappedFiles;
 use crate::store::{ModuleKey, SymbolStore};
 use crate::user::open_if_it_fits;
 
@@ -126,11 +126,11 @@ impl SymbolStore {
     pub fn code(&self, key: &ModuleKey, start: u64, end: u64) -> Result<FunctionCode, CodeError> {
         let size = end.saturating_sub(start);
         match key {
-            ModuleKey::Elf { path, build_id, .. } => {
+            ModuleKey::Elf { path, build_id, mapped } => {
                 if let Some(why) = self.file_refusal(key) {
                     return Err(CodeError(why.0));
                 }
-                self.code_of_file(path, build_id.as_deref(), start, size)
+                self.code_of_file((path, *mapped), build_id.as_deref(), start, size)
             }
             ModuleKey::Vdso { .. } => {
                 let symbols = self.get(key);
@@ -173,7 +173,7 @@ impl SymbolStore {
 
     fn code_of_file(
         &self,
-        path: &Path,
+        (path, mapped): (&Path, FileState),
         build_id: Option<&[u8]>,
         start: u64,
         size: u64,
@@ -184,7 +184,7 @@ impl SymbolStore {
         bounded(&own, size)?;
         let cached = build_id.and_then(|id| locate::in_build_id_cache(options, id, "elf"));
         let mut error = None;
-        let held = MappedFiles::of_process().elsewhere(path, build_id).filter(|_| options.symfs.is_none());
+        let held = options.held_file(path, build_id, mapped);
         let held_path = held.as_ref().map(|file| file.held_path());
         // What is fetched comes last: only where no file of this machine has the code.
         let fetched = std::iter::once_with(|| {

@@ -36,11 +36,13 @@ pub(super) fn debug_frame(
         return None;
     }
     let is_vouched_for = |candidate: &Candidate| build_id.is_some() || candidate.checksum.is_some();
-    locate::candidates(options, path, build_id, None).iter().filter(|one| is_vouched_for(one)).find_map(|one| {
-        let file = open_if_it_fits(one, build_id, &options.budget).ok()?;
-        // A debug file keeps the sections of code as names without bytes.
-        section_bytes(&file, NAME).filter(|(bytes, _)| !bytes.is_empty())
-    })
+    locate::candidates(options, path, build_id, None).iter().filter(|one| is_vouched_for(one)).find_map(
+        |one| {
+            let file = open_if_it_fits(one, build_id, &options.budget).ok()?;
+            // A debug file keeps the sections of code as names without bytes.
+            section_bytes(&file, NAME).filter(|(bytes, _)| !bytes.is_empty())
+        },
+    )
 }
 
 /// First addresses of functions, ascending, and the room that they take.

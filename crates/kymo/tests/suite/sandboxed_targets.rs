@@ -101,7 +101,10 @@ fn seccomp_after_entry() {
 /// and where locks are.
 #[test]
 fn seccomp_while_calls_are_timed() {
-    if !ready("sandboxed_targets::seccomp_while_calls_are_timed", &[Need::X86, Need::Root, Need::Program("cc")]) {
+    if !ready(
+        "sandboxed_targets::seccomp_while_calls_are_timed",
+        &[Need::X86, Need::Root, Need::Program("cc")],
+    ) {
         return;
     }
     let kinds: Vec<Kind> =

@@ -170,5 +170,5 @@ fn notes(file: &Path) -> Vec<String> {
 
 fn module_of(file: &Path) -> (SymbolStore, ModuleKey) {
     let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
-    (store, ModuleKey::Elf { path: file.to_owned(), build_id: None })
+    (store, ModuleKey::file(file.to_owned(), None))
 }
