@@ -79,7 +79,8 @@ impl Folder {
     /// `/tmp` may be above it.
     ///
     /// # Errors
-    /// What the system says; a sentence that names the folder or link that another user could change.
+    /// What the system says; a sentence that names the folder or link that another user could
+    /// change.
     pub fn exclusive(path: &Path) -> io::Result<Folder> {
         Folder::walk(None, path, WalkRules { is_exclusive: true, mode: None })
     }

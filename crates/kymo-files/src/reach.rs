@@ -12,8 +12,8 @@ const READ: u32 = 0o4;
 const SEARCH: u32 = 0o1;
 const OWNER: u32 = 6;
 
-/// Whether every user could open this file by its path, or the user who called sudo, as the owner of
-/// what is closed to others. A file below a closed folder is closed, whatever its own mode says.
+/// Whether every user could open this file by its path, or the user who called sudo, as the owner
+/// of what is closed to others. A file below a closed folder is closed, whatever its own mode says.
 ///
 /// Groups and access control lists are not looked at: what only they permit counts as closed. So
 /// does a file without a path: one that was removed, or lies outside of this mount namespace.

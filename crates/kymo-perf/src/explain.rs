@@ -129,8 +129,8 @@ impl fmt::Display for Explanation {
 /// The capabilities that kymo has a use for, as setcap(8) takes them.
 const RIGHTS: &str = "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock=ep";
 
-/// The command that gives this program every capability it has a use for, whoever runs it. It is the
-/// same in every message: setcap(8) replaces, so a shorter list would take rights away.
+/// The command that gives this program every capability it has a use for, whoever runs it. It is
+/// the same in every message: setcap(8) replaces, so a shorter list would take rights away.
 pub fn setcap_command(caps: &Caps) -> String {
     let program =
         caps.program.as_ref().map_or_else(|| "$(command -v kymo)".into(), |path| path.display().to_string());

@@ -59,8 +59,8 @@ impl CpuTime {
         CpuTime { error_ns: self.error_ns + (deviations * period_ns as f64) as u64, ..self }
     }
 
-    /// What to say where both differ by more than the error and its tolerance. `what`: that which was
-    /// seen, as the subject of a sentence.
+    /// What to say where both differ by more than the error and its tolerance. `what`: that which
+    /// was seen, as the subject of a sentence.
     pub fn difference(&self, what: &str) -> Option<String> {
         let error_ns = self.error_ns.saturating_add(self.used_ns / TOLERANCE);
         let seconds = |ns: u64| ns as f64 / 1e9;

@@ -39,8 +39,22 @@ pub(crate) struct Holds {
 }
 
 impl Opened {
-    /// Has holds of locks counted from now on.
-    pub(crate) fn begin_holds(&self) {
+    /// Has waits, locks and holds of locks counted from now on, also of threads that wait already.
+    pub(crate) fn begin_waits_and_locks(&self) {
+        let (plan, observer) = (&self.plan, &self.observer);
+        if let Some(waits) = &observer.waits {
+            let by_thread = !plan.options.targets.tids.is_empty();
+            waits.begin();
+            waits.enter_existing(&plan.observed, &observer.processes(plan), by_thread);
+        }
+        if let Some(locks) = &observer.locks {
+            locks.tracer.begin();
+            locks.enter_existing(&observer.processes(plan));
+            self.begin_holds();
+        }
+    }
+
+    fn begin_holds(&self) {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         holds.source.iter_mut().for_each(|source| source.begin());
     }

@@ -303,16 +303,7 @@ impl<'a> Pipeline<'a> {
             } else {
                 (None, threads.start(list))
             };
-            if let Some(waits) = &base.opened.observer.waits {
-                let by_thread = !plan.options.targets.tids.is_empty();
-                waits.begin();
-                waits.enter_existing(&plan.observed, &base.opened.observer.processes(plan), by_thread);
-            }
-            if let Some(locks) = &base.opened.observer.locks {
-                locks.tracer.begin();
-                locks.enter_existing(&base.opened.observer.processes(plan));
-                base.opened.begin_holds();
-            }
+            base.opened.begin_waits_and_locks();
             let started = tracking.and_then(|()| threads.started());
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
             let accounted = run_loop.accounted();

@@ -223,8 +223,8 @@ fn interval(plan: &RecordingPlan) -> Duration {
 mod tests {
     use super::*;
 
-    /// Checks that a reader stands still only if the ring waited for it at both looks and it did not
-    /// move: neither a ring that fills just now, nor one that is read, is a stall.
+    /// Checks that a reader stands still only if the ring waited for it at both looks and it did
+    /// not move: neither a ring that fills just now, nor one that is read, is a stall.
     #[test]
     fn readers_that_stand_still() {
         let fill = |position, bytes| Fill { position, bytes };

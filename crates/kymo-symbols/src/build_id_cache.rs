@@ -5,8 +5,9 @@
 //!  ROOT/.build-id/15/dfff... -> ../../usr/bin/ls/15dfff...
 //! ```
 //!
-//! The folder must belong to this user or to root, and no other user may write into it, nor, for root, change a folder
-//! above it: then no link in it is another user's, and paths below it can be followed.
+//! The folder must belong to this user or to root, and no other user may write into it, nor, for
+//! root, change a folder above it: then no link in it is another user's, and paths below it can be
+//! followed.
 use super::elf::ElfFile;
 use super::locate;
 use super::mapped_files::MappedCode;

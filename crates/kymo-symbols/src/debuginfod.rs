@@ -94,7 +94,8 @@ impl Debuginfod {
         }
         let begun = Instant::now();
         let fetched = self.run(wanted, build_id, self.deadline.min(*left));
-        // Servers that did not answer for one file would be waited for once more for each other file.
+        // Servers that did not answer for one file would be waited for once more for each other
+        // file.
         *left = match fetched {
             Err(_) => Duration::ZERO,
             Ok(_) => left.saturating_sub(begun.elapsed()),

@@ -34,7 +34,8 @@ impl SymbolOptions {
         self.machine.files_refusal().filter(|_| self.symfs.is_none()).map(Note)
     }
 
-    /// The file of a module that a recorder of this process holds, where its path leads to another one.
+    /// The file of a module that a recorder of this process holds, where its path leads to another
+    /// one.
     pub(crate) fn held_file(
         &self,
         path: &Path,
@@ -110,7 +111,8 @@ mod tests {
     use super::*;
 
     /// Checks that a file is refused that was written or put in its place after the recording, that
-    /// one of a layered file system (another inode, older) serves, and that --symfs vouches for any.
+    /// one of a layered file system (another inode, older) serves, and that --symfs vouches for
+    /// any.
     #[test]
     fn files_that_changed_since() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -140,8 +142,8 @@ mod tests {
         assert_eq!(refused(&vouched, other, before - after), None);
     }
 
-    /// Checks that a recording without facts of its machine, or of another kernel of this host, gets
-    /// names of the very file that was mapped, and of no other; and one of another host none.
+    /// Checks that a recording without facts of its machine, or of another kernel of this host,
+    /// gets names of the very file that was mapped, and of no other; and one of another host none.
     #[test]
     fn a_machine_in_doubt_needs_the_inode() {
         let file = tempfile::NamedTempFile::new().expect("a file");

@@ -152,8 +152,8 @@ impl MappedFiles {
         files.iter().find(|file| fits(&file.code)).map(|file| Arc::clone(&file.code))
     }
 
-    /// The file with the names of a module, if it is not the one at its path (F1). `file_id`: that of
-    /// its mappings, where they tell it.
+    /// The file with the names of a module, if it is not the one at its path (F1). `file_id`: that
+    /// of its mappings, where they tell it.
     pub(crate) fn elsewhere(
         &self,
         path: &Path,

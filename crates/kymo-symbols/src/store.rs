@@ -24,7 +24,8 @@ pub enum ModuleKey {
     Elf {
         path: PathBuf,
         build_id: Option<Vec<u8>>,
-        /// Where there is no build id: what else tells whether the file here is the one that was mapped.
+        /// Where there is no build id: what else tells whether the file here is the one that was
+        /// mapped.
         mapped: FileState,
     },
     /// The kernel image. Addresses are absolute.
@@ -99,8 +100,8 @@ impl SymbolStore {
         Arc::clone(slot.get_or_init(|| Arc::new(self.module(key))))
     }
 
-    /// Why the file at a module's path is not taken for the one that was mapped, before it is opened.
-    /// Nothing where a recorded build id decides that.
+    /// Why the file at a module's path is not taken for the one that was mapped, before it is
+    /// opened. Nothing where a recorded build id decides that.
     pub fn file_refusal(&self, key: &ModuleKey) -> Option<Note> {
         match key {
             ModuleKey::Elf { path, build_id: None, mapped } => {

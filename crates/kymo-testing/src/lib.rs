@@ -45,8 +45,9 @@ pub fn build_id_cache() -> &'static Path {
     })
 }
 
-/// Takes a command's user out of its environment: no settings of perf, no cache of binaries, no debuginfod or files
-/// that it has fetched, no pager, width or language. What a tool prints then depends on its input and the installed files alone.
+/// Takes a command's user out of its environment: no settings of perf, no cache of binaries, no
+/// debuginfod or files that it has fetched, no pager, width or language. What a tool prints then
+/// depends on its input and the installed files alone.
 ///
 /// The home folder stays: programs that are recorded may need it.
 pub fn without_user(command: &mut Command) -> &mut Command {
@@ -63,10 +64,12 @@ pub fn without_user(command: &mut Command) -> &mut Command {
         .env("LC_ALL", "C")
 }
 
-/// A perf without its user ([`without_user`]) and without plugins of libtraceevent, before its first argument.
+/// A perf without its user ([`without_user`]) and without plugins of libtraceevent, before its
+/// first argument.
 ///
-/// The plugins (Debian's libtraceevent1-plugin, which trace-cmd brings) print some tracepoints in another form, and
-/// no option of perf leaves them out. As root it runs in a mount namespace in which their folder is empty.
+/// The plugins (Debian's libtraceevent1-plugin, which trace-cmd brings) print some tracepoints in
+/// another form, and no option of perf leaves them out. As root it runs in a mount namespace in
+/// which their folder is empty.
 pub fn perf_command(program: impl AsRef<OsStr>) -> Command {
     let plugins = plugin_folders();
     let mut command = if plugins.is_empty() || !is_root() {

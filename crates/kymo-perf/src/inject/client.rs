@@ -269,8 +269,8 @@ impl Client {
         Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
     }
 
-    /// Whether a filter of system calls holds for the agent's thread: then nothing can be asked, and
-    /// the probes stay.
+    /// Whether a filter of system calls holds for the agent's thread: then nothing can be asked,
+    /// and the probes stay.
     pub fn is_restricted(&self) -> bool {
         let known = || self.agent.get().copied();
         let found = || {

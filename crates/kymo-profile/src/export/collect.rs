@@ -391,8 +391,8 @@ mod tests {
     use crate::load::{LoadOptions, load};
     use proptest::prelude::*;
 
-    /// Checks that a page is titled with what was recorded: with a target the command after `--` only
-    /// says for how long.
+    /// Checks that a page is titled with what was recorded: with a target the command after `--`
+    /// only says for how long.
     #[test]
     fn titles_name_what_was_recorded() {
         let title_of = |line: &str| title(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());

@@ -120,7 +120,8 @@ impl Modules {
         self.list.iter().enumerate().map(|(i, m)| (ModuleId(i as u32), m))
     }
 
-    /// Gives the kernel's text its build id, where no mapping and no entry under its name brought one.
+    /// Gives the kernel's text its build id, where no mapping and no entry under its name brought
+    /// one.
     pub fn set_kernel_build_id(&mut self, build_id: &[u8]) {
         let kernel = self.list.iter_mut().filter(|module| module.kind == ModuleKind::Kernel);
         for module in kernel.filter(|module| module.build_id.is_empty()) {

@@ -188,7 +188,8 @@ mod tests {
         let wanted = [(1, CodeSource::Hotspot), memory(3), memory(5), memory(6), memory(7), memory(8)];
         assert_eq!(watch.wait(None).0, wanted);
     }
-    /// Checks that samples count as in generated code until it turns out that a file's code is there.
+    /// Checks that samples count as in generated code until it turns out that a file's code is
+    /// there.
     #[test]
     fn code_of_a_file_is_not_generated() {
         let mut tap = CodeTap::new(&Arc::new(CodeWatch::default()));

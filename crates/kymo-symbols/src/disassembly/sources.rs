@@ -78,7 +78,8 @@ impl SourceFile {
 /// root could write the debug information, or a server had the file for all users.
 ///
 /// Debug information is untrusted: it could name a file of secrets, whose lines would be shown, or
-/// put into a page that is passed on. So the file must be open to all users, or to the caller of sudo.
+/// put into a page that is passed on. So the file must be open to all users, or to the caller of
+/// sudo.
 pub(crate) fn refusal_of_root(file: &File, is_trusted: bool) -> Option<&'static str> {
     let is_secret = || !kymo_files::is_readable_by_others(file).unwrap_or(false);
     (!is_trusted && rustix::process::geteuid().is_root() && is_secret()).then_some(
@@ -106,9 +107,9 @@ impl SourceFiles {
         SourceFiles { options, ..SourceFiles::default() }
     }
 
-    /// The module whose debug information names the files that are asked for from now on. Files that
-    /// are not here are fetched by its build id. `is_root_owned`: only root can write the module's
-    /// file, which may then name files that are closed to others.
+    /// The module whose debug information names the files that are asked for from now on. Files
+    /// that are not here are fetched by its build id. `is_root_owned`: only root can write the
+    /// module's file, which may then name files that are closed to others.
     pub fn begin_module(
         &mut self,
         fetcher: Option<&Arc<Debuginfod>>,

@@ -29,8 +29,8 @@ pub(crate) fn sections_of(elf: &Arc<ElfFile>) -> (gimli::Dwarf<Reader>, Vec<Char
     }
 }
 
-/// A section of a file with debug information that was split off. Packages are divided into units by
-/// all of their sections, so none is left out.
+/// A section of a file with debug information that was split off. Packages are divided into units
+/// by all of their sections, so none is left out.
 pub(super) fn split_section(elf: &Arc<ElfFile>, id: gimli::SectionId, room: &mut Vec<Charge>) -> Reader {
     let found = id.dwo_name().and_then(|name| lazy_section(elf, name.as_bytes()));
     let Some((section, charge)) = found else { return empty_section() };

@@ -294,8 +294,8 @@ fn killed_recordings_answer() {
     });
 }
 
-/// Checks that a recording which is read while it is made is not called damaged, and that it is once
-/// its recorder was killed.
+/// Checks that a recording which is read while it is made is not called damaged, and that it is
+/// once its recorder was killed.
 #[test]
 fn a_recording_that_still_runs_is_no_damage() {
     const TEST: &str = "endings::a_recording_that_still_runs_is_no_damage";

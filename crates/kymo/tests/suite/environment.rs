@@ -1,4 +1,5 @@
-//! The tests' own environment: what a user of perf has on a machine does not reach the tools that tests run.
+//! The tests' own environment: what a user of perf has on a machine does not reach the tools that
+//! tests run.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +8,8 @@ use crate::programs::build;
 use crate::scenario::{fresh_folder, record};
 use crate::tools::{Need, kymo, perf, ready, run, text};
 
-/// Checks that a build-id cache in the user's home, with another program under the recorded build id, changes the
-/// names of neither tool in tests, and that it would change them otherwise.
+/// Checks that a build-id cache in the user's home, with another program under the recorded build
+/// id, changes the names of neither tool in tests, and that it would change them otherwise.
 #[test]
 fn a_full_cache_of_the_user_changes_no_name() {
     const TEST: &str = "environment::a_full_cache_of_the_user_changes_no_name";
@@ -35,7 +36,8 @@ fn a_full_cache_of_the_user_changes_no_name() {
     kymo().succeed(named).prints("POISONED");
 }
 
-/// Checks that perf prints a tracepoint in its own form, whether or not plugins of libtraceevent are installed.
+/// Checks that perf prints a tracepoint in its own form, whether or not plugins of libtraceevent
+/// are installed.
 #[test]
 fn plugins_of_perf_change_no_line() {
     const TEST: &str = "environment::plugins_of_perf_change_no_line";

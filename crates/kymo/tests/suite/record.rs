@@ -232,8 +232,8 @@ fn a_killed_recorder_leaves_a_valid_file() {
     }
 }
 
-/// Checks a full disk: a clear error, a status that is not zero, and everything written so far opens;
-/// its report says that the rest is missing.
+/// Checks a full disk: a clear error, a status that is not zero, and everything written so far
+/// opens; its report says that the rest is missing.
 #[test]
 fn a_full_disk() {
     let test = "record::a_full_disk";

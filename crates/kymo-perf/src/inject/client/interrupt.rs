@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 /// Readable when the user wants us to end.
 pub(super) static INTERRUPT: OnceLock<OwnedFd> = OnceLock::new();
 
-/// From now on no agent is waited for any more, nor the kernel for more probes, while probes are put
-/// in place, once this is readable: a signal of the user's. Once in a process.
+/// From now on no agent is waited for any more, nor the kernel for more probes, while probes are
+/// put in place, once this is readable: a signal of the user's. Once in a process.
 pub fn interrupt_by(readable: OwnedFd) {
     _ = INTERRUPT.set(readable);
 }

@@ -260,7 +260,9 @@ pub(crate) struct RecordArgs {
     /// What gives way when samples come faster than they can be kept: slow (the target, kymo runs before it), drop (samples are lost and counted, kymo takes no priority) or pause (the target stands still while kymo catches up; the recording shows when) [default: slow]
     #[arg(long, value_name = "WHAT", value_parser = parse_overload)]
     pub(crate) overload: Option<Overload>,
-    /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and at most 128M of buffers, or two for each CPU where that is more; a quarter of a cgroup's limit where that is less]
+    /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the
+    /// rings and at most 128M of buffers, or two for each CPU where that is more; a quarter of a
+    /// cgroup's limit where that is less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max_memory: Option<u64>,
     /// Who writes the events of probe:FUNCTION: kernel, inproc (the program itself, patched by kymo; of one process with -p, without call chains) or auto (whoever is fastest)

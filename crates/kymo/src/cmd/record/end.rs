@@ -70,8 +70,8 @@ impl SampledTime {
     /// Shorter recordings are of the program's start.
     const LEAST: Duration = Duration::from_millis(500);
 
-    /// What to do where the tasks waited most of the time. `accounted`: their CPU time as the kernel
-    /// accounts it; without it, samples must do.
+    /// What to do where the tasks waited most of the time. `accounted`: their CPU time as the
+    /// kernel accounts it; without it, samples must do.
     fn advice(self, samples: u64, accounted: Option<CpuTime>) -> Option<String> {
         let (used, cpu) = match accounted {
             // Processes for which nobody waited are in the samples alone.
