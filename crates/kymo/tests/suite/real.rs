@@ -170,16 +170,20 @@ fn stripped_go_programs_have_names() {
         let file = folder.path().join("perf.data");
         let said = kymo().run(["record", "-F", "max", "-o", text(&file), "--", text(&program), "200"]);
         assert_eq!(said.code, Some(5), "{}", said.stderr);
-        let names = || {
+        let names = |more: &[&str]| {
             let fields = ["script", "-i", text(&file), "--hide-call-graph", "-F", "ip,sym,dso"];
-            let said = kymo().succeed(fields).stdout;
+            let said = kymo().succeed([&fields[..], more].concat()).stdout;
             let own = said.lines().filter(|line| line.ends_with("/program)"));
             // The linker marks assembly in the symbol table, and nowhere else.
             own.map(|line| line.replace(".abi0 ", " ")).collect::<Vec<String>>()
         };
-        let stripped = names();
-        std::fs::rename(&whole, &program).expect("renamed");
-        let wanted = names();
+        let stripped = names(&[]);
+        // Another file at the path would be refused: it has no build id, and is not what was mapped.
+        let root = folder.path().join("root");
+        let other = root.join(program.strip_prefix("/").expect("an absolute path"));
+        std::fs::create_dir_all(other.parent().expect("a folder")).expect("made");
+        std::fs::rename(&whole, &other).expect("renamed");
+        let wanted = names(&["--symfs", text(&root)]);
         let differ: Vec<_> = stripped.iter().zip(&wanted).filter(|(a, b)| a != b).collect();
         assert!(wanted.len() > 20 && stripped.len() == wanted.len(), "{mode}: {} samples", wanted.len());
         assert!(

@@ -98,6 +98,24 @@ pub(super) enum Feature {
     Hole(u64),
 }
 
+/// The name of this host, its kernel and its architecture, as feature sections.
+fn facts() -> Vec<(u32, Feature)> {
+    const HOSTNAME: u32 = 3;
+    const OSRELEASE: u32 = 4;
+    const ARCH: u32 = 6;
+    let of_kernel = |name| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).expect("proc");
+    let text = |text: &str| {
+        let bytes = [text.trim().as_bytes(), b"\0"].concat();
+        let length = u32::try_from(bytes.len()).expect("a short text");
+        Feature::Bytes([&length.to_le_bytes()[..], &bytes].concat())
+    };
+    vec![
+        (HOSTNAME, text(&of_kernel("hostname"))),
+        (OSRELEASE, text(&of_kernel("osrelease"))),
+        (ARCH, text(std::env::consts::ARCH)),
+    ]
+}
+
 /// Writes a file with one event, cpu-clock, whose samples have an address, a thread and a call chain.
 pub(super) fn write(path: &Path, records: &[u8]) {
     write_with(path, records, CALL_CHAINS, 0, &[]);
@@ -114,6 +132,11 @@ pub(super) fn write_with(
     const HEADER: u64 = 104;
     const ATTR: u64 = 128 + 16;
     let mut file = b"PERFILE2".to_vec();
+    // This machine's: files of another one would not be read.
+    let mut all = facts();
+    all.retain(|(bit, _)| features.iter().all(|(own, _)| own != bit));
+    let mut features: Vec<&(u32, Feature)> = all.iter().chain(features).collect();
+    features.sort_by_key(|(bit, _)| *bit);
     let bits = features.iter().fold(0u64, |bits, (bit, _)| bits | 1 << bit);
     let data = [HEADER + ATTR, records.len() as u64, 0, 0];
     for word in [HEADER, ATTR, HEADER, ATTR].into_iter().chain(data).chain([bits, 0, 0, 0]) {
@@ -129,7 +152,7 @@ pub(super) fn write_with(
     file.extend(records);
     let mut at = file.len() as u64 + 16 * features.len() as u64;
     let mut payload: Vec<u8> = Vec::new();
-    for (_, feature) in features {
+    for (_, feature) in &features {
         let size = match feature {
             Feature::Bytes(bytes) => {
                 payload.extend(bytes);
