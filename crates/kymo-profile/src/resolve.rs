@@ -447,10 +447,15 @@ impl<'a> Resolver<'a> {
             return self.find(place, place.ip, inline);
         }
         let call = self.find(place, place.ip.wrapping_sub(1), inline);
+        // Also where a call is the last instruction of its function: it does not return.
         if call.symbol.as_ref().is_some_and(|(_, end, _)| call.recorded_address(place) < *end) {
             return call;
         }
         let next = self.find(place, place.ip, inline);
+        let is_start = next.symbol.as_ref().is_some_and(|(start, ..)| *start == next.module_address);
+        if is_start && !self.store.options().entry_names {
+            return next;
+        }
         if is_entered_by_return(&call, &next, !is_user(place.mode)) { next } else { call }
     }
 

@@ -75,6 +75,9 @@ impl SymbolOptions {
             (false, inode) if inode != 0 && changed(&there) > until => {
                 "it was replaced after the recording (another inode, and newer)"
             }
+            (false, inode) if inode != 0 && !shows_other_inodes(own) => {
+                "it is not the file that was mapped (another inode) in the recording"
+            }
             (true, _) | (false, 0) if modified(&there) > until => "it was written after the recording",
             _ => return None,
         };
@@ -83,6 +86,21 @@ impl SymbolOptions {
             own.display()
         )))
     }
+}
+
+/// Whether a file of this file system may have another device or inode in mappings than in `stat`:
+/// those in layers, in user space, and with subvolumes. Source: `linux/magic.h`.
+fn shows_other_inodes(path: &Path) -> bool {
+    const MAGICS: [u64; 7] = [
+        0x794c_7630, // OVERLAYFS_SUPER_MAGIC
+        0x9123_683e, // BTRFS_SUPER_MAGIC
+        0x6573_5546, // FUSE_SUPER_MAGIC
+        0x0102_1997, // V9FS_MAGIC
+        0xf15f,      // ECRYPTFS_SUPER_MAGIC
+        0x6175_6673, // aufs
+        0xca45_1a4e, // BCACHEFS_STATFS_MAGIC
+    ];
+    rustix::fs::statfs(path).map_or(true, |system| MAGICS.contains(&(system.f_type as u64 & 0xffff_ffff)))
 }
 
 fn same_file(there: &Metadata, (major, minor, inode): FileId) -> bool {
@@ -110,9 +128,9 @@ fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
 mod tests {
     use super::*;
 
-    /// Checks that a file is refused that was written or put in its place after the recording, that
-    /// one of a layered file system (another inode, older) serves, and that --symfs vouches for
-    /// any.
+    /// Checks that a file is refused that was written or put in its place after the recording, or
+    /// was always another one, that one of a layered file system (another inode, older) serves, and
+    /// that --symfs vouches for any.
     #[test]
     fn files_that_changed_since() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -129,7 +147,8 @@ mod tests {
             options.file_refusal(&path, mapped).map(|note| note.0)
         };
         assert_eq!(refused(&options, own, before), None, "written before");
-        assert_eq!(refused(&options, other, before + after), None, "a layered file system");
+        let older = refused(&options, other, before + after);
+        assert_eq!(older.is_none(), shows_other_inodes(&path), "another file, or a file system in layers");
         let rewritten = refused(&options, own, before - after).expect("written after");
         assert!(rewritten.contains("written after the recording"), "{rewritten}");
         let replaced = refused(&options, other, before - after).expect("replaced");

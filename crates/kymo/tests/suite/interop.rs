@@ -7,7 +7,6 @@ use crate::scenario::{Recording, Scenario, record};
 use crate::table::{by_name, differences, drop_parameters, name_threads, sections};
 use crate::tools::{Need, Said, Tool, kymo, names_of_perf, perf, ready, text};
 use crate::tree;
-use std::collections::BTreeMap;
 
 /// How many differing rows one failure prints.
 const SHOWN: usize = 12;
@@ -97,10 +96,9 @@ pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<
     };
     let what = view.name;
     let mut expected = by_name(&sections(&theirs.stdout), 3);
-    let mut got = by_name(&sections(&ours.stdout), 3);
+    let got = by_name(&sections(&ours.stdout), 3);
     drop_parameters(&mut expected, &got);
     name_threads(&mut expected, &got);
-    [&mut expected, &mut got].map(drop_linker_starts);
     if expected.is_empty() {
         return vec![format!("{what}: perf itself shows no samples: {}\n{}", theirs.command, theirs.stderr)];
     }
@@ -109,16 +107,6 @@ pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<
         lines.insert(0, format!("{what}: of {} rows: {}", expected.len(), ours.command));
     }
     lines
-}
-
-/// Leaves out rows and branches of the dynamic linker's start. Its `_start` ends with a call that
-/// returns to the next symbol, `_dl_start_user`: perf shows that symbol as the caller, kymo the one
-/// with the call.
-fn drop_linker_starts(rows: &mut BTreeMap<String, Vec<String>>) {
-    rows.retain(|name, _| {
-        let is_of_linker = name.contains("ld-linux") || name.contains("dl_");
-        !name.contains("_dl_start_user") && !(is_of_linker && name.contains("_start"))
-    });
 }
 
 /// What perf and kymo report of a recording in a view with this graph; the error says how kymo failed.
@@ -146,16 +134,14 @@ fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
         Ok(both) => both,
         Err(said) => return vec![said],
     };
-    let (mut expected, mut got) = (tree::branches(&theirs.stdout), tree::branches(&ours.stdout));
-    [&mut expected, &mut got].map(drop_linker_starts);
+    let (expected, got) = (tree::branches(&theirs.stdout), tree::branches(&ours.stdout));
     let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
     if lines.is_empty() {
         return lines;
     }
     match reports(&perf(), recording, view, &view.graph.replace("0.5", "0")) {
         Ok((theirs, ours)) => {
-            let [mut expected, mut got] = tree::sums([&theirs.stdout, &ours.stdout]);
-            [&mut expected, &mut got].map(drop_linker_starts);
+            let [expected, got] = tree::sums([&theirs.stdout, &ours.stdout]);
             if differences(("perf", &expected), ("kymo", &got), SHOWN).is_empty() {
                 return Vec::new();
             }
@@ -227,9 +213,7 @@ fn samples<'a>(recording: &Recording, text: &'a str) -> Vec<&'a str> {
         if !line.starts_with('\t') && recording.is_of_the_machine() {
             kept = OF_INTEREST.split(',').any(|name| line.trim_start().starts_with(name));
         }
-        // See `drop_linker_starts`.
-        let is_linker_start = line.contains("_dl_start_user+0x0 (") || line.contains(" _start+0x8 (");
-        if kept && !is_linker_start {
+        if kept {
             all.push(before_fields(line));
         }
     }

@@ -78,14 +78,11 @@ fn scripted(tool: &Tool, recording: &Path, script: &Path, arguments: &[&str]) ->
     tool.succeed([&options[..1], names_of_perf(tool), &options[1..], arguments].concat())
 }
 
-/// Compares what a script printed, but for names of jump stubs, which are objdump's to judge, and
-/// chains from the dynamic linker's start, whose call returns to the next symbol.
+/// Compares what a script printed, but for names of jump stubs, which are objdump's to judge.
 fn same_lines(theirs: &Said, ours: &Said) {
     let (theirs, ours): (Vec<&str>, Vec<&str>) =
         (theirs.stdout.lines().collect(), ours.stdout.lines().collect());
-    let differs_from_perf = |line: &str| line.contains("plt") || line.contains("_dl_start_user");
-    let same =
-        |(their, our): &(&&str, &&str)| their == our || differs_from_perf(their) || differs_from_perf(our);
+    let same = |(their, our): &(&&str, &&str)| their == our || their.contains("plt") || our.contains("plt");
     let first = theirs.iter().zip(&ours).find(|pair| !same(pair));
     assert!(first.is_none(), "the first lines that differ:\n{first:#?}");
     assert_eq!(theirs.len(), ours.len());

@@ -345,7 +345,8 @@ pub(crate) struct SymbolArgs {
     #[arg(long, overrides_with = "no_demangle")]
     pub(super) demangle: bool,
 
-    /// Show `_start` and jump stubs of stripped programs as addresses, as perf does
+    /// Name as perf does: `_start` and jump stubs of stripped programs are addresses, and a caller
+    /// that ends with its call is the function after it
     #[arg(long)]
     pub(super) no_entry_names: bool,
 
