@@ -14,7 +14,7 @@ use crate::scenario::{fresh_folder, run_alone, run_beside_others};
 use crate::tools::{Need, Running, Said, kymo, ready, run, skip, text};
 
 /// So many rounds take about half a second.
-const ROUNDS: &str = "300";
+const ROUNDS: &str = "1000";
 
 /// The program that runs, with the functions `work` and `even`.
 fn right() -> PathBuf {
@@ -231,7 +231,7 @@ fn replaced_while_recorded() {
     let place = Place::new("replaced");
     place.copy(&right(), "prog");
     place.copy(&wrong(), "new");
-    let script = "mkfifo said; ./prog 500 > said & read line < said; mv new prog; wait";
+    let script = "mkfifo said; ./prog 1500 > said & read line < said; mv new prog; wait";
     place.record(&["--", "sh", "-c", script]);
     place.is_named("prog");
     assert_eq!(place.build_ids("/prog"), [id_of(&right())]);
@@ -270,7 +270,7 @@ fn deleted_program() {
     for (name, program) in [("deleted", right()), ("deleted-unidentified", unidentified())] {
         let place = Place::new(name);
         place.copy(&program, "prog");
-        let said = place.record(&["--", "./prog", "400", "unlink"]);
+        let said = place.record(&["--", "./prog", "1500", "unlink"]);
         assert!(!said.stderr.contains("stripped"), "{}", said.stderr);
         place.is_named("prog");
         let has_id = program == right();
