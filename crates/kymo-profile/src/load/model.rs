@@ -358,8 +358,10 @@ impl Machine {
             1 => self.kernel_mapping(ip),
             _ => ModuleId::of_mode(mode).map(unmapped).or_else(|| self.spaces[space].find(ip)),
         };
-        let lookup = ip - u64::from(is_return && ip > 0);
-        Frame { mode, ip, mapping: find(ip), lookup, lookup_mapping: find(lookup) }
+        let (mapping, before) = (find(ip), ip - u64::from(is_return && ip > 0));
+        // Where nothing is mapped before an address, no call lies there.
+        let lookup = if find(before).is_none() && mapping.is_some() { ip } else { before };
+        Frame { mode, ip, mapping, lookup, lookup_mapping: find(lookup) }
     }
 }
 
