@@ -11,7 +11,7 @@ struct SudoUser {
 
 impl SudoUser {
     /// As sudo says it, to a process of root; nobody else can set that for root's kymo.
-    fn of_sudo() -> Option<SudoUser> {
+    fn from_environment() -> Option<SudoUser> {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
         let caller = SudoUser { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? };
         (rustix::process::geteuid().is_root() && caller.uid != 0).then_some(caller)
@@ -28,7 +28,7 @@ impl SudoUser {
 /// Gives a file that was just made, and that no other process has, to the user who called sudo, if
 /// it lies in a folder in which that user may make files. Where that fails it stays root's.
 pub(crate) fn give(file: impl AsFd, folder: impl AsFd) {
-    let Some(caller) = SudoUser::of_sudo() else { return };
+    let Some(caller) = SudoUser::from_environment() else { return };
     if fstat(folder).is_ok_and(|stat| caller.may_create_in(&stat)) {
         // By descriptor: no name can lead elsewhere meanwhile.
         let _ = fchown(file, Some(Uid::from_raw(caller.uid)), Some(Gid::from_raw(caller.gid)));
@@ -37,12 +37,12 @@ pub(crate) fn give(file: impl AsFd, folder: impl AsFd) {
 
 /// The user who called sudo, if this is root's process under sudo.
 pub(crate) fn uid() -> Option<u32> {
-    SudoUser::of_sudo().map(|caller| caller.uid)
+    SudoUser::from_environment().map(|caller| caller.uid)
 }
 
 /// Whether a file is that of the user who called sudo.
 pub(crate) fn owns(stat: &Stat) -> bool {
-    SudoUser::of_sudo().is_some_and(|caller| caller.uid == stat.st_uid)
+    SudoUser::from_environment().is_some_and(|caller| caller.uid == stat.st_uid)
 }
 
 #[cfg(test)]

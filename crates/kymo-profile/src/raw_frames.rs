@@ -70,7 +70,7 @@ impl Place {
 
 /// Whether the mappings of a process of this machine tell what an address of this mode is.
 pub(crate) fn is_user(mode: u8) -> bool {
-    mode != MODE_KERNEL && ModuleId::of_mode(mode).is_none()
+    mode != MODE_KERNEL && ModuleId::for_mode(mode).is_none()
 }
 
 /// Calls `each` with the place of every frame of a stack's call chain, innermost first.

@@ -238,7 +238,7 @@ impl<'a> Resolver<'a> {
     /// The mapping that covers an address.
     pub fn mapping(&self, maps: u32, mode: u8, ip: u64) -> Option<&'a Mapping> {
         let timeline = self.timeline;
-        if let Some(module) = ModuleId::of_mode(mode) {
+        if let Some(module) = ModuleId::for_mode(mode) {
             return UNMAPPED.iter().find(|mapping| mapping.module == module);
         }
         if mode == MODE_KERNEL {

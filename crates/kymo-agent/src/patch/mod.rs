@@ -60,7 +60,7 @@
 //! | [`Consumers::Count`] | rax, rcx | this CPU's word of the counter | 0.6-0.8 ns |
 //! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
-//! | [`Consumers::LatencyAtExits`] | all kept | a table of calls, this CPU's words, locked | 29 ns |
+//! | [`Consumers::LatencyAtExits`] | all kept | a table of calls, this CPU's words, locked | 28 ns |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
 //! | [`Consumers::Filtered`] | as one of the above, after a predicate that uses those of `Record` | likewise, if the predicate holds | and some for the predicate |
 //! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `runtime/slow_path.rs`: tens of ns, and a system call for each look at memory |

@@ -356,7 +356,7 @@ impl Machine {
         };
         let find = |ip| match mode {
             1 => self.kernel_mapping(ip),
-            _ => ModuleId::of_mode(mode).map(unmapped).or_else(|| self.spaces[space].find(ip)),
+            _ => ModuleId::for_mode(mode).map(unmapped).or_else(|| self.spaces[space].find(ip)),
         };
         let (mapping, before) = (find(ip), ip - u64::from(is_return && ip > 0));
         // Where nothing is mapped before an address, no call lies there.

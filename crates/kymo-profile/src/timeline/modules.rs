@@ -21,7 +21,7 @@ impl ModuleId {
     pub const HYPERVISOR: ModuleId = ModuleId(u32::MAX - 2);
 
     /// What has the addresses of a CPU mode, where the mappings of this machine do not tell.
-    pub fn of_mode(mode: u8) -> Option<ModuleId> {
+    pub fn for_mode(mode: u8) -> Option<ModuleId> {
         match u16::from(mode) {
             abi::PERF_RECORD_MISC_HYPERVISOR => Some(ModuleId::HYPERVISOR),
             abi::PERF_RECORD_MISC_GUEST_KERNEL => Some(ModuleId::GUEST_KERNEL),

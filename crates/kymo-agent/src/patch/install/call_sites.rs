@@ -59,7 +59,7 @@ impl Patcher {
                     probes.extend(prepared.into_iter().map(Ok));
                     Ok(count)
                 }
-                Err(error) if error.is_of_site() => Err(error),
+                Err(error) if error.concerns_one_site() => Err(error),
                 Err(error) => return Err(self.forget(&memory, probes, error)),
             });
         }

@@ -34,7 +34,7 @@ pub enum PatchError {
 
 impl PatchError {
     /// Whether it stands against one site only.
-    pub(crate) fn is_of_site(&self) -> bool {
+    pub(crate) fn concerns_one_site(&self) -> bool {
         matches!(self, PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. })
     }
 

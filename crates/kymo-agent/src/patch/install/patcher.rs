@@ -212,7 +212,7 @@ impl Patcher {
         let mut probes = Vec::with_capacity(sites.len());
         for site in sites {
             match self.prepare(&memory, (site, &[]), consumers, slots, &context) {
-                Err(error) if all || !error.is_of_site() => {
+                Err(error) if all || !error.concerns_one_site() => {
                     return Err(self.forget(&memory, probes, error));
                 }
                 probe => probes.push(probe),
