@@ -216,25 +216,29 @@ impl Worker {
         let parts = layout.stack_parts(body)?;
         let mut sample = Sample::default();
         layout.parse_into(header.misc, body, &mut sample).ok()?;
-        let stack = sample.user_stack.unwrap_or(&[]);
         let regs = sample
             .user_regs
             .zip(Arch::NATIVE)
             .and_then(|(regs, arch)| UserRegs::from_perf(arch, regs.abi, regs.mask, regs.values.iter()));
-        let Some(regs) = regs else { return Some((parts, false)) };
-        if stack.is_empty() {
-            self.counts.without_stack += 1;
-            return Some((parts, false));
-        }
+        let Some((regs, stack)) = regs.zip(sample.user_stack) else { return Some((parts, false)) };
         let pid = sample.pid.unwrap_or(-1);
         let (tid, time_ns) = (sample.tid.unwrap_or(pid), sample.time.unwrap_or(0));
+        let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
+        if stack.is_empty() && pages.is_empty() {
+            // A task that is starting or ending has none; or the stack pointer's page was never
+            // touched, and the pages beyond it are asked for.
+            self.counts.without_stack += 1;
+            if let Some(stack_pages) = &mut self.stack_pages {
+                stack_pages.unwound((pid, tid, time_ns), StackOutcome::Cut);
+            }
+            return Some((parts, false));
+        }
         // Readers take so many frames with the kernel's part.
         let kernel = sample
             .callchain
             .map_or(0, |chain| chain.iter().filter(|&word| word < abi::PERF_CONTEXT_MAX).count());
         let most = MAX_FRAMES.saturating_sub(kernel).min(parts.room());
         let ip = sample.ip.zip(layout.field_offset(abi::PERF_SAMPLE_IP));
-        let pages = self.stack_pages.as_mut().map(|pages| pages.take(ring, tid)).unwrap_or_default();
         let is_whole = self.unwind((pid, tid, time_ns), &regs, (stack, &pages), most);
         self.guessed.clear();
         self.guessed.extend(self.unwinder.guessed_callers());

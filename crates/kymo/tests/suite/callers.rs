@@ -106,6 +106,21 @@ fn no_stale_caller() {
     }
 }
 
+/// Checks the callers of a function whose stack pointer is in a page that nobody has touched, so
+/// that the kernel copies no byte of its stack.
+#[test]
+fn stack_whose_first_page_was_never_touched() {
+    const TEST: &str = "callers::stack_whose_first_page_was_never_touched";
+    if !ready(TEST, &[Need::Root]) {
+        return;
+    }
+    let Some((folder, program)) = built(TEST, "gcc", &["-O1"], "untouchedstack.c") else { return };
+    let (stacks, said) = recorded(&folder, &[text(&program)]);
+    let (all, whole) = exact(&stacks, "work", &[&OUTSIDE[..], &["main", "render", "work"]].concat());
+    // The pages are asked for once a first sample was seen.
+    assert!(all > 20 && whole * 2 > all, "{whole} of {all}: {stacks:?}\n{said}");
+}
+
 /// Checks that stacks which perf has copied are unwound with a compressed `.debug_frame`, and with
 /// one in a separate file.
 #[test]

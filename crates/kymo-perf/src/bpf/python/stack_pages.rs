@@ -29,7 +29,7 @@ use std::sync::OnceLock;
 
 /// Threads that are asked for at the same time; the one that was not sampled for longest is forgotten.
 const THREADS: u32 = 1 << 12;
-/// So many pages above the stack pointer are looked at.
+/// So many pages from the stack pointer's on are looked at.
 const MOST_LOOKED_AT: i32 = 64;
 /// So many of them are told.
 const MOST_TOLD: i32 = 16;
@@ -161,8 +161,8 @@ impl Assembler {
         self.place(end);
     }
 
-    /// R8 = the scratch, with the first page above the stack pointer's, and how many pages the
-    /// kernel has copied; or on to `end`. The thread is wanted once less.
+    /// R8 = the scratch, with the page of the stack pointer, and how many pages the kernel has
+    /// copied at most; or on to `end`. The thread is wanted once less.
     fn begin_stack(&mut self, maps: StackPagesMaps, end: Label) {
         let (last, more) = (self.label(), self.label());
         self.call(BpfHelper::CurrentPidTgid);
@@ -207,7 +207,6 @@ impl Assembler {
     fn stack_page_step(&mut self, events: i32, function: Label, starts: &mut Vec<usize>) {
         let (absent, more, done) = (self.label(), self.label(), self.label());
         self.begin_function(function, starts);
-        self.add_imm(R9, 1); // the first page is always copied
         self.mov(R3, R9);
         self.shift_left_imm(R3, PAGE_SHIFT);
         self.load64(R1, R8, FIRST);
