@@ -178,5 +178,6 @@ pub(super) fn told(record: &WaitRecord) -> ModelTimes {
         runnable_ns: record.runnable_ns + record.short.runnable_ns,
         waits: record.short.waits + if is_ready { 0 } else { of_wait },
         preemptions: record.short.preemptions + if is_ready { of_wait } else { 0 },
+        longest_ns: record.short.longest_ns.max(record.blocked_ns * of_wait),
     }
 }

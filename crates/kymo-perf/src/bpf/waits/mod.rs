@@ -332,6 +332,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             runnable_ns: word(entry::RUNNABLE),
             waits: word(entry::WAITS),
             preemptions: word(entry::PREEMPTIONS),
+            longest_ns: word(entry::LONGEST),
         },
         syscall: -1,
         arguments: [0; 2],

@@ -38,6 +38,8 @@ pub(super) struct ModelTimes {
     pub(super) runnable_ns: u64,
     pub(super) waits: u64,
     pub(super) preemptions: u64,
+    /// The longest of those that are over.
+    pub(super) longest_ns: u64,
 }
 
 impl std::ops::AddAssign for ModelTimes {
@@ -47,6 +49,7 @@ impl std::ops::AddAssign for ModelTimes {
         self.runnable_ns += other.runnable_ns;
         self.waits += other.waits;
         self.preemptions += other.preemptions;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
     }
 }
 
@@ -207,7 +210,8 @@ impl WaitModel {
         let live = self.live.iter().map(|(tid, life)| (*tid, life, true));
         for (tid, life, is_live) in live.chain(self.ended.iter().map(|(tid, life)| (*tid, life, false))) {
             let mut waits = life.waits.clone();
-            let mut times = ModelTimes { run_ns: life.run_ns, ..ModelTimes::default() };
+            let longest_ns = waits.iter().map(|wait| wait.blocked_ns).max().unwrap_or(0);
+            let mut times = ModelTimes { run_ns: life.run_ns, longest_ns, ..ModelTimes::default() };
             for wait in &waits {
                 match wait.task_state & !THROTTLED {
                     0 => times.preemptions += 1,

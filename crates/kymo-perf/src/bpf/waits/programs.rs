@@ -30,7 +30,9 @@ pub(super) mod entry {
     pub(in super::super) const LONG: i16 = 88;
     /// So much without a record is told by one, ns; 0: there is no such threshold.
     pub(in super::super) const THRESHOLD: i16 = 96;
-    pub(in super::super) const WORDS: usize = 13;
+    /// The longest wait that no record has told yet, ns, until the thread was woken.
+    pub(in super::super) const LONGEST: i16 = 104;
+    pub(in super::super) const WORDS: usize = 14;
 }
 
 /// It has a CPU.
@@ -54,11 +56,11 @@ pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-const PENDING: i16 = 120;
+const PENDING: i16 = 128;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 128;
-const COUNTED: i16 = 136;
-pub(super) const SCRATCH_BYTES: usize = 144;
+const BUDGET: i16 = 136;
+const COUNTED: i16 = 144;
+pub(super) const SCRATCH_BYTES: usize = 152;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -140,6 +142,15 @@ impl Assembler {
         self.store64(base, offset, R1);
     }
 
+    /// The longest wait of the entry at R7 is at least `reg`; R1 is lost
+    fn wait_as_long(&mut self, reg: Reg) {
+        let longer = self.label();
+        self.load64(R1, R7, entry::LONGEST);
+        self.jump_on(Compare::GreaterEqual, R1, reg, longer);
+        self.store64(R7, entry::LONGEST, reg);
+        self.place(longer);
+    }
+
     /// *NOW_NS = R8 = the time
     fn now(&mut self) {
         self.call(BpfHelper::Now);
@@ -214,6 +225,7 @@ impl Assembler {
             (at::SHORT_RUNNABLE, entry::RUNNABLE),
             (at::SHORT_WAITS, entry::WAITS),
             (at::SHORT_PREEMPTIONS, entry::PREEMPTIONS),
+            (at::SHORT_LONGEST, entry::LONGEST),
         ];
         for (to, from) in told {
             self.load64(R1, R7, from);
@@ -263,6 +275,10 @@ impl Assembler {
         for (to, from) in untold {
             self.load64(R2, R9, from);
             self.add_word(R7, to, R2);
+        }
+        for from in [at::BLOCKED, at::SHORT_LONGEST] {
+            self.load64(R2, R9, from);
+            self.wait_as_long(R2);
         }
         self.load32(R2, R9, at::TASK_STATE);
         self.shift_left_imm(R2, 33); // throttled or not
@@ -365,6 +381,7 @@ impl Assembler {
         self.mov(R3, R4);
         self.sub(R3, R2);
         self.add_word(R7, entry::BLOCKED, R3);
+        self.wait_as_long(R3);
         self.count_word(R7, entry::WAITS);
         self.mov(R2, R4);
     }
@@ -468,6 +485,7 @@ impl Assembler {
         self.place(later);
         self.load64(R2, FP, BLOCKED_NS);
         self.add_word(R7, entry::BLOCKED, R2);
+        self.wait_as_long(R2);
         self.load64(R2, FP, RUNNABLE_NS);
         self.add_word(R7, entry::RUNNABLE, R2);
         self.load64(R2, R7, entry::TASK_STATE);

@@ -24,10 +24,11 @@ pub(super) mod at {
     pub(in super::super) const ARGUMENT_1: i16 = 88;
     pub(in super::super) const ARGUMENT_0: i16 = 96;
     pub(in super::super) const SYSCALL: i16 = 104;
+    pub(in super::super) const SHORT_LONGEST: i16 = 112;
 }
 
 /// Bytes of a record: with the word that says so, a multiple of 8.
-pub(super) const RECORD_BYTES: usize = 116;
+pub(super) const RECORD_BYTES: usize = 124;
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct ShortWaits {
     pub waits: u64,
     /// How often the thread was preempted.
     pub preemptions: u64,
+    /// The longest of them, until the thread was woken, ns.
+    pub longest_ns: u64,
 }
 
 impl WaitRecord {
@@ -106,11 +109,13 @@ impl WaitRecord {
         "\tfield:u64 short_preemptions;\toffset:80;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 argument_1;\toffset:88;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 argument_0;\toffset:96;\tsize:8;\tsigned:0;\n",
-        "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n\n",
+        "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n",
+        "\tfield:u64 short_longest_ns;\toffset:112;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
-        "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu waker=%d syscall=%lld\", ",
+        "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu longest=%llu waker=%d syscall=%lld\", ",
         "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
         "REC->short_blocked_ns, REC->short_runnable_ns, REC->short_waits, REC->short_preemptions, ",
+        "REC->short_longest_ns, ",
         "REC->waker, REC->syscall\n",
     );
 
@@ -139,6 +144,7 @@ impl WaitRecord {
                 runnable_ns: long(at::SHORT_RUNNABLE)?,
                 waits: long(at::SHORT_WAITS)?,
                 preemptions: long(at::SHORT_PREEMPTIONS)?,
+                longest_ns: long(at::SHORT_LONGEST)?,
             },
             syscall: long(at::SYSCALL)?.cast_signed(),
             arguments: [long(at::ARGUMENT_0)?, long(at::ARGUMENT_1)?],
@@ -162,6 +168,7 @@ impl WaitRecord {
             (at::SHORT_RUNNABLE, self.short.runnable_ns),
             (at::SHORT_WAITS, self.short.waits),
             (at::SHORT_PREEMPTIONS, self.short.preemptions),
+            (at::SHORT_LONGEST, self.short.longest_ns),
             (at::ARGUMENT_0, self.arguments[0]),
             (at::ARGUMENT_1, self.arguments[1]),
             (at::SYSCALL, self.syscall.cast_unsigned()),
