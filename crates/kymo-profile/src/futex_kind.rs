@@ -1,5 +1,5 @@
-//! What a futex is that threads wait for, by their stacks.
-use crate::wall::{State, has_own_lock, of_futex};
+//! What a futex is that threads wait for, by their stacks: the one answer for `kymo locks` and for
+//! wall time.
 use serde::Serialize;
 
 /// What threads wait for.
@@ -27,9 +27,36 @@ impl LockKind {
     }
 }
 
-/// Waits on conditions beside those that [`of_futex`] knows: barriers, and libraries with
-/// conditions of their own.
-const CONDITIONS: [&str; 6] = [
+/// Functions of C libraries and runtimes that wait on a condition, a semaphore or a barrier.
+const CONDITIONS: [&str; 23] = [
+    "pthread_cond_",
+    "__pthread_cond_",
+    "___pthread_cond_",
+    "cnd_",
+    "std::condition_variable",
+    "std::sys::sync::condvar",
+    "std::sys::sync::thread_parking",
+    "std::sys::pal::unix::thread_parking",
+    "std::thread::park",
+    "parking_lot::condvar",
+    "sem_",
+    "Unsafe_Park",
+    "Parker::park",
+    "ObjectMonitor::wait",
+    "Monitor::wait",
+    "runtime.stopm",
+    "runtime.notesleep",
+    "runtime.notetsleep",
+    "__new_sem_",
+    "PosixSemaphore::wait",
+    "uv_sem_wait",
+    "uv__sem_wait",
+    "std::__atomic_futex_unsigned_base",
+];
+
+/// Waits of barriers, and of libraries with conditions of their own: they come before locks, which
+/// the same functions have inside.
+const CONDITIONS_WITH_LOCKS: [&str; 6] = [
     "pthread_barrier_wait",
     "__pthread_barrier_wait",
     "g_cond_wait",
@@ -38,15 +65,53 @@ const CONDITIONS: [&str; 6] = [
     "absl::Mutex::Await",
 ];
 
-/// Locks whose threads wait at futexes of their own, beside those that [`has_own_lock`] knows.
-const PLACES: [&str; 6] = [
+/// Functions that wait for a lock, and for nothing else.
+const LOCKS: [&str; 21] = [
+    "pthread_mutex_",
+    "__pthread_mutex_",
+    "___pthread_mutex_",
+    "__lll_lock_wait",
+    "pthread_rwlock_",
+    "__pthread_rwlock_",
+    "___pthread_rwlock_",
+    "mtx_",
+    "std::sys::sync::mutex",
+    "std::sys::sync::rwlock",
+    "std::sys::unix::locks",
+    "std::mutex::",
+    "std::timed_mutex::",
+    "std::recursive_mutex::",
+    "std::shared_mutex::",
+    "std::__shared_mutex_pthread::",
+    "uv_mutex_lock",
+    "uv_rwlock_",
+    "SpinLock::",
+    "srw_mutex_impl",
+    "ssux_lock_impl",
+];
+
+/// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is
+/// asked: a thread may wait at a futex of its own.
+const OWN_LOCKS: [&str; 15] = [
+    "ProcSleep",
+    "LWLockAcquire",
+    "ObjectMonitor::enter",
+    "ObjectSynchronizer::enter",
+    "Monitor::lock",
+    "sync.(*Mutex).",
+    "sync.(*RWMutex).",
+    "runtime.lock",
+    "lock_wait_",
+    "absl::Mutex::",
+    "absl::lts_",
     "parking_lot::raw_mutex",
     "parking_lot::raw_rwlock",
     "<parking_lot::raw_mutex",
     "<parking_lot::raw_rwlock",
-    "absl::Mutex::",
-    "absl::lts_",
 ];
+
+/// The end of another thread.
+const JOINS: [&str; 4] = ["pthread_join", "__pthread_clockjoin", "__pthread_timedjoin", "thrd_join"];
 
 /// The same in Java; waits for their conditions are none.
 const JAVA_LOCKS: [&str; 3] = ["ReentrantLock", "ReentrantReadWriteLock", "StampedLock"];
@@ -88,7 +153,7 @@ const OF_LOCKS: [&str; 30] = [
 ];
 
 /// Whether a function is that of a lock.
-pub(super) fn is_of_lock(name: &str) -> bool {
+pub(crate) fn is_of_lock(name: &str) -> bool {
     OF_LOCKS.iter().any(|begin| name.starts_with(begin))
 }
 
@@ -105,17 +170,28 @@ const PRIVATE: u32 = 0x80;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum WaitEnd {
+pub(crate) enum WaitEnd {
     /// A thread was seen to wake others there.
     Woken,
     /// None was.
     Otherwise,
     /// It had not ended: of its stack only the innermost function is known.
     Unfinished,
+    /// Whether a thread woke others there was not observed.
+    Unobserved,
+}
+
+/// Whether one of these functions is that of a lock that a program or runtime has made itself.
+pub(crate) fn has_own_lock<'a>(mut user: impl Iterator<Item = &'a str>) -> bool {
+    user.any(|name| begins(name, &OWN_LOCKS))
+}
+
+fn begins(name: &str, list: &[&str]) -> bool {
+    list.iter().any(|begin| name.starts_with(begin))
 }
 
 /// What a wait is for. `user`: the functions of its stack, innermost first.
-pub(super) fn of_wait<'a>(
+pub(crate) fn kind_of_wait<'a>(
     operation: u32,
     end: WaitEnd,
     user: impl Iterator<Item = &'a str> + Clone,
@@ -128,21 +204,22 @@ pub(super) fn of_wait<'a>(
         return if is_lock { LockKind::Lock } else { LockKind::Unknown };
     }
     // Without a caller any wait looks so.
-    let is_call = |name: &str| WAITING_CALLS.iter().any(|begin| name.starts_with(begin));
-    if user.clone().all(is_call) {
+    if user.clone().all(|name| begins(name, &WAITING_CALLS)) {
         return LockKind::Unknown;
     }
-    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
+    let is_in = |list: &[&str]| user.clone().any(|name| begins(name, list));
     let has = |word: &str| user.clone().any(|name| name.contains(word));
     match () {
-        () if is_in(&CONDITIONS) => LockKind::Condition,
-        () if has_own_lock(user.clone()) || is_in(&PLACES) => LockKind::Place,
+        () if is_in(&CONDITIONS_WITH_LOCKS) => LockKind::Condition,
+        () if is_in(&OWN_LOCKS) => LockKind::Place,
         () if JAVA_LOCKS.iter().any(|lock| has(lock)) && !has(JAVA_CONDITION) => LockKind::Place,
-        () => match of_futex(user.clone()) {
-            State::Condition => LockKind::Condition,
-            State::Child => LockKind::Join,
+        () if is_in(&JOINS) => LockKind::Join,
+        () if is_in(&CONDITIONS) => LockKind::Condition,
+        () if is_in(&LOCKS) => LockKind::Lock,
+        () => match end {
             // The kernel itself says that a thread has ended, where others can hear it, too.
-            _ if end == WaitEnd::Otherwise && operation & PRIVATE == 0 => LockKind::Join,
+            WaitEnd::Otherwise if operation & PRIVATE == 0 => LockKind::Join,
+            WaitEnd::Unobserved => LockKind::Unknown,
             _ => LockKind::Lock,
         },
     }
@@ -153,7 +230,7 @@ mod tests {
     use super::*;
 
     fn of(user: &[&str]) -> LockKind {
-        of_wait(128, WaitEnd::Woken, user.iter().copied())
+        kind_of_wait(128, WaitEnd::Woken, user.iter().copied())
     }
 
     /// Checks stacks as they were recorded: locks of C, Rust, Java and PostgreSQL, and waits that
@@ -185,16 +262,17 @@ mod tests {
             of(&["__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"]),
             LockKind::Unknown
         );
-        assert_eq!(of_wait(128, WaitEnd::Unfinished, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
+        assert_eq!(kind_of_wait(128, WaitEnd::Unfinished, ["__lll_lock_wait"].into_iter()), LockKind::Lock);
         assert_eq!(
-            of_wait(128, WaitEnd::Unfinished, ["__futex_abstimed_wait_common64"].into_iter()),
+            kind_of_wait(128, WaitEnd::Unfinished, ["__futex_abstimed_wait_common64"].into_iter()),
             LockKind::Unknown
         );
         // A C library without names of its inner functions: the end of a thread, and a lock.
-        let joins = |operation, end| of_wait(operation, end, ["main"].into_iter());
+        let joins = |operation, end| kind_of_wait(operation, end, ["main"].into_iter());
         assert_eq!(joins(265, WaitEnd::Otherwise), LockKind::Join);
         assert_eq!(joins(265, WaitEnd::Woken), LockKind::Lock);
         assert_eq!(joins(128, WaitEnd::Otherwise), LockKind::Lock);
-        assert_eq!(of_wait(134, WaitEnd::Unfinished, std::iter::empty()), LockKind::Lock);
+        assert_eq!(joins(128, WaitEnd::Unobserved), LockKind::Unknown);
+        assert_eq!(kind_of_wait(134, WaitEnd::Unfinished, std::iter::empty()), LockKind::Lock);
     }
 }

@@ -83,6 +83,7 @@ mod extra;
 pub mod firefox;
 pub mod first_look;
 pub mod functions;
+mod futex_kind;
 mod generated_code;
 pub mod hist;
 pub mod import;

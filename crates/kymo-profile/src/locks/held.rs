@@ -1,8 +1,8 @@
 //! How long locks were held, by the locks that the table knows.
-use super::kind::LockKind;
 use super::lock::{HoldPlace, Holds, LockRow};
 use super::rows::{FutexKey, HoldRow};
 use crate::functions::FunctionId;
+use crate::futex_kind::LockKind;
 use kymo_core::holds::HoldKind;
 use kymo_core::latency::Latencies;
 use rustc_hash::FxHashMap;

@@ -1,6 +1,6 @@
 //! The rows of the table of locks.
-use super::kind::LockKind;
 use crate::functions::FunctionId;
+use crate::futex_kind::LockKind;
 use kymo_core::latency::Latencies;
 use kymo_symbols::place::DataAt;
 

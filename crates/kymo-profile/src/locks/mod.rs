@@ -5,7 +5,7 @@
 //! lock, those that cost most first.
 //!
 //! ```text
-//!  lock-wait -> rows: waits --+-> what each is for, by its stack (kind)
+//!  lock-wait -> rows: waits --+-> what each is for, by its stack (futex_kind)
 //!  lock-wake -> rows: wakes --|-> locks: waiters and holders by place (table)
 //!  lock-sums -> rows: sums ---'-> times and quantiles;  names of addresses (names)
 //!  lock-holds -> rows: holds ---> how long each lock was held, and where it was taken (held)
@@ -23,7 +23,6 @@
 //! parking_lot, PostgreSQL): there the place where the lock is taken stands for it.
 mod held;
 mod json;
-mod kind;
 mod lock;
 mod names;
 mod rows;
@@ -32,8 +31,8 @@ mod table;
 mod tests;
 mod text;
 
+pub use crate::futex_kind::LockKind;
 pub use json::write_locks_json;
-pub use kind::LockKind;
 pub use lock::{HoldPlace, Holds, LockPlace, LockRow};
 pub use text::write_locks;
 

@@ -1,10 +1,10 @@
 //! From waits, wake-ups and sums to a row for each lock.
 use super::held::{self, LockHolds};
-use super::kind::{LockKind, WaitEnd, is_of_lock, of_wait};
 use super::lock::{LockPlace, LockRow};
 use super::rows::{FutexKey, HoldRow, LockRows, SumRow, WaitRow};
 use crate::chains::ChainId;
 use crate::functions::{FunctionId, Functions, Level};
+use crate::futex_kind::{LockKind, WaitEnd, is_of_lock, kind_of_wait};
 use crate::resolve::Stacks;
 use crate::timeline::Timeline;
 use crate::wall::own_site;
@@ -207,7 +207,7 @@ impl LockTable<'_> {
             *known.entry((row.chain, row.operation, end)).or_insert_with(|| {
                 let names =
                     self.user_frames(row.chain).filter_map(|id| self.functions.get(id).name.as_deref());
-                of_wait(row.operation, end, names)
+                kind_of_wait(row.operation, end, names)
             })
         };
         self.rows.waits.iter().map(kind).collect()

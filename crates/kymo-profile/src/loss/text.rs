@@ -156,7 +156,11 @@ fn unwinding(counts: &UnwindCounts) -> Vec<(&'static str, String)> {
         facts.push(("cut short", format!("{cut_short} ({}): {}", share(cut_short), causes.join(", "))));
     }
     for (name, count, what) in [
-        ("without stack", counts.without_stack, "samples whose stack had no byte in memory at its pointer, or of tasks that were starting or ending"),
+        (
+            "without stack",
+            counts.without_stack,
+            "samples whose stack had no byte in memory at its pointer, or of tasks that were starting or ending",
+        ),
         ("unwound early", counts.early_buffers, "buffers, before all mappings were known"),
     ] {
         if count > 0 {

@@ -48,7 +48,7 @@ pub struct Place {
     pub time_ns: u64,
     /// How many waits.
     pub waits: u64,
-    /// The longest, ns.
+    /// The longest, ns; 0: none of them was recorded.
     pub longest_ns: u64,
     /// How many threads.
     pub threads: usize,
@@ -66,7 +66,7 @@ impl Wall {
     /// before it.
     pub(super) fn parts(&self, wait: usize) -> [(State, u64); 5] {
         let (row, state) = (&self.waits[wait], self.state(wait));
-        let short = self.short_states.get(wait).copied().unwrap_or(State::Other);
+        let short = self.short_states.get(wait).copied().unwrap_or(State::Unknown);
         let ready = if state == State::Throttled { state } else { State::Runnable };
         let blocked = if state == ready { short } else { state };
         let states = [State::Running, blocked, ready, short, State::Runnable];
@@ -115,7 +115,8 @@ impl Wall {
             let site = self.sites.of(row.chain);
             let [_, blocked, ready, short, short_ready] = self.parts(index);
             // Ready threads wait for a CPU, wherever they are: one place for each site, too.
-            let waited = [(blocked, row.blocked_ns, 1), (short, row.short_blocked_ns, row.short_waits)];
+            let short_longest = row.short_longest_ns.unwrap_or(0);
+            let waited = [(blocked, row.blocked_ns, 1), (short, short_longest, row.short_waits)];
             for ((state, time), longest, waits) in waited {
                 if time == 0 {
                     continue;
@@ -128,12 +129,12 @@ impl Wall {
                 let ended = sum.ended_by.entry(self.end(index)).or_default();
                 *ended = ended.saturating_add(time);
             }
-            for (state, time) in [ready, short_ready] {
+            for ((state, time), longest) in [(ready, row.runnable_ns), (short_ready, 0)] {
                 if time > 0 {
                     let sum = sums.entry((state, site, false)).or_default();
                     sum.time_ns = sum.time_ns.saturating_add(time);
                     sum.waits = sum.waits.saturating_add(1);
-                    sum.longest_ns = sum.longest_ns.max(time);
+                    sum.longest_ns = sum.longest_ns.max(longest);
                     sum.threads.insert(row.thread.1);
                 }
             }

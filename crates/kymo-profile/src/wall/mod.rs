@@ -33,9 +33,10 @@
 //!
 //! # What is idle
 //! A thread of a pool that has nothing to do waits, too, and most of all waiting is that. A wait is
-//! idle if it is one for something to do (a condition, a file, a time), and nobody waited for the
-//! thread meanwhile, neither directly nor over others ([`Wall::is_idle`]). What the first thread of
-//! a process waits for is never idle.
+//! idle if it is on a condition, in an event loop or for a client, and nobody waited for the thread
+//! meanwhile, neither directly nor over others ([`Wall::is_idle`]). A thread that sleeps, or waits
+//! for an answer, is not idle: it may be what a client on another machine waits for. What the first
+//! thread of a process waits for is never idle.
 mod calls;
 mod division;
 mod json;
@@ -72,7 +73,8 @@ use kymo_symbols::SymbolStore;
 use rows::{Rows, RunSample};
 use sites::Sites;
 pub(crate) use sites::{own_site, plain_name, site_text};
-pub(crate) use state::{INTERRUPT_CAUSES, has_own_lock, of_futex};
+pub(crate) use state::INTERRUPT_CAUSES;
+use state::WaitCall;
 
 /// The time of all threads of a recording.
 #[derive(Debug)]
@@ -196,7 +198,7 @@ impl Wall {
 
     /// What a wait was for, by its index.
     pub fn state(&self, wait: usize) -> State {
-        self.states.get(wait).copied().unwrap_or(State::Other)
+        self.states.get(wait).copied().unwrap_or(State::Unknown)
     }
 
     /// Whether a wait is that of a thread that has nothing to do.
@@ -241,31 +243,49 @@ impl Wall {
         self.frames(chain, kernel).filter_map(|id| self.functions.get(id).name.as_deref())
     }
 
-    /// What a thread does at its end has no place of its own: it counts where it waited before.
+    /// What a thread does at its end has no place of its own: its short waits count where it waited
+    /// before, and so does the wait in which the recording ends, if it is in the same place.
     fn place_ends(&mut self) {
-        let mut last = rustc_hash::FxHashMap::default();
-        for row in &mut self.waits {
-            match row.is_end {
-                true => row.chain = last.get(&row.thread).copied().unwrap_or(row.chain),
-                false => _ = last.insert(row.thread, row.chain),
+        let mut last: rustc_hash::FxHashMap<(i32, i32), (ChainId, i64)> = Default::default();
+        for at in 0..self.waits.len() {
+            let WaitRow { thread, chain, syscall, is_end, blocked_ns, .. } = self.waits[at];
+            if !is_end {
+                last.insert(thread, (chain, syscall));
+                continue;
             }
+            let before = last.get(&thread).copied();
+            self.waits[at].chain = match before {
+                Some((before, _)) if blocked_ns == 0 => before,
+                Some((before, call)) if call == syscall && self.wait_in_one_place(before, chain) => before,
+                None if blocked_ns == 0 => self.no_stack,
+                _ => chain,
+            };
         }
+    }
+
+    /// Whether a stack of one function has the innermost one of the other stack.
+    fn wait_in_one_place(&self, whole: ChainId, innermost: ChainId) -> bool {
+        let of_program = |chain| self.frames(chain, false).next();
+        of_program(whole).is_some() && of_program(whole) == of_program(innermost)
     }
 
     fn states_of_waits(&self, is_arm: bool) -> (Vec<State>, Vec<State>) {
         let mut last = rustc_hash::FxHashMap::default();
         let mut known = rustc_hash::FxHashMap::default();
         let states = self.waits.iter().map(|row| {
-            let known_before = last.get(&row.thread).copied();
-            let before = known_before.unwrap_or_else(|| state::of_call(is_arm, row.syscall));
-            if row.is_end && row.task_state != 0 {
-                // It waits still, or has ended: as it did before.
+            let before: State = last.get(&row.thread).copied().unwrap_or(State::Unknown);
+            if row.is_end && row.blocked_ns == 0 && row.task_state != 0 {
+                // It has ended.
                 return (before, before);
             }
-            let state = *known.entry((row.chain, row.task_state)).or_insert_with(|| {
-                state::of_wait(row.task_state, self.names(row.chain, true), self.names(row.chain, false))
+            let (number, operation) = (row.syscall, row.operation);
+            let is_unfinished = row.is_end && self.stacks.frames(row.chain).len() <= 1;
+            let call = WaitCall { number, operation, is_arm, is_unfinished };
+            let state = *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
+                let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
+                state::of_wait(row.task_state, call, kernel, user)
             });
-            if matches!(state, State::Runnable | State::Throttled) {
+            if row.is_end || matches!(state, State::Runnable | State::Throttled) {
                 return (state, before);
             }
             last.insert(row.thread, state);

@@ -1,5 +1,6 @@
 //! Which waits somebody waited for, and so which are idle.
-use super::{End, State, WaitRow, Wall};
+use super::state::may_be_idle;
+use super::{End, WaitRow, Wall};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// When a wait began and when the thread was woken, ns.
@@ -36,8 +37,8 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     let may_be_idle = |index: usize| {
         let row = &waits[index];
         let is_first = row.thread.0 == row.thread.1 && tells(row.thread.0);
-        let state = wall.state(index);
-        row.task_state != 0 && !is_first && state.may_be_idle() && state != State::Lock
+        let is_idle = || may_be_idle(wall.state(index), wall.names(row.chain, true));
+        row.task_state != 0 && !is_first && is_idle()
     };
     let mut idle: Vec<bool> = (0..waits.len()).map(may_be_idle).collect();
     let mut to_do: Vec<usize> = (0..waits.len()).filter(|index| !idle[*index]).collect();

@@ -52,6 +52,11 @@ pub struct WaitRow {
     pub syscall: i64,
     /// The call's first argument.
     pub argument: u64,
+    /// The low half of its second one, a futex's operation.
+    pub operation: u32,
+    /// The longest of the waits without rows of their own, until it was woken, ns; `None`: it was
+    /// not recorded.
+    pub short_longest_ns: Option<u64>,
 }
 
 impl WaitRow {
@@ -75,6 +80,8 @@ impl WaitRow {
             is_end: false,
             syscall: -1,
             argument: 0,
+            operation: 0,
+            short_longest_ns: None,
         }
     }
 
@@ -164,7 +171,13 @@ pub(super) struct Rows {
 }
 
 /// Where the fields are, by the recording's own description.
-struct WaitFields([Field; 14]);
+struct WaitFields {
+    /// In the order of [`NAMES`].
+    all: [Field; 14],
+    /// What older recordings do not have.
+    operation: Option<Field>,
+    short_longest_ns: Option<Field>,
+}
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
@@ -196,20 +209,28 @@ impl WaitFields {
         if fields.iter().any(Option::is_none) {
             return None;
         }
-        Some(WaitFields(fields.map(|field| field.expect("all are there"))))
+        Some(WaitFields {
+            all: fields.map(|field| field.expect("all are there")),
+            operation: format.field("argument_1").cloned(),
+            short_longest_ns: format.field("short_longest_ns").cloned(),
+        })
     }
 
     /// The numbers of a record, in the order of the names.
     fn read(&self, raw: &[u8]) -> Option<[u64; 14]> {
         let mut numbers = [0; 14];
-        for (number, field) in numbers.iter_mut().zip(&self.0) {
-            *number = match field.value(raw)? {
-                Value::Unsigned(value) => value,
-                Value::Signed(value) => value.cast_unsigned(),
-                Value::Text(_) | Value::Bytes(_) => return None,
-            };
+        for (number, field) in numbers.iter_mut().zip(&self.all) {
+            *number = number_in(field, raw)?;
         }
         Some(numbers)
+    }
+}
+
+fn number_in(field: &Field, raw: &[u8]) -> Option<u64> {
+    match field.value(raw)? {
+        Value::Unsigned(value) => Some(value),
+        Value::Signed(value) => Some(value.cast_unsigned()),
+        Value::Text(_) | Value::Bytes(_) => None,
     }
 }
 
@@ -355,10 +376,12 @@ impl Rows {
             self.runs.push(RunSample { thread: (pid, tid), time_ns, comm: view.comm, chain, period, cpu });
             return;
         };
-        let Some(numbers) = sample.raw.and_then(|raw| fields.read(raw)) else {
+        let raw = sample.raw.unwrap_or(&[]);
+        let Some(numbers) = fields.read(raw) else {
             self.damaged += 1;
             return;
         };
+        let optional = |field: &Option<Field>| field.as_ref().and_then(|field| number_in(field, raw));
         let [kind, task_state, woken, _, waker, blocked_ns, runnable_ns, run_ns, rest @ ..] = numbers;
         let [short_blocked_ns, short_runnable_ns, short_waits, short_preemptions, syscall, argument] = rest;
         if wakeup.is_some() {
@@ -383,6 +406,13 @@ impl Rows {
             is_end: kind == END,
             syscall: syscall.cast_signed(),
             argument,
+            // Outside of a call there are no arguments.
+            operation: if syscall.cast_signed() < 0 {
+                0
+            } else {
+                optional(&fields.operation).unwrap_or(0) as u32
+            },
+            short_longest_ns: optional(&fields.short_longest_ns),
         });
     }
 

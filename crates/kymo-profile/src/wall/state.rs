@@ -1,4 +1,5 @@
 //! What a thread does at a moment, and how that is told from the stack at which it waits.
+use crate::futex_kind::{LockKind, WaitEnd, has_own_lock, kind_of_wait};
 use serde::Serialize;
 
 /// What a thread does, or waits for.
@@ -35,11 +36,14 @@ pub enum State {
     Stopped,
     /// Anything else.
     Other,
+    /// Nothing tells what for: it began to wait before the recording, no stack says what its futex
+    /// is, or there are context switches only.
+    Unknown,
 }
 
 impl State {
     /// All of them, in the order of the tables.
-    pub const ALL: [State; 15] = [
+    pub const ALL: [State; 16] = [
         State::Running,
         State::Runnable,
         State::Throttled,
@@ -55,6 +59,7 @@ impl State {
         State::Child,
         State::Stopped,
         State::Other,
+        State::Unknown,
     ];
 
     /// As tables show it.
@@ -75,23 +80,8 @@ impl State {
             State::Child => "child",
             State::Stopped => "stopped",
             State::Other => "other",
+            State::Unknown => "unknown",
         }
-    }
-
-    /// Whether a thread that has nothing to do waits so: for what somebody else will bring it.
-    pub fn may_be_idle(self) -> bool {
-        matches!(
-            self,
-            State::Condition
-                | State::Lock
-                | State::Network
-                | State::Pipe
-                | State::Poll
-                | State::Timer
-                | State::IoUring
-                | State::Child
-                | State::Other
-        )
     }
 }
 
@@ -142,8 +132,7 @@ impl SpanState {
 const THROTTLED: u32 = 1 << 31;
 
 /// System calls that wait: numbers of x86-64, those of aarch64, and what for.
-const CALLS: [(i64, i64, State); 21] = [
-    (202, 98, State::Lock),
+const CALLS: [(i64, i64, State); 20] = [
     (232, -2, State::Poll),
     (281, 22, State::Poll),
     (441, 441, State::Poll),
@@ -166,19 +155,52 @@ const CALLS: [(i64, i64, State); 21] = [
     (26, 227, State::Disk),
 ];
 
-/// What a thread waits for in a system call, where nothing else is known.
-pub(super) fn of_call(is_arm: bool, number: i64) -> State {
-    let is = |(x86, arm, _): &&(i64, i64, State)| if is_arm { *arm == number } else { *x86 == number };
-    CALLS.iter().find(is).map_or(State::Other, |(.., state)| *state)
+/// The system call `futex`.
+const FUTEX: (i64, i64) = (202, 98);
+
+/// The system call that a thread waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WaitCall {
+    /// -1 outside of any, or if it is not known.
+    pub(super) number: i64,
+    /// The second argument, a futex's operation.
+    pub(super) operation: u32,
+    /// The number is one of aarch64.
+    pub(super) is_arm: bool,
+    /// The wait had not ended.
+    pub(super) is_unfinished: bool,
+}
+
+impl WaitCall {
+    /// What for, where no function of the kernel tells. `user`: the functions of the program,
+    /// innermost first.
+    fn state<'a>(self, user: impl Iterator<Item = &'a str> + Clone) -> State {
+        let here = |(x86, arm): (i64, i64)| if self.is_arm { arm } else { x86 };
+        match self.number {
+            number if number == here(FUTEX) => self.state_of_futex(user),
+            0.. => {
+                let is_call = |(x86, arm, _): &&(i64, i64, State)| here((*x86, *arm)) == self.number;
+                CALLS.iter().find(is_call).map_or(State::Other, |(.., state)| *state)
+            }
+            _ => State::Unknown,
+        }
+    }
+
+    fn state_of_futex<'a>(self, user: impl Iterator<Item = &'a str> + Clone) -> State {
+        let end = if self.is_unfinished { WaitEnd::Unfinished } else { WaitEnd::Unobserved };
+        match kind_of_wait(self.operation, end, user) {
+            LockKind::Lock | LockKind::Place => State::Lock,
+            LockKind::Condition => State::Condition,
+            LockKind::Join => State::Child,
+            LockKind::Unknown => State::Unknown,
+        }
+    }
 }
 
 /// What begins the names of the kernel's functions in which a thread waits, in the order in which
 /// they are asked: a function further in decides before one further out. The names are those of
 /// Linux 5.10 to 7.2.
-const KERNEL: [(&str, State); 70] = [
-    ("futex_", State::Lock),
-    ("__futex_", State::Lock),
-    ("do_futex", State::Lock),
+const KERNEL: [(&str, State); 67] = [
     ("io_cqring_wait", State::IoUring),
     ("io_wq", State::IoUring),
     ("io_sq_thread", State::IoUring),
@@ -248,57 +270,34 @@ const KERNEL: [(&str, State); 70] = [
     ("msg_", State::Other),
 ];
 
+/// The kernel's functions that wait at a futex.
+const FUTEXES: [&str; 3] = ["futex_", "__futex_", "do_futex"];
+
+/// The kernel's functions in which an event loop waits for any of its files, and a server for
+/// clients.
+const WAITING_PLACES: [&str; 5] = ["ep_poll", "do_epoll_", "inet_csk_accept", "unix_accept", "inet_accept"];
+
+/// Whether a thread that has nothing to do waits so: on a condition, in an event loop, or for a
+/// client. One that sleeps, or waits for an answer, a disk or another process, has something to do.
+/// `kernel`: the functions of the wait's stack.
+pub(super) fn may_be_idle<'a>(state: State, mut kernel: impl Iterator<Item = &'a str>) -> bool {
+    let is_place = |name: &str| WAITING_PLACES.iter().any(|begin| name.starts_with(begin));
+    match state {
+        State::Condition => true,
+        State::Poll | State::Network | State::Pipe => kernel.any(is_place),
+        _ => false,
+    }
+}
+
 /// The kernel's functions that handle a fault of a program's memory.
 const FAULTS: [&str; 6] =
     ["exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "do_page_fault", "do_mem_abort", "el0_da"];
-
-/// Functions of C libraries and runtimes that wait on a condition: a wait in them is not one for a
-/// lock.
-const CONDITIONS: [&str; 20] = [
-    "pthread_cond_",
-    "__pthread_cond_",
-    "___pthread_cond_",
-    "cnd_",
-    "std::condition_variable",
-    "std::sys::sync::condvar",
-    "std::thread::park",
-    "parking_lot::condvar",
-    "sem_",
-    "Unsafe_Park",
-    "Parker::park",
-    "ObjectMonitor::wait",
-    "Monitor::wait",
-    "runtime.stopm",
-    "runtime.notesleep",
-    "runtime.notetsleep",
-    "__new_sem_",
-    "PosixSemaphore::wait",
-    "uv_sem_wait",
-    "uv__sem_wait",
-];
-
-/// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is
-/// asked.
-const LOCKS: [&str; 10] = [
-    "ProcSleep",
-    "LWLockAcquire",
-    "ObjectMonitor::enter",
-    "ObjectSynchronizer::enter",
-    "Monitor::lock",
-    "sync.(*Mutex).",
-    "sync.(*RWMutex).",
-    "runtime.lock",
-    "lock_wait_",
-    "absl::Mutex::Lock",
-];
-
-/// The same, where a thread waits for another to end.
-const JOINS: [&str; 4] = ["pthread_join", "__pthread_clockjoin", "__pthread_timedjoin", "thrd_join"];
 
 /// What a wait is for. `kernel` and `user`: the names of the functions of its stack, innermost
 /// first; they are asked twice.
 pub(super) fn of_wait<'a>(
     task_state: u32,
+    call: WaitCall,
     kernel: impl Iterator<Item = &'a str> + Clone,
     user: impl Iterator<Item = &'a str> + Clone,
 ) -> State {
@@ -311,31 +310,20 @@ pub(super) fn of_wait<'a>(
     if kernel.clone().any(|name| FAULTS.iter().any(|fault| name.starts_with(fault))) {
         return State::PageFault;
     }
-    let of = |name: &str| KERNEL.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, state)| *state);
-    let found = kernel.clone().find_map(of);
-    let is_in = |list: &[&str]| user.clone().any(|name| list.iter().any(|begin| name.starts_with(begin)));
-    if is_in(&LOCKS) {
+    if has_own_lock(user.clone()) {
         return State::Lock;
     }
-    if found != Some(State::Lock) {
-        return found.unwrap_or(State::Other);
+    if kernel.clone().next().is_none() {
+        return call.state(user);
     }
-    match () {
-        () if is_in(&JOINS) => State::Child,
-        () if is_in(&CONDITIONS) => State::Condition,
-        () => State::Lock,
+    let is_futex = |name: &str| FUTEXES.iter().any(|begin| name.starts_with(begin));
+    let known = |name: &str| KERNEL.iter().find(|(begin, _)| name.starts_with(begin)).map(|known| known.1);
+    let found = kernel.clone().find_map(|name| is_futex(name).then_some(None).or(known(name).map(Some)));
+    match found {
+        Some(Some(state)) => state,
+        Some(None) => call.state_of_futex(user),
+        None => State::Other,
     }
-}
-
-/// What a wait for a futex is for, by the functions of the program, innermost first.
-pub(crate) fn of_futex<'a>(user: impl Iterator<Item = &'a str> + Clone) -> State {
-    of_wait(1, std::iter::once("futex_wait"), user)
-}
-
-/// Whether one of these functions is that of a lock that a program or runtime has made itself: its
-/// futex may be one of each thread.
-pub(crate) fn has_own_lock<'a>(mut user: impl Iterator<Item = &'a str>) -> bool {
-    user.any(|name| LOCKS.iter().any(|begin| name.starts_with(begin)))
 }
 
 /// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited
@@ -439,8 +427,10 @@ mod tests {
         assert_eq!(number_of_interrupt("a ghost"), 0);
     }
 
+    const CALL: WaitCall = WaitCall { number: -1, operation: 128, is_arm: false, is_unfinished: false };
+
     fn of(kernel: &[&str], user: &[&str]) -> State {
-        of_wait(1, kernel.iter().copied(), user.iter().copied())
+        of_wait(1, CALL, kernel.iter().copied(), user.iter().copied())
     }
 
     /// Checks stacks as they were recorded on Linux 6.18 and 6.1.
@@ -460,8 +450,23 @@ mod tests {
         assert_eq!(of(&read[..3], &[]), State::Disk);
         assert_eq!(of(&["schedule_timeout", "unix_stream_data_wait"], &[]), State::Pipe);
         assert_eq!(of(&["wait_woken", "sk_wait_data", "tcp_recvmsg_locked"], &[]), State::Network);
-        assert_eq!(of(&[], &[]), State::Other);
-        assert_eq!(of_wait(0, std::iter::empty(), std::iter::empty()), State::Runnable);
-        assert_eq!(of_wait(1 << 31, std::iter::empty(), std::iter::empty()), State::Throttled);
+        assert_eq!(of(&["do_sigtimedwait"], &[]), State::Other);
+        let at = |task_state| of_wait(task_state, CALL, std::iter::empty(), std::iter::empty());
+        assert_eq!([at(0), at(1 << 31)], [State::Runnable, State::Throttled]);
+    }
+
+    /// Checks that nothing is called a lock, or idle, of which no stack and no call tells what it is.
+    #[test]
+    fn waits_of_which_nothing_tells() {
+        let futex = ["futex_wait_queue", "__futex_wait", "futex_wait", "do_futex", "__x64_sys_futex"];
+        assert_eq!(of(&[], &[]), State::Unknown, "a context switch");
+        assert_eq!(of(&futex, &[]), State::Unknown);
+        assert_eq!(of(&futex, &["syscall", "wait_for_work"]), State::Unknown, "a futex of the program's own");
+        let unfinished = WaitCall { number: 202, is_unfinished: true, ..CALL };
+        let at = |call: WaitCall, name| of_wait(1, call, std::iter::empty(), std::iter::once(name));
+        assert_eq!(at(unfinished, "__futex_abstimed_wait_common64"), State::Unknown);
+        assert_eq!(at(unfinished, "__lll_lock_wait"), State::Lock);
+        assert_eq!(at(WaitCall { number: 230, ..unfinished }, "clock_nanosleep"), State::Timer);
+        assert_eq!(at(WaitCall { number: 98, is_arm: true, ..unfinished }, "0x1"), State::Unknown);
     }
 }

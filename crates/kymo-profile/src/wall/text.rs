@@ -77,18 +77,22 @@ fn write_states(out: &mut dyn Write, by_latency: bool, threads: &[ThreadTime], t
     write_times(out, threads, total)
 }
 
+/// Why nothing tells what a wait was for.
+const WHY_UNKNOWN: &str = ": began before the recording, or no stack tells what the thread waited for";
+
 fn write_times(out: &mut dyn Write, threads: &[ThreadTime], total: u64) -> io::Result<()> {
     let idle: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.idle_ns));
     for state in State::ALL {
         let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.in_state(state)));
         if sum > 0 {
-            writeln!(out, "{:>11} {:>7.2}%  {}", time(sum), percent(sum, total), state.name())?;
+            let why = if state == State::Unknown { WHY_UNKNOWN } else { "" };
+            writeln!(out, "{:>11} {:>7.2}%  {}{why}", time(sum), percent(sum, total), state.name())?;
         }
     }
     if idle > 0 {
         writeln!(
             out,
-            "{:>11} {:>7.2}%  of that idle: nobody waited for these threads",
+            "{:>11} {:>7.2}%  of that idle: waits for work, and nobody waited for these threads",
             time(idle),
             percent(idle, total)
         )?;
