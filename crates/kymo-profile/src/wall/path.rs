@@ -37,6 +37,33 @@ pub struct PathPart {
     pub time_ns: u64,
 }
 
+/// What a thread did between two waits that have rows of their own, ns, in no known order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Between {
+    run: u64,
+    ready: u64,
+    /// Its short waits, what they were for, and the row that tells of them.
+    waited: Option<(u64, State, usize)>,
+}
+
+impl Between {
+    /// The steps of this span, the latest first: each has its share of it.
+    fn steps(self, (begin, end): (u64, u64), mut step: impl FnMut(State, u64, u64, Option<usize>)) {
+        let (waited, state, wait) = self.waited.unwrap_or((0, State::Running, 0));
+        let all = u128::from(self.run) + u128::from(self.ready) + u128::from(waited);
+        let span = end.saturating_sub(begin);
+        let share = |part: u64| match all {
+            0 => 0,
+            all => (u128::from(span) * u128::from(part) / all) as u64,
+        };
+        let ready_begin = end - share(self.ready).min(span);
+        let waited_begin = ready_begin - share(waited).min(ready_begin - begin.min(ready_begin));
+        step(State::Runnable, ready_begin, end, self.waited.map(|_| wait));
+        step(state, waited_begin, ready_begin, Some(wait));
+        step(State::Running, begin, waited_begin, None);
+    }
+}
+
 /// Where paths go: the waits of each thread.
 pub(super) struct Paths<'a> {
     wall: &'a Wall,
@@ -68,12 +95,15 @@ impl<'a> Paths<'a> {
             let list = threads.get(&tid).map_or(&[][..], Vec::as_slice);
             let after = list.partition_point(|at| span(&wall.waits[*at]).0 < now);
             let Some(&at) = after.checked_sub(1).and_then(|before| list.get(before)) else {
-                step(tid, State::Running, begin_ns, now, None);
+                let parts = list.first().map_or(Between::default(), |first| wall.between(*first));
+                parts.steps((begin_ns, now), |state, begin, end, wait| step(tid, state, begin, end, wait));
                 break;
             };
             let row = &wall.waits[at];
             let (begun, woken) = span(row);
-            step(tid, State::Running, row.time_ns, now, None);
+            // What the next row says of the time before its wait; in which order is not known.
+            let parts = list.get(after).map_or(Between::default(), |next| wall.between(*next));
+            parts.steps((row.time_ns, now), |state, begin, end, wait| step(tid, state, begin, end, wait));
             let state = wall.state(at);
             let ready = if state == State::Throttled { state } else { State::Runnable };
             step(tid, ready, woken, now.min(row.time_ns), Some(at));
@@ -104,6 +134,17 @@ impl<'a> Paths<'a> {
 }
 
 impl Wall {
+    /// What the thread of this row did before its wait, since its row before.
+    fn between(&self, wait: usize) -> Between {
+        let row = &self.waits[wait];
+        let short = self.short_states.get(wait).copied().unwrap_or(State::Unknown);
+        Between {
+            run: row.run_ns,
+            ready: row.short_runnable_ns,
+            waited: Some((row.short_blocked_ns, short, wait)),
+        }
+    }
+
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
     pub fn critical_path(&self, tid: i32, begin_ns: u64, end_ns: u64) -> Vec<PathStep> {
         Paths::of(self).critical_path(tid, begin_ns, end_ns)

@@ -118,6 +118,67 @@ fn short_waits_are_of_the_last_state() {
     assert_eq!((thread.total_ns(), thread.waits, thread.preemptions), (118, 5, 1));
 }
 
+/// Checks that waits without rows of their own have their share of the path, and are no running
+/// time: 5,000 short sleeps of a program that hardly runs.
+#[test]
+fn short_waits_have_their_share_of_the_path() {
+    let first = WaitRow { run_ns: 5, ..wait((1, 1), SLEEP, 5, 10, 0, 0) };
+    let later = WaitRow {
+        run_ns: 20,
+        short_blocked_ns: 160,
+        short_runnable_ns: 20,
+        short_waits: 40,
+        short_longest_ns: Some(7),
+        ..wait((1, 1), SLEEP, 210, 250, 0, 0)
+    };
+    let wall = wall(vec![first, later], Vec::new());
+    let of = |step: &PathStep| (step.state, step.begin_ns, step.end_ns);
+    let steps: Vec<_> = wall.critical_path(1, 0, 250).iter().map(of).collect();
+    let expected = [
+        (State::Timer, 210, 250),
+        (State::Runnable, 190, 210),
+        (State::Timer, 30, 190),
+        (State::Running, 10, 30),
+        (State::Timer, 5, 10),
+        (State::Running, 0, 5),
+    ];
+    assert_eq!(steps, expected);
+    // From the middle of that time on, each has half of its share.
+    let half: Vec<_> = wall.critical_path(1, 0, 110).iter().map(of).take(3).collect();
+    assert_eq!(half, [(State::Runnable, 100, 110), (State::Timer, 20, 100), (State::Running, 10, 20)]);
+    let places = wall.places();
+    let sleeps = places.iter().find(|place| place.state == State::Timer).expect("it sleeps");
+    assert_eq!((sleeps.longest_ns, sleeps.waits), (40, 42), "a sum is no longest");
+}
+
+/// Checks that the time of a thread that had no row is not put where it ended, and that of a wait
+/// in which the recording ends not where the thread has waited before, elsewhere.
+#[test]
+fn ends_have_no_place_of_their_own() {
+    let end = |tid, chain| WaitRow {
+        is_end: true,
+        short_blocked_ns: 100,
+        short_waits: 10,
+        task_state: 0x80,
+        ..WaitRow::nothing(1000, (1, tid), CommId::unnamed(tid), chain)
+    };
+    let still = WaitRow { is_end: true, syscall: 202, ..wait((1, 3), LOCK, 500, 1000, 0, 0) };
+    let rows = vec![wait((1, 2), SLEEP, 0, 50, 0, 0), wait((1, 3), SLEEP, 0, 60, 0, 0)];
+    let ends = vec![end(1, WAKES), end(2, WAKES), still];
+    let wall = wall([rows, ends].concat(), Vec::new());
+    let of = |tid| {
+        let threads = wall.threads();
+        let thread = threads.iter().find(|thread| thread.thread.1 == tid).expect("it is there").clone();
+        [State::Timer, State::Lock, State::Other, State::Unknown].map(|state| thread.in_state(state))
+    };
+    assert_eq!(of(1), [0, 0, 0, 100]);
+    assert_eq!(of(2), [150, 0, 0, 0]);
+    assert_eq!(of(3), [60, 500, 0, 0]);
+    let at = |state| wall.places().into_iter().filter(|place| place.state == state).collect::<Vec<_>>();
+    assert!(at(State::Unknown).iter().all(|place| wall.site_name(place.site).contains("unknown")));
+    assert_eq!(wall.site_name(at(State::Timer)[0].site).split(' ').next(), Some("sleep"));
+}
+
 /// Checks that in a recording of switches a thread's time ends when another comes on its CPU, where
 /// no record tells that it left, and not where it has moved.
 #[test]
