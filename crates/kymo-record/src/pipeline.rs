@@ -188,7 +188,9 @@ impl<'a> Pipeline<'a> {
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
         let code_names = code_names.map(|sender| (Arc::new(CodeWatch::default()), sender));
         output.stats.code = code_names.as_ref().map(|(watch, _)| CodeTap::new(watch));
-        let file_watch = FileWatch::start(plan.options.output == Output::Memory)
+        // A snapshot has its table when it has its name.
+        let tells_build_ids = plan.options.build_ids && !plan.keeps_newest();
+        let file_watch = FileWatch::start(plan.options.output == Output::Memory, tells_build_ids)
             .map_err(system("start a thread of the recorder"))?;
         output.stats.mapped_files = Some(FileTap::new(&file_watch));
         let mut notes = senders.pop();
@@ -213,7 +215,7 @@ impl<'a> Pipeline<'a> {
         let request = Arc::new(SwitchRequest::new(messages.notifier()).map_err(notifier_error)?);
         let series = series(opened, &output, limits, &request, listener);
         let switch_request = series.is_some().then_some(request);
-        let recorder = recorder(base, &drains, output, series, limits, pid_filter);
+        let recorder = recorder(base, &drains, output, series, limits, pid_filter, &file_watch);
         let throttle = notes.map(|notes| Throttle::new(plan, opened.observer.cgroup(), command, notes));
         let attr = opened.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
         let command = command.filter(|_| plan.observe_command);
@@ -483,6 +485,7 @@ fn recorder<'a>(
     series: Option<Series>,
     limits: Limits,
     pid_filter: PidFilter,
+    file_watch: &Arc<FileWatch>,
 ) -> Recorder<'a> {
     let (opened, shared, failed_fd) = (base.opened, &base.shared, &base.failed_fd);
     let options = &opened.plan.options;
@@ -497,6 +500,7 @@ fn recorder<'a>(
             shared,
             requests: base.drain_requests.iter().collect(),
             preferred: options.overload != Overload::Drop,
+            file_watch: Arc::clone(file_watch),
             failed_fd,
         }));
     }

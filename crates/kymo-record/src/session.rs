@@ -1,6 +1,7 @@
 //! A recording from start to end: open, run the pipeline, finish.
 use crate::background::BackgroundTask;
 use crate::budget::{Budget, Load};
+use crate::build_ids;
 use crate::command;
 use crate::control::ControlChannel;
 use crate::coverage::Coverage;
@@ -161,6 +162,8 @@ impl Session {
         let machine = Features {
             tracing_data,
             compressed: compressor.as_ref().map(Compressor::info),
+            // Until the table of all files takes its place at the end.
+            build_ids: build_ids::of_kernel().filter(|_| plan.options.build_ids).into_iter().collect(),
             ..machine.join()
         };
         let features = features(machine, &plan, &events, &specs);

@@ -1,7 +1,7 @@
 //! The two forms of a recording behind one interface: a file whose header is updated, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
-use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};
+use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, abi, build};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
@@ -111,9 +111,14 @@ impl Sink {
     pub(crate) fn finish(self, features: &Features) -> Finished {
         match self {
             Sink::File(landing) => landing.finish(features),
-            Sink::Pipe { writer, bytes, lost_samples, failed } => {
-                let error = writer.finish().err();
-                Finished { bytes, error: failed.or(error), lost_bytes: 0, lost_samples }
+            Sink::Pipe { mut writer, bytes, lost_samples, failed } => {
+                let entry = |id| build::build_id_entry(abi::PERF_RECORD_HEADER_BUILD_ID, id);
+                let build_ids: Vec<u8> = features.build_ids.iter().flat_map(entry).collect();
+                let error = failed.or_else(|| {
+                    // The last record says that nothing is missing.
+                    writer.append(&build_ids).and_then(|()| writer.finish()).err()
+                });
+                Finished { bytes, error, lost_bytes: 0, lost_samples }
             }
             Sink::Closed => Finished { bytes: 0, error: None, lost_bytes: 0, lost_samples: 0 },
         }

@@ -1,6 +1,7 @@
 //! A recording of records that the caller has read from rings itself (`kymo watch -o`).
-use crate::build_ids::FileBuildIds;
+use crate::build_ids::{self, FileBuildIds};
 use crate::disk::{WriteError, count_samples};
+use crate::mapped_files::{FileTap, FileWatch};
 use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::Sink;
@@ -69,6 +70,7 @@ impl StandaloneWriter {
         }
         let features = Features {
             event_desc: events.iter().map(EventSpec::desc).collect(),
+            build_ids: build_ids::of_kernel().into_iter().collect(),
             ..machine::features(version, cmdline)
         };
         let (sink, naming) = Sink::create(&output, None, events, &features)?;
@@ -77,11 +79,15 @@ impl StandaloneWriter {
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut stats = RecordStats::new(attr.sample_type, true);
+        let fail = |why| OutputError { action: "start a thread to write", path: path.to_owned(), why };
+        let mut tap = FileTap::new(&FileWatch::start(false, true).map_err(fail)?);
         let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: false };
         let existing = synth::tasks(&attr, pids, wanted);
         stats.files.extend(existing.files);
         let modules = proc::modules();
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
+        tap.records(&existing.records);
+        stats.mapped_files = Some(tap);
         waiting.extend(existing.records);
         synth::never_empty(&mut waiting);
         Ok(StandaloneWriter { sink, stats, waiting, features, modules, has_news: true })
@@ -112,6 +118,7 @@ impl StandaloneWriter {
             return Ok(());
         }
         self.waiting.extend(build::finished_round());
+        self.waiting.extend(self.stats.mapped_files.iter().flat_map(FileTap::take_build_ids));
         self.write()?;
         self.sink.publish(true)
     }
