@@ -10,7 +10,7 @@
 use crate::channel::{Receiver, Sender, channel};
 use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
 use crate::coverage::Coverage;
-use crate::cpu_time::Accounted;
+use crate::cpu_accounts::{Account, CpuAccounts};
 use crate::cpus::CpuRecorder;
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
@@ -109,8 +109,10 @@ pub(crate) struct Outcome {
     pub(crate) user_lost: (Vec<u64>, Option<String>),
     /// What the user should know of interpreters.
     pub(crate) of_python: Vec<String>,
-    /// What the kernel accounts to the processes, if some were observed.
-    pub(crate) accounted: Option<Accounted>,
+    /// What the kernel accounts to what was observed, unless it was a command.
+    pub(crate) accounted: Option<Account>,
+    /// The accounts of a command from when its events came on, if that was later than its start.
+    pub(crate) late_accounts: Option<CpuAccounts>,
     /// Drains that something kept from running.
     pub(crate) stalls: Stalls,
 }
@@ -325,6 +327,7 @@ impl<'a> Pipeline<'a> {
             Outcome {
                 ended,
                 accounted,
+                late_accounts: run_loop.accounts,
                 code,
                 listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
                 unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
