@@ -146,7 +146,7 @@ pub use features::{
 };
 pub use file_build_id::FileBuildId;
 pub use header::is_recording;
-pub use mark::{InterpretedFunction, Mark, UnwindCounts};
+pub use mark::{InterpretedFunction, Mark, UnwindCounts, is_lasting_mark};
 pub use pass::ReadSummary;
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{

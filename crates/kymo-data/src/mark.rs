@@ -27,6 +27,17 @@ const FUNCTION: u32 = 5;
 const CPU_GAP: u32 = 6;
 /// Build ids of files, which [`FileBuildId`](crate::FileBuildId) reads and writes.
 pub(crate) const FILE_BUILD_ID: u32 = 7;
+/// How far the recorder of a pipe recording came, which
+/// [`RecorderState`](crate::start_table::RecorderState) reads and writes.
+pub(crate) const RECORDER_STATE: u32 = 8;
+
+/// Whether a record is a mark of kymo, of a kind that copies of the recording have, too: not how
+/// far its own recorder came.
+pub fn is_lasting_mark(record: &RawRecord<'_>) -> bool {
+    let is_mark =
+        record.header.kind == PERF_RECORD_HEADER_EVENT_TYPE && record.body.get(..8) == Some(&MAGIC[..]);
+    is_mark && body_of_kind(record, RECORDER_STATE).is_none()
+}
 
 /// The body of a mark of this kind, from the magic on.
 pub(crate) fn body_of_kind<'a>(record: &RawRecord<'a>, kind: u32) -> Option<&'a [u8]> {

@@ -10,11 +10,16 @@ use crate::index::Index;
 use crate::problem::{OpenError, Problem};
 use crate::record::{RawRecord, Record};
 use crate::source::read_section;
+use crate::start_table::RecorderState;
 use crate::stream::{Stream, StreamReader};
 use crate::words::{u32_at, until_nul};
 
 /// Longest tracing data that is taken out of a pipe.
 const TRACING_DATA_MAX: u64 = 256 << 20;
+
+/// What to say where the recorder's last word is missing.
+pub(crate) const WITHOUT_END: &str = "the recorder did not finish (it was killed, or it is still recording), or what it wrote was cut; \
+                           read up to here, what came later is missing";
 
 /// What a pipe recording says about itself, collected from its records.
 #[derive(Default)]
@@ -23,6 +28,8 @@ pub(crate) struct PipeDescription {
     pub(crate) features: Features,
     pub(crate) problems: Vec<Problem>,
     pub(crate) updates: Vec<(u64, u64, Vec<u8>)>,
+    /// How far the recorder came, as far as it says so.
+    state: Option<RecorderState>,
 }
 
 impl PipeDescription {
@@ -42,6 +49,9 @@ impl PipeDescription {
                 }
             }
         }
+        if self.state == Some(RecorderState::Recording) {
+            self.problems.push(Problem::new(reader.offset(), None, WITHOUT_END));
+        }
         // Compressed records were passed over, so the places say nothing then.
         Ok(if reader.passed_compressed() { None } else { Index::of(reader) })
     }
@@ -60,6 +70,10 @@ impl PipeDescription {
                         .map_err(|source| OpenError::Io { offset, source })?;
                     self.features.tracing_data = Some(bytes);
                 }
+                return Ok(());
+            }
+            PERF_RECORD_HEADER_EVENT_TYPE => {
+                self.state = RecorderState::of_record(record).or(self.state);
                 return Ok(());
             }
             _ => return Ok(()),

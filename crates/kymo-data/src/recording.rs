@@ -7,7 +7,7 @@ use crate::features::Features;
 use crate::header::{self, FileForm};
 use crate::index::Index;
 use crate::pass::{Pass, ReadSummary};
-use crate::pipe::{PipeDescription, apply_updates};
+use crate::pipe::{self, PipeDescription, apply_updates};
 use crate::problem::{OpenError, Problem, ReadError};
 use crate::record::RawRecord;
 use crate::source::ReadAt;
@@ -115,6 +115,13 @@ impl Recording {
                 })
             }
         }
+    }
+
+    /// Whether something is known to be missing at its end.
+    pub fn lacks_its_end(&self) -> bool {
+        let states = [RecorderState::Recording, RecorderState::Incomplete].map(RecorderState::problem);
+        let is_end = |what: &str| what == pipe::WITHOUT_END || states.contains(&Some(what));
+        self.problems.iter().any(|problem| is_end(&problem.what))
     }
 
     /// The caller knows that the recorder still runs: the end of the recording is no damage.

@@ -10,6 +10,8 @@
 //! was killed while it moved that table, or the file was cut. The state says whether the recorder
 //! came to its end.
 
+use crate::mark;
+use crate::record::RawRecord;
 use crate::source::{ReadAt, read_section};
 use crate::words::u64_at;
 use std::io;
@@ -48,6 +50,18 @@ impl RecorderState {
         [RecorderState::Recording, RecorderState::Finished, RecorderState::Incomplete]
             .into_iter()
             .find(|state| u64::from_le_bytes(state.to_bytes()) == number)
+    }
+
+    /// The mark of a pipe recording, which has no place that could be written again.
+    pub(crate) fn record(self) -> Vec<u8> {
+        let mut fields = vec![0; 4];
+        fields.extend(self.to_bytes());
+        mark::record_of_kind(mark::RECORDER_STATE, &fields)
+    }
+
+    /// What such a mark says; `None` for all other records.
+    pub(crate) fn of_record(record: &RawRecord<'_>) -> Option<RecorderState> {
+        RecorderState::from_number(u64_at(mark::body_of_kind(record, mark::RECORDER_STATE)?, 16)?)
     }
 
     /// What a reader should know, if the recording ends before its recorder meant it to.

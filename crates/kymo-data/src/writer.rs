@@ -439,6 +439,7 @@ impl<W: io::Write> PipeWriter<W> {
         for id in &features.build_ids {
             bytes.extend_from_slice(&build::build_id_entry(PERF_RECORD_HEADER_BUILD_ID, id));
         }
+        bytes.extend_from_slice(&RecorderState::Recording.record());
         let mut writer = PipeWriter { out };
         writer.append(&bytes)?;
         Ok(writer)
@@ -452,11 +453,13 @@ impl<W: io::Write> PipeWriter<W> {
         self.out.write_all(records)
     }
 
-    /// Flushes and gives back what was written to.
+    /// Says that the recording is complete, flushes, and gives back what was written to. Without
+    /// this, readers say that the end is missing.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn finish(mut self) -> io::Result<W> {
+        self.append(&RecorderState::Finished.record())?;
         self.out.flush()?;
         Ok(self.out)
     }

@@ -4,7 +4,7 @@ use crate::load::{LoadOptions, collect_sideband, load};
 use crate::raw_frames::{Place, walk_chain};
 use crate::resolve::{KernelIdentity, Resolver, module_key};
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
-use kymo_data::{ReadError, Recording, abi};
+use kymo_data::{BuildId, ReadError, Recording, abi};
 use kymo_symbols::build_id_cache::build_id_bytes;
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustc_hash::FxHashSet;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Which modules count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// Those that the recording's own table lists; without a table as [`Which::Hit`].
+    /// Those that the recording's own table lists; without files in it as [`Which::Hit`].
     Listed,
     /// Those that a sample or a caller is in.
     Hit,
@@ -55,11 +55,14 @@ pub fn modules(
     from: &FileBuildIds,
     options: &SymbolOptions,
 ) -> Result<Vec<ModuleBuildId>, ReadError> {
-    if which == Which::Listed && !recording.features.build_ids.is_empty() {
+    // A recorder that is killed leaves the kernel's entry alone, and one that records into a pipe.
+    let is_kernel =
+        |entry: &BuildId| entry.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK == abi::PERF_RECORD_MISC_KERNEL;
+    if which == Which::Listed && !recording.features.build_ids.iter().all(is_kernel) {
         let listed = recording.features.build_ids.iter().map(|entry| ModuleBuildId {
             path: entry.filename.clone(),
             id: entry.id.clone(),
-            kernel: entry.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK == abi::PERF_RECORD_MISC_KERNEL,
+            kernel: is_kernel(entry),
         });
         return Ok(sorted(listed.collect()));
     }

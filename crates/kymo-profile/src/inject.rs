@@ -6,7 +6,7 @@ use crate::timeline::{Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder, not_unwound};
 use kymo_data::{
     BuildId, Event, EventSet, EventSpec, FileWriter, PipeWriter, RawRecord, ReadError, Recording, WriteAt,
-    abi, groups,
+    abi, groups, is_lasting_mark,
 };
 use kymo_symbols::SymbolOptions;
 use rustc_hash::FxHashMap;
@@ -52,6 +52,9 @@ pub fn inject(recording: &Recording, injection: &Injection, out: impl WriteAt) -
     let writer = FileWriter::create(out, &specs)?;
     copy_records(recording, injection, |records| writer.append(records))?;
     writer.finish(&features)?;
+    if recording.lacks_its_end() {
+        writer.mark_incomplete()?;
+    }
     Ok(())
 }
 
@@ -63,7 +66,10 @@ pub fn inject_pipe(recording: &Recording, injection: &Injection, out: impl Write
     let (specs, features) = description(recording, injection);
     let mut writer = PipeWriter::create(out, &specs, &features)?;
     copy_records(recording, injection, |records| writer.append(records))?;
-    writer.finish()?;
+    // Without its last mark the copy says that the end is missing.
+    if !recording.lacks_its_end() {
+        writer.finish()?;
+    }
     Ok(())
 }
 
@@ -143,7 +149,7 @@ fn copy_records(
         if matches!(record.header.kind, abi::PERF_RECORD_AUXTRACE | abi::PERF_RECORD_AUXTRACE_INFO) {
             return Err(InjectError::HardwareTrace);
         }
-        if is_description(recording, record.header.kind) {
+        if is_description(recording, record.header.kind) && !is_lasting_mark(&record) {
             continue;
         }
         let start = piece.len();

@@ -59,9 +59,7 @@ impl FileBuildIds {
 
     /// The table of the header, with the kernel and its modules.
     pub(crate) fn table(self, modules: &[KernelModule]) -> Vec<BuildId> {
-        let entry = |misc, id: Vec<u8>, filename: Vec<u8>| BuildId { misc, pid: -1, id, filename };
-        let kernel = proc::kernel_build_id()
-            .map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()));
+        let kernel = of_kernel();
         let modules = modules.iter().filter_map(|module| {
             let id = proc::module_build_id(&module.name)?;
             Some(entry(PERF_RECORD_MISC_KERNEL, id, synth::module_file(module).into_bytes()))
@@ -69,6 +67,15 @@ impl FileBuildIds {
         let files = self.by_path.into_iter().map(|(path, id)| entry(PERF_RECORD_MISC_USER, id, path));
         kernel.into_iter().chain(modules).chain(files).collect()
     }
+}
+
+fn entry(misc: u16, id: Vec<u8>, filename: Vec<u8>) -> BuildId {
+    BuildId { misc, pid: -1, id, filename }
+}
+
+/// The entry of the kernel that runs.
+pub(crate) fn of_kernel() -> Option<BuildId> {
+    proc::kernel_build_id().map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()))
 }
 
 #[cfg(test)]

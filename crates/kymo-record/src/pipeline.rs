@@ -10,7 +10,7 @@
 use crate::channel::{Receiver, Sender, channel};
 use crate::code_names::{self, CodeReport, CodeTap, CodeWatch};
 use crate::coverage::Coverage;
-use crate::cpu_time::Accounted;
+use crate::cpu_accounts::{Account, CpuAccounts};
 use crate::cpus::CpuRecorder;
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
@@ -109,8 +109,10 @@ pub(crate) struct Outcome {
     pub(crate) user_lost: (Vec<u64>, Option<String>),
     /// What the user should know of interpreters.
     pub(crate) of_python: Vec<String>,
-    /// What the kernel accounts to the processes, if some were observed.
-    pub(crate) accounted: Option<Accounted>,
+    /// What the kernel accounts to what was observed, unless it was a command.
+    pub(crate) accounted: Option<Account>,
+    /// The accounts of a command from when its events came on, if that was later than its start.
+    pub(crate) late_accounts: Option<CpuAccounts>,
     /// Drains that something kept from running.
     pub(crate) stalls: Stalls,
     /// Files without a build id that nobody finds again.
@@ -190,7 +192,9 @@ impl<'a> Pipeline<'a> {
         let code_names = senders.pop().filter(|_| !plan.keeps_newest());
         let code_names = code_names.map(|sender| (Arc::new(CodeWatch::default()), sender));
         output.stats.code = code_names.as_ref().map(|(watch, _)| CodeTap::new(watch));
-        let file_watch = FileWatch::start(plan.options.output == Output::Memory)
+        // A snapshot has its table when it has its name.
+        let tells_build_ids = plan.options.build_ids && !plan.keeps_newest();
+        let file_watch = FileWatch::start(plan.options.output == Output::Memory, tells_build_ids)
             .map_err(system("start a thread of the recorder"))?;
         output.stats.mapped_files = Some(FileTap::new(&file_watch));
         let mut notes = senders.pop();
@@ -215,7 +219,7 @@ impl<'a> Pipeline<'a> {
         let request = Arc::new(SwitchRequest::new(messages.notifier()).map_err(notifier_error)?);
         let series = series(opened, &output, limits, &request, listener);
         let switch_request = series.is_some().then_some(request);
-        let recorder = recorder(base, &drains, output, series, limits, pid_filter);
+        let recorder = recorder(base, &drains, output, series, limits, pid_filter, &file_watch);
         let throttle = notes.map(|notes| Throttle::new(plan, opened.observer.cgroup(), command, notes));
         let attr = opened.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
         let command = command.filter(|_| plan.observe_command);
@@ -326,6 +330,7 @@ impl<'a> Pipeline<'a> {
                 gone_without_names,
                 ended,
                 accounted,
+                late_accounts: run_loop.accounts,
                 code,
                 listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
                 unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
@@ -486,6 +491,7 @@ fn recorder<'a>(
     series: Option<Series>,
     limits: Limits,
     pid_filter: PidFilter,
+    file_watch: &Arc<FileWatch>,
 ) -> Recorder<'a> {
     let (opened, shared, failed_fd) = (base.opened, &base.shared, &base.failed_fd);
     let options = &opened.plan.options;
@@ -500,6 +506,7 @@ fn recorder<'a>(
             shared,
             requests: base.drain_requests.iter().collect(),
             preferred: options.overload != Overload::Drop,
+            file_watch: Arc::clone(file_watch),
             failed_fd,
         }));
     }

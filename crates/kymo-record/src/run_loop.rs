@@ -2,7 +2,8 @@
 //! end.
 use crate::channel::timespec;
 use crate::control::{self, ControlChannel, Execution};
-use crate::cpu_time::{self, Accounted, ProcessAccounts};
+use crate::cpu_accounts::{Account, CpuAccounts};
+use crate::cpu_time;
 use crate::error::{RecordError, system};
 use crate::options::Delay;
 use crate::output::{self, SharedNaming};
@@ -46,8 +47,9 @@ pub(crate) struct RunLoop<'a> {
     pub(crate) requests: Option<OwnedFd>,
     /// Asks the writer for it; `None`: there is one file only.
     pub(crate) switch_request: Option<Arc<SwitchRequest>>,
-    /// Of the observed processes, once the events are on.
-    pub(crate) accounts: Option<ProcessAccounts>,
+    /// Of what is observed, once the events are on; of a command only if that was later than its
+    /// start.
+    pub(crate) accounts: Option<CpuAccounts>,
 }
 
 impl RunLoop<'_> {
@@ -56,10 +58,16 @@ impl RunLoop<'_> {
         self.user_events.as_mut().map(|events| events.end()).unwrap_or_default()
     }
 
-    /// What the kernel accounts to the observed processes since the events are on; before they are
-    /// off.
-    pub(crate) fn accounted(&self) -> Option<Accounted> {
-        self.accounts.as_ref().map(ProcessAccounts::end)
+    /// What the kernel accounts to what is observed since the events are on; before they are off.
+    pub(crate) fn accounted(&self) -> Option<Account> {
+        self.accounts.as_ref().and_then(CpuAccounts::end)
+    }
+
+    fn begin_accounts(&mut self) {
+        if cpu_time::is_comparable(self.plan) {
+            let command = self.workload.as_ref().map(|workload| workload.pid());
+            self.accounts = CpuAccounts::begin(self.plan, command);
+        }
     }
 
     /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the
@@ -102,6 +110,7 @@ impl RunLoop<'_> {
             if state.enable_at.is_some_and(|at| at <= Instant::now()) {
                 state.enable_at = None;
                 self.events.enable(false).map_err(system("enable events"))?;
+                self.begin_accounts();
             }
             if self.execute_commands(&mut state) {
                 return Ok(Ended::ByUs);
@@ -114,8 +123,8 @@ impl RunLoop<'_> {
         if self.plan.options.delay.is_none() && !self.plan.starts_on_exec() {
             self.events.enable(false).map_err(system("enable events"))?;
         }
-        if cpu_time::is_comparable(self.plan) && self.plan.observed.kind == TargetKind::Tasks {
-            self.accounts = Some(ProcessAccounts::begin(&self.plan.observed.processes));
+        if self.plan.options.delay.is_none() && self.plan.observed.kind != TargetKind::Command {
+            self.begin_accounts();
         }
         // After the kernel's events, as they end before those: the kernel's records cover all the
         // time of a program's event.

@@ -1,10 +1,12 @@
 //! A recording from start to end: open, run the pipeline, finish.
 use crate::background::BackgroundTask;
 use crate::budget::{Budget, Load};
+use crate::build_ids;
 use crate::command;
 use crate::control::ControlChannel;
 use crate::coverage::Coverage;
-use crate::cpu_time::{self, Accounted, ClockSamples};
+use crate::cpu_accounts::Account;
+use crate::cpu_time::{self, ClockSamples};
 use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
 use crate::finish::{Finish, Summary};
@@ -161,6 +163,8 @@ impl Session {
         let machine = Features {
             tracing_data,
             compressed: compressor.as_ref().map(Compressor::info),
+            // Until the table of all files takes its place at the end.
+            build_ids: build_ids::of_kernel().filter(|_| plan.options.build_ids).into_iter().collect(),
             ..machine.join()
         };
         let features = features(machine, &plan, &events, &specs);
@@ -314,6 +318,7 @@ impl Session {
             user_lost,
             of_python,
             accounted,
+            late_accounts,
             stalls,
             gone_without_names,
         } = pipeline.run(run_loop, until);
@@ -365,11 +370,15 @@ impl Session {
         let exit = workload.as_mut().and_then(|workload| command::end(workload, ended));
         let usage = workload.as_ref().filter(|_| ended == Ended::ByItself).and_then(Workload::usage);
         let accounted = match plan.observed.kind {
-            TargetKind::Command => usage.map(Accounted::Command),
+            TargetKind::Command if plan.options.delay.is_none() => usage.as_ref().map(Account::of_command),
+            TargetKind::Command => {
+                let of_all = usage.as_ref().map(Account::of_command);
+                late_accounts.zip(of_all).and_then(|(before, account)| before.rest_of(account))
+            }
             _ => accounted,
         };
         let lost = summary.account.lost();
-        let cpu_time = clock.zip(accounted).and_then(|(clock, accounted)| clock.against(&accounted, lost));
+        let cpu_time = clock.zip(accounted).map(|(clock, accounted)| clock.against(accounted, lost));
         let unfollowed = opened.observer.missed();
         drop(base);
         remarks.extend(opened.observer.remove());

@@ -7,7 +7,9 @@
 //! than what is known changes nothing.
 use crate::mapped_files::RecordedFile;
 use crate::synth;
-use kymo_data::{Attr, InterpretedFunction, RawRecord, RecordCursor, RecordHeader, SampleId, abi, build};
+use kymo_data::{
+    Attr, FileBuildId, InterpretedFunction, RawRecord, RecordCursor, RecordHeader, SampleId, abi, build,
+};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -30,7 +32,8 @@ pub(crate) struct Sideband {
     time_at: Option<usize>,
     kernel: Vec<Vec<u8>>,
     processes: BTreeMap<i32, Process>,
-    /// Records that add up: symbols of the kernel, programs of BPF, cgroups, functions of interpreters.
+    /// Records that add up: symbols of the kernel, programs of BPF, cgroups, functions of interpreters,
+    /// build ids of files.
     others: VecDeque<Vec<u8>>,
     ended: VecDeque<(u64, i32, i32)>,
     round: u64,
@@ -213,8 +216,9 @@ impl Sideband {
             // It has no time, and no ids behind it.
             abi::PERF_RECORD_HEADER_EVENT_TYPE => {
                 let raw = RawRecord { header, body: record.get(8..)?, position: 0 };
-                InterpretedFunction::parse(&raw)?;
-                self.other(record.to_vec());
+                if InterpretedFunction::parse(&raw).is_some() || FileBuildId::parse(&raw).is_some() {
+                    self.other(record.to_vec());
+                }
             }
             abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT | abi::PERF_RECORD_CGROUP => {
                 self.other(quiet());
@@ -310,7 +314,7 @@ fn append(out: &mut Vec<u8>, record: &[u8], pid: i32, tid: i32) {
 mod tests {
     use super::Sideband;
     use kymo_data::build::{self, MapSpec};
-    use kymo_data::{Attr, RecordCursor, SampleId, WholeRecord, abi};
+    use kymo_data::{Attr, FileBuildId, Mark, RecordCursor, SampleId, WholeRecord, abi};
 
     fn attr() -> Attr {
         let sample_type = abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_IDENTIFIER;
@@ -363,6 +367,17 @@ mod tests {
             }
         }
         out
+    }
+
+    /// Checks that the build ids of files are told again, and other marks are not.
+    #[test]
+    fn build_ids_of_files() {
+        let mut sideband = Sideband::new(attr());
+        let known = FileBuildId { path: b"/p".to_vec(), file_id: (8, 1, 2), id: vec![7; 20] };
+        let record = known.record().unwrap();
+        sideband.records(&record);
+        sideband.records(&Mark::Clock { recording_ns: 1, monotonic_ns: 2 }.record());
+        assert_eq!(sideband.told(), record);
     }
 
     /// Checks names, inherited and covered mappings, exec, and that who has ended is told of for a

@@ -117,9 +117,14 @@ impl Sink {
         }
         match self {
             Sink::File(landing) => landing.finish(features),
-            Sink::Pipe { writer, bytes, lost_samples, failed } => {
-                let error = writer.finish().err();
-                Finished { bytes, error: failed.or(error), lost_bytes: 0, lost_samples }
+            Sink::Pipe { mut writer, bytes, lost_samples, failed } => {
+                let entry = |id| build::build_id_entry(abi::PERF_RECORD_HEADER_BUILD_ID, id);
+                let build_ids: Vec<u8> = features.build_ids.iter().flat_map(entry).collect();
+                let error = failed.or_else(|| {
+                    // The last record says that nothing is missing.
+                    writer.append(&build_ids).and_then(|()| writer.finish()).err()
+                });
+                Finished { bytes, error, lost_bytes: 0, lost_samples }
             }
             Sink::Closed => Finished { bytes: 0, error: None, lost_bytes: 0, lost_samples: 0 },
         }

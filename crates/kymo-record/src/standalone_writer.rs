@@ -1,5 +1,5 @@
 //! A recording of records that the caller has read from rings itself (`kymo watch -o`).
-use crate::build_ids::FileBuildIds;
+use crate::build_ids::{self, FileBuildIds};
 use crate::disk::{WriteError, count_samples};
 use crate::mapped_files::{FileTap, FileWatch};
 use crate::output::{Output, OutputError};
@@ -70,6 +70,7 @@ impl StandaloneWriter {
         }
         let features = Features {
             event_desc: events.iter().map(EventSpec::desc).collect(),
+            build_ids: build_ids::of_kernel().into_iter().collect(),
             ..machine::features(version, cmdline)
         };
         let (sink, naming) = Sink::create(&output, None, events, &features)?;
@@ -79,7 +80,7 @@ impl StandaloneWriter {
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut stats = RecordStats::new(attr.sample_type, true);
         // Without the thread there is a recording, too: it has names as long as the files stay.
-        stats.mapped_files = FileWatch::start(false).ok().map(|watch| FileTap::new(&watch));
+        stats.mapped_files = FileWatch::start(false, true).ok().map(|watch| FileTap::new(&watch));
         let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: false };
         let existing = synth::tasks(&attr, pids, wanted);
         stats.files.extend(existing.files);
@@ -118,6 +119,7 @@ impl StandaloneWriter {
             return Ok(());
         }
         self.waiting.extend(build::finished_round());
+        self.waiting.extend(self.stats.mapped_files.iter().flat_map(FileTap::take_build_ids));
         self.write()?;
         self.sink.publish(true)
     }

@@ -4,7 +4,7 @@ use crate::build_ids::FileBuildIds;
 use crate::channel::{Next, Receiver};
 use crate::coverage::Coverage;
 use crate::disk::count_samples;
-use crate::mapped_files::RecordedFile;
+use crate::mapped_files::{FileWatch, RecordedFile};
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::record_stats::RecordStats;
@@ -18,6 +18,7 @@ use rustix::process::setpriority_process;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// So much is written at most between two updates of the header, however busy the writer is.
@@ -39,6 +40,8 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) requests: Vec<&'a DrainRequest>,
     /// Whether it runs before the target, where permitted.
     pub(crate) preferred: bool,
+    /// Tells the build ids of mapped files.
+    pub(crate) file_watch: Arc<FileWatch>,
     /// Becomes readable when writing has failed, or the recording is as large as it may be.
     pub(crate) failed_fd: &'a OwnedFd,
 }
@@ -257,6 +260,11 @@ impl WriterThread<'_> {
         if !progress.can_publish() || !resting && progress.unpublished < PUBLISH_BYTES {
             return Ok(());
         }
+        let build_ids = self.file_watch.take_build_ids();
+        if let Some(series) = &mut self.state.series {
+            series.sideband.records(&build_ids);
+        }
+        progress.since_marker += self.state.append(&build_ids, 0, &mut progress.packed)?;
         progress.unpublished = 0;
         // Nobody can open a file in memory before it is complete.
         if self.state.series.as_ref().is_some_and(Series::is_in_memory) {

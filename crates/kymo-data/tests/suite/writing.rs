@@ -212,6 +212,33 @@ fn perf_reads_our_pipes() {
     }
 }
 
+/// Checks that a pipe whose writer did not come to its end says so, wherever it ends, and that the
+/// mark which tells it is not for copies.
+#[test]
+fn pipes_without_their_end() {
+    let recording = open("plain.data");
+    let pipe = || PipeWriter::create(Vec::new(), &specs(&recording), &Features::default()).expect("writes");
+    let whole_pipe = |ends: bool| {
+        let mut writer = pipe();
+        let records = data_records(&recording);
+        records.iter().for_each(|record| writer.append(&whole(record)).expect("writes"));
+        let bytes = writer.finish().expect("writes");
+        let end = bytes.len() - if ends { 0 } else { 80 };
+        bytes[..end].to_vec()
+    };
+    let all = open_bytes(whole_pipe(true)).expect("opens");
+    assert!(all.problems.is_empty() && !all.lacks_its_end(), "{:?}", all.problems);
+    let mut marks = 0;
+    let mut records = all.records();
+    while let Some(record) = records.next_record().expect("a vector") {
+        marks += u32::from(record.header.kind == PERF_RECORD_HEADER_EVENT_TYPE);
+        assert!(!kymo_data::is_lasting_mark(&record));
+    }
+    assert_eq!(marks, 2);
+    let cut = open_bytes(whole_pipe(false)).expect("opens");
+    assert!(cut.lacks_its_end() && cut.problems[0].what.contains("did not finish"), "{:?}", cut.problems);
+}
+
 /// Checks that after every single write the file opens and holds a prefix of the records, complete
 /// up to the last publication, has its early features from the first write on, also while their
 /// table moves (I3), and tells until its end that its recorder has not finished.

@@ -99,6 +99,12 @@ impl Calls {
             times.get(rank - 1).copied().unwrap_or(0)
         })
     }
+
+    /// Whether the recording would have them, had there been some.
+    pub fn are_recorded(&self, recording: &Recording) -> bool {
+        let events = &recording.events.list;
+        events.iter().any(|event| says_of_calls(&event.name, &self.function) == Some(true))
+    }
 }
 
 /// The functions whose calls and returns a recording has, as it calls them: `server:handle`.

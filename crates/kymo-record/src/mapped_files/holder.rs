@@ -1,9 +1,9 @@
 //! The thread that opens mapped files soon after they were mapped, and holds them.
 use super::{RecordedFile, open};
-use kymo_data::{RecordCursor, abi};
+use kymo_data::{FileBuildId, RecordCursor, abi};
 use kymo_symbols::unwind::Seen;
 use kymo_symbols::{MappedCode, MappedFiles};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,6 +32,8 @@ struct WatchState {
     news: VecDeque<(Arc<RecordedFile>, Seen)>,
     /// Mappings whose records have no build id.
     unidentified: Vec<UnidentifiedMapping>,
+    /// Records that tell the build ids of files which were opened, until they are taken.
+    build_ids: Vec<u8>,
     is_busy: bool,
     has_ended: bool,
 }
@@ -52,6 +54,8 @@ pub(crate) struct FileWatch {
     changed: Condvar,
     /// Files are let go when their processes have ended.
     releases: bool,
+    /// Build ids are wanted as records.
+    tells_build_ids: bool,
 }
 
 /// Looks at records of mappings on their way to the file, and has their files opened.
@@ -66,8 +70,10 @@ impl FileWatch {
     /// Starts the thread. It ends with the last [`FileTap`]; nobody joins it, because a file system
     /// may keep it waiting for ever (M2).
     /// `releases`: the recorder may run for ever, and what has ended is read soon after.
-    pub(crate) fn start(releases: bool) -> std::io::Result<Arc<FileWatch>> {
-        let watch = Arc::new(FileWatch { state: Mutex::default(), changed: Condvar::default(), releases });
+    /// `tells_build_ids`: they are [taken](FileWatch::take_build_ids).
+    pub(crate) fn start(releases: bool, tells_build_ids: bool) -> std::io::Result<Arc<FileWatch>> {
+        let (state, changed) = (Mutex::default(), Condvar::default());
+        let watch = Arc::new(FileWatch { state, changed, releases, tells_build_ids });
         let theirs = Arc::clone(&watch);
         std::thread::Builder::new().name("mapped-files".into()).spawn(move || theirs.run())?;
         Ok(watch)
@@ -86,6 +92,13 @@ impl FileWatch {
         if state.unidentified.len() < MOST_UNIDENTIFIED {
             state.unidentified.push(mapping);
         }
+    }
+
+    /// Records for the recording that tell the build ids of files, as far as they were read since the
+    /// last call: the table in the header is written at the end only, which a recorder that is
+    /// killed does not reach.
+    pub(crate) fn take_build_ids(&self) -> Vec<u8> {
+        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).build_ids)
     }
 
     /// Ends the thread once it has opened what it was told of.
@@ -113,8 +126,15 @@ impl FileWatch {
     }
 
     fn run(&self) {
+        let mut told = HashSet::new();
         while let Some((file, seen)) = self.next() {
-            _ = hold(&file, seen);
+            let id = hold(&file, seen).filter(|_| self.tells_build_ids && file.build_id.is_empty());
+            let Some(id) = id.filter(|_| told.len() < MOST_FILES && told.insert(Arc::clone(&file))) else {
+                continue;
+            };
+            let known = FileBuildId { path: file.path.clone(), file_id: file.file_id, id };
+            let record = known.record().unwrap_or_default();
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).build_ids.extend(record);
         }
     }
 
@@ -160,6 +180,11 @@ impl FileTap {
     /// As [`FileWatch::names_of_gone`].
     pub(crate) fn names_of_gone(&self) -> Vec<u8> {
         self.watch.names_of_gone()
+    }
+
+    /// As [`FileWatch::take_build_ids`].
+    pub(crate) fn take_build_ids(&self) -> Vec<u8> {
+        self.watch.take_build_ids()
     }
 
     /// Looks at an MMAP2 record.

@@ -4,7 +4,8 @@ use kymo_data::abi;
 use kymo_perf::sys::{self, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
 use kymo_record::{
-    CallGraph, LiveRecorder, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec,
+    Accounted, CallGraph, Delay, LiveRecorder, Output, RecordError, RecordingPlan, Session, Summary,
+    TargetSpec,
 };
 use kymo_testing::skip;
 use std::ffi::OsString;
@@ -71,6 +72,52 @@ fn a_command() {
     }
     // perf before 5.19 opens no file that has one.
     assert!(!kinds.contains_key(&abi::PERF_RECORD_FINISHED_INIT), "{kinds:?}");
+}
+
+/// Checks that CPU time is held against the kernel's account for every kind of target: a command
+/// from its start and from a delay on, a process, a thread, and CPUs.
+#[test]
+fn cpu_time_of_each_kind() {
+    if !permitted("real::cpu_time_of_each_kind") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let busy = || std::process::Command::new("sh").args(["-c", &format!("{BUSY}; {BUSY}")]).spawn().unwrap();
+    let own = |targets: TargetSpec| TargetSpec { command: Vec::new(), ..targets };
+    let delayed = |delay| kymo_record::Options {
+        delay: Some(delay),
+        ..options("cpu-clock", command(&format!("sleep 0.2; {BUSY}")), &path)
+    };
+    let of =
+        |options: kymo_record::Options| record(options).cpu_time.map(|time| (time.whose, time.used_ns > 0));
+    let delay = Delay::After(Duration::from_millis(50));
+    assert_eq!(of(options("cpu-clock", command(BUSY), &path)), Some((Accounted::Command, true)));
+    assert_eq!(of(delayed(delay)), Some((Accounted::Command, true)));
+    for is_thread in [false, true] {
+        let mut child = busy();
+        let ids = vec![child.id() as i32];
+        let targets = match is_thread {
+            true => TargetSpec { tids: ids, ..TargetSpec::default() },
+            false => TargetSpec { pids: ids, ..TargetSpec::default() },
+        };
+        let session =
+            Session::start(RecordingPlan::resolve(options("cpu-clock", own(targets), &path)).unwrap());
+        let stop = stop_sign();
+        raise(&stop);
+        let time = session.unwrap().run(Some(stop.as_fd())).unwrap().cpu_time.unwrap();
+        let whose = if is_thread { Accounted::Threads } else { Accounted::Processes };
+        assert_eq!(time.whose, whose);
+        child.wait().unwrap();
+    }
+    let mut system = options("cpu-clock", command(BUSY), &path);
+    system.targets.all = true;
+    if let Ok(plan) = RecordingPlan::resolve(system)
+        && let Ok(session) = Session::start(plan)
+    {
+        let time = session.run(None).unwrap().cpu_time.unwrap();
+        assert_eq!((time.whose, time.used_ns > 0), (Accounted::Cpus, true));
+    }
 }
 
 /// Checks that samples of several events, of call chains and of stack copies can be told apart and

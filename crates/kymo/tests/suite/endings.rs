@@ -15,11 +15,14 @@ use std::time::{Duration, Instant};
 
 use kymo_data::Recording;
 use kymo_data::abi::PERF_RECORD_SAMPLE;
+use kymo_symbols::SymbolOptions;
+use kymo_symbols::build_id_cache::build_id_of;
+use rustix::process::Signal;
 
 use crate::faults::Dice;
 use crate::programs::build;
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, Running, kymo, perf, ready, run, skip, text};
+use crate::tools::{Need, Running, kymo, perf, ready, run, signal, skip, text};
 use crate::watch;
 
 /// A verb that writes a recording, and the question that the recording is made for.
@@ -35,7 +38,7 @@ struct Verb {
 }
 
 /// Those that may run beside others.
-const SHARED: [Verb; 7] = [
+const SHARED: [Verb; 10] = [
     Verb {
         name: "record",
         arguments: &["record", "-q", "-F", "1999", "-e", "cpu-clock/name=named/", "-p", "PID", "-o", "FILE"],
@@ -65,6 +68,41 @@ const SHARED: [Verb; 7] = [
         answer: "lock",
     },
     Verb {
+        name: "record --wall -z",
+        arguments: &["record", "-q", "-z", "--wall", "-p", "PID", "-o", "FILE"],
+        events: &["offcpu-time"],
+        question: &["report", "--wall", "-i", "FILE"],
+        answer: "lock",
+    },
+    // Its standard output is the file.
+    Verb {
+        name: "record -o -",
+        arguments: &["record", "-q", "-F", "1999", "-e", "cpu-clock/name=named/", "-p", "PID", "-o", "-"],
+        events: &["named"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "computes",
+    },
+    // Earlier files have times behind their names.
+    Verb {
+        name: "record --switch-output",
+        arguments: &[
+            "record",
+            "-q",
+            "-F",
+            "1999",
+            "-e",
+            "cpu-clock",
+            "--switch-output=20K",
+            "-p",
+            "PID",
+            "-o",
+            "FILE",
+        ],
+        events: &["cpu-clock"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "computes",
+    },
+    Verb {
         name: "locks",
         arguments: &["locks", "-q", "-p", "PID", "-o", "FILE"],
         events: &["lock-wait"],
@@ -88,7 +126,7 @@ const SHARED: [Verb; 7] = [
 ];
 
 /// Those that enter the program, or take registers: one at a time.
-const ALONE: [Verb; 6] = [
+const ALONE: [Verb; 7] = [
     Verb {
         name: "record -e mem:",
         arguments: &["record", "-q", "-c", "1", "-e", "mem:counter:w", "-p", "PID", "-o", "FILE"],
@@ -111,6 +149,13 @@ const ALONE: [Verb; 6] = [
         answer: "probed",
     },
     Verb {
+        name: "probe --engine kernel",
+        arguments: &["probe", "-q", "--engine", "kernel", "-p", "PID", "-o", "FILE", "probed"],
+        events: &["probe:endings:probed"],
+        question: &["report", "--stdio", "-i", "FILE"],
+        answer: "probed",
+    },
+    Verb {
         name: "record -e probe:",
         arguments: &["record", "-q", "--engine", "kernel", "-e", "probe:probed", "-p", "PID", "-o", "FILE"],
         events: &["probe:endings:probed"],
@@ -120,7 +165,7 @@ const ALONE: [Verb; 6] = [
     Verb {
         name: "record --request",
         arguments: &["record", "-q", "--wall", "--request", "probed", "-p", "PID", "-o", "FILE"],
-        events: &["offcpu-time"],
+        events: &["offcpu-time", "probe:endings:probed%return"],
         question: &["report", "--wall", "--request", "probed", "-i", "FILE"],
         answer: "probed",
     },
@@ -138,9 +183,22 @@ impl Verb {
         SHARED.iter().chain(&ALONE).find(|verb| verb.name == name).expect("a verb of the list")
     }
 
+    /// So many samples have the answer among them; of waits more, because those of one thread may
+    /// come first.
+    fn enough(&self) -> u64 {
+        if self.answer == "lock" { 30 } else { 5 }
+    }
+
+    fn is_pipe(&self) -> bool {
+        self.arguments.ends_with(&["-"])
+    }
+
     fn command(&self, pid: &str, file: &Path) -> Command {
         let mut command = kymo().command(filled(self.arguments, pid, file));
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        if self.is_pipe() {
+            command.stdout(File::create(file).expect("a folder of ours"));
+        }
         command
     }
 
@@ -196,11 +254,25 @@ fn samples(recording: &Recording) -> BTreeMap<&str, u64> {
     samples
 }
 
-/// How many bytes of records the header tells of, once there is a file.
+/// How many bytes of records the header tells of, once there is a file; of a pipe, how many bytes
+/// there are.
 fn published(file: &Path) -> u64 {
-    let mut size = [0; 8];
-    let read = File::open(file).and_then(|file| file.read_exact_at(&mut size, 48));
-    read.map_or(0, |()| u64::from_le_bytes(size))
+    let read = |file: File| {
+        let mut words = [[0; 8]; 7];
+        file.read_exact_at(words.as_flattened_mut(), 0)?;
+        // What a pipe begins with has 16 bytes.
+        let is_pipe = u64::from_le_bytes(words[1]) == 16;
+        Ok(if is_pipe { file.metadata()?.len() } else { u64::from_le_bytes(words[6]) })
+    };
+    File::open(file).and_then(read).unwrap_or(0)
+}
+
+/// The earlier files of a recording that is several.
+fn earlier(file: &Path) -> Vec<PathBuf> {
+    let prefix = format!("{}.", file.file_name().and_then(|name| name.to_str()).expect("UTF-8"));
+    let entries = fs::read_dir(file.parent().expect("a folder")).expect("a folder").flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    named.map(|entry| entry.path()).collect()
 }
 
 /// Waits until so many publications were seen, or the child has ended; false if that takes too
@@ -242,8 +314,16 @@ fn killed(test: &str, verbs: &[Verb], kills: u64, mut dice: Dice) {
         std::thread::sleep(Duration::from_millis(pause));
         child.kill().and_then(|()| child.wait()).expect("a child");
         let what = format!("kill {number}: {}, grown: {grown}, then {pause} ms", verb.name);
-        if !file.exists() {
-            assert!(!grown, "{what}");
+        let earlier = earlier(&file);
+        for file in &earlier {
+            let recording = opened(file);
+            assert!(samples(&recording).values().sum::<u64>() > 0, "{what}: {}", file.display());
+            assert!(recording.problems.is_empty(), "{what}: {:?}", recording.problems);
+            _ = fs::remove_file(file);
+        }
+        if !file.exists() || verb.is_pipe() && published(&file) == 0 {
+            // Between two files there is none of this name.
+            assert!(!grown || !earlier.is_empty(), "{what}");
             continue;
         }
         files += 1;
@@ -251,13 +331,13 @@ fn killed(test: &str, verbs: &[Verb], kills: u64, mut dice: Dice) {
         let samples = samples(&recording);
         assert!(recording.problems.iter().any(|p| p.what.contains("did not finish")), "{what}");
         assert!(verb.events.iter().all(|event| samples.contains_key(event)), "{what}: {samples:?}");
-        if grown {
-            let enough = verb.events.iter().all(|event| samples[event] >= 5);
+        if grown && earlier.is_empty() {
+            let enough = verb.events.iter().all(|event| samples[event] >= verb.enough());
             let asked = answered.entry(verb.name).or_default();
             if enough && (*asked == 0 || *asked < round / 8) {
                 *asked += 1;
                 verb.ask(&file, "did not finish", &what);
-                if ready(test, &[Need::Perf]) && has_table(&file) {
+                if ready(test, &[Need::Perf]) && !verb.is_pipe() && has_table(&file) {
                     perf().run(["evlist", "-i", text(&file)]).ends(0);
                 }
             }
@@ -292,6 +372,81 @@ fn killed_recordings_answer() {
             scope.spawn(move || killed(TEST, verbs, kills() / 3, dice));
         }
     });
+}
+
+/// Checks that a flight recorder which is killed leaves each snapshot that has its name whole.
+#[test]
+fn snapshots_of_a_killed_flight_recorder_are_whole() {
+    const TEST: &str = "endings::snapshots_of_a_killed_flight_recorder_are_whole";
+    if !ready(TEST, &[Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let (program, folder) = (program(), fresh_folder("endings-flight"));
+    let (mut dice, pid, mut snapshots) = (Dice::of(TEST), program.pid(), 0);
+    for round in 0..kills() / 30 {
+        let file = folder.join(format!("{round}.data"));
+        let words = ["record", "-q", "--overwrite", "-F", "1999", "-e", "cpu-clock", "-p", &pid, "-o"];
+        let mut child = kymo().command([&words[..], &[text(&file)]].concat()).spawn().expect("kymo starts");
+        while !file.exists() {
+            assert!(child.try_wait().expect("a child").is_none(), "it ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..1 + dice.below(4) {
+            std::thread::sleep(Duration::from_millis(dice.below(100)));
+            signal(&child, Signal::USR2);
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(200)));
+        child.kill().and_then(|()| child.wait()).expect("a child");
+        for snapshot in earlier(&file) {
+            snapshots += 1;
+            kymo().succeed(["report", "--stdio", "-i", text(&snapshot)]);
+        }
+        // The next one, which is empty or half there.
+        assert!(opened(&file).lacks_its_end());
+    }
+    assert!(snapshots > 0, "of so many kills some come after a snapshot");
+}
+
+/// Checks that a recording has the build ids of files long before its end: in a file and in a pipe,
+/// of verbs that sample and of one that follows accesses; and that they are there when the recorder
+/// was killed and the program is gone. A pipe that is complete has them, too, and lacks nothing.
+#[test]
+fn killed_recordings_have_build_ids() {
+    const TEST: &str = "endings::killed_recordings_have_build_ids";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints, Need::Program("cc")]) {
+        return;
+    }
+    let Some(_alone) = watch::alone(TEST) else { return };
+    let folder = fresh_folder("endings-ids");
+    let original = build("endings.c", &["-g", "-pthread"]);
+    let id = build_id_of(&original, &SymbolOptions::default()).expect("linked with a build id");
+    let has_id = |file: &Path| kymo().run(["buildid-list", "-i", text(file)]).stdout.contains(&id);
+    for name in ["record", "record -z", "record -o -", "watch"] {
+        let (path, file) = (folder.join("vanishes"), folder.join("perf.data"));
+        kymo_testing::copy_program(&original, &path);
+        let mut program = Running::start(&mut Command::new(&path));
+        assert_eq!(program.line(), "ready\n");
+        let mut child = Verb::of(name).command(&program.pid(), &file).spawn().expect("kymo starts");
+        let begun = Instant::now();
+        while !(published(&file) > 0 && has_id(&file)) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{name}: no build id in a minute");
+            assert!(child.try_wait().expect("a child").is_none(), "{name}: it ended");
+        }
+        child.kill().and_then(|()| child.wait()).expect("a child");
+        fs::remove_file(&path).expect("it is there");
+        drop(program);
+        assert!(has_id(&file), "{name}");
+        assert!(opened(&file).lacks_its_end(), "{name}");
+        fs::remove_file(&file).expect("it is there");
+    }
+    let (path, file) = (folder.join("vanishes"), folder.join("whole.data"));
+    kymo_testing::copy_program(&original, &path);
+    let mut command = kymo().command(["record", "-q", "-e", "cpu-clock", "-o", "-", "--"]);
+    command.arg(&path).stdin(Stdio::null()).stdout(File::create(&file).expect("a folder of ours"));
+    assert!(command.status().expect("kymo runs").success());
+    fs::remove_file(&path).expect("it is there");
+    assert!(opened(&file).problems.is_empty());
+    assert!(has_id(&file));
 }
 
 /// Checks that a recording which is read while it is made is not called damaged, and that it is

@@ -207,6 +207,7 @@ fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
 mod tests {
     use super::*;
     use kymo_perf::workload::Usage;
+    use kymo_record::Account;
 
     /// Checks that advice about waits needs half a second, less than a tenth of CPU time, and counts
     /// the time in seconds.
@@ -218,7 +219,8 @@ mod tests {
         assert!(words.starts_with("its samples stand for 0.05 s of CPU time in 2.00 s"), "{words}");
         let used = |ms: u64| {
             let usage = Usage { user_ns: ms * 1_000_000, ..Usage::default() };
-            sampled(2000).advice(50, Some(CpuTime::of_command(&usage, 50_000_000)))
+            let time = CpuTime::counted(Account::of_command(&usage), 50_000_000);
+            sampled(2000).advice(50, Some(time))
         };
         assert!(used(60).expect("it waits").starts_with("it used 0.06 s of CPU time in 2.00 s"));
         assert_eq!(used(1900), None);

@@ -45,6 +45,15 @@ pub(super) fn run(args: &ReportArgs, recording: &Recording, out: &mut dyn Write)
         damage::tell(recording.problems.iter().chain(&wall.summary.problems));
     }
     if let Some(calls) = wall.calls.as_ref().filter(|calls| calls.calls.is_empty()) {
+        if calls.are_recorded(recording) {
+            say(&format!(
+                "no call of {} began and ended in {}: {} began",
+                calls.function,
+                input.display(),
+                calls.unfinished
+            ));
+            return Ok(exit::of_reading(recording, &wall.summary.problems));
+        }
         let known = recorded_calls(recording);
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
         return Err(exit::usage(anyhow::anyhow!(

@@ -3,7 +3,7 @@
 use kymo_perf::count::aggregate::CountRow;
 use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::workload::Usage;
-use kymo_record::CpuTime;
+use kymo_record::{Account, CpuTime};
 
 use super::counting::Counting;
 use super::events::Event;
@@ -24,11 +24,12 @@ impl Counting<'_> {
         }
         let at = self.events.iter().position(is_whole_clock)?;
         let counted_ns = rows.get(at)?.as_ref()?.iter().map(|row| row.count.value).sum();
-        let time = match usage {
-            Some(usage) => Some(usage).filter(|_| ended).map(|usage| CpuTime::of_command(usage, counted_ns)),
+        let account = match usage {
+            Some(usage) => Some(usage).filter(|_| ended).map(Account::of_command),
             None if args.pids.is_empty() || !args.tids.is_empty() => None,
-            None => CpuTime::of_processes(accounts, args.pids.len(), counted_ns),
+            None => Account::of_processes(accounts, args.pids.len()),
         }?;
+        let time = CpuTime::counted(account, counted_ns);
         time.difference(&format!("{} counted", self.names.borrow()[at]))
     }
 }
