@@ -46,7 +46,7 @@ pub struct WaitRow {
     pub time_ns: u64,
     /// How many waits lie in the range, or partly.
     pub waits: u64,
-    /// The longest time of one thread at a stretch, ns.
+    /// The longest wait, or its part in the range, ns; 0: not known.
     pub longest_ns: u64,
     /// How many threads.
     pub threads: usize,
@@ -71,6 +71,7 @@ pub(super) fn waits(scan: &Scan<'_>, count: usize) -> Result<Waits, QueryError> 
     let mut answer = Waits::default();
     let mut states = [0_u64; State::ALL.len()];
     let mut places: FxHashMap<(bool, State, SiteId), Place> = FxHashMap::default();
+    let short = wall.longest_short_waits();
     scan.each(|found| {
         let Some(state) = SpanState::of_number(found.state) else { return };
         let add = |to: &mut u64| *to = to.saturating_add(found.period);
@@ -81,7 +82,7 @@ pub(super) fn waits(scan: &Scan<'_>, count: usize) -> Result<Waits, QueryError> 
         }
         if state.state != State::Running {
             let key = (state.is_idle(), state.state, wall.site_of(found.stack));
-            places.entry(key).or_default().add(scan, found);
+            places.entry(key).or_default().add(scan, &short, found);
         }
     })?;
     let time = State::ALL
@@ -98,12 +99,24 @@ pub(super) fn waits(scan: &Scan<'_>, count: usize) -> Result<Waits, QueryError> 
 }
 
 impl Place {
-    fn add(&mut self, scan: &Scan<'_>, found: &FilteredRow) {
+    /// `short`: as [`Wall::longest_short_waits`].
+    fn add(&mut self, scan: &Scan<'_>, short: &FxHashMap<(i32, u64), u64>, found: &FilteredRow) {
         self.time_ns = self.time_ns.saturating_add(found.period);
         let waits = scan.get(RowField::Weight, found.row).saturating_sub(1);
         self.waits = self.waits.saturating_add(waits);
-        self.longest_ns = self.longest_ns.max(found.period);
-        self.threads.insert(scan.data.columns.thread(found.row).tid);
+        let tid = scan.data.columns.thread(found.row).tid;
+        let longest = match waits {
+            1 => found.period,
+            // Ready for this CPU; or several times, which one after the other.
+            0 if scan.get(RowField::Cpu, found.row) != u64::from(u32::MAX) => found.period,
+            0 => 0,
+            _ => {
+                let end = scan.data.columns.time()[found.row];
+                short.get(&(tid, end)).map_or(0, |longest| (*longest).min(found.period))
+            }
+        };
+        self.longest_ns = self.longest_ns.max(longest);
+        self.threads.insert(tid);
         if let Some(waker) = scan.get(RowField::Waker, found.row).checked_sub(1) {
             let tid = scan.data.columns.threads.get(waker as u32).tid;
             let time = self.wakers.entry(tid).or_default();

@@ -1,5 +1,6 @@
 //! Sums of rows: the time of each thread by state, and of each place by state.
 use super::SiteId;
+use super::needed::span;
 use super::{End, State, WaitRow, Wall};
 use rustc_hash::FxHashMap;
 
@@ -158,6 +159,12 @@ impl Wall {
             (place.idle, std::cmp::Reverse(place.time_ns), place.state, place.site)
         });
         places
+    }
+
+    /// The longest of the waits that a span stands for together, by its thread and end, ns.
+    pub(crate) fn longest_short_waits(&self) -> FxHashMap<(i32, u64), u64> {
+        let longest = |row: &WaitRow| Some(((row.thread.1, span(row).0), row.short_longest_ns?));
+        self.waits.iter().filter(|row| row.short_waits > 1).filter_map(longest).collect()
     }
 
     /// For each wait the wake-up that ended it, if it has a row.

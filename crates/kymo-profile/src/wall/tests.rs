@@ -149,6 +149,7 @@ fn short_waits_have_their_share_of_the_path() {
     let places = wall.places();
     let sleeps = places.iter().find(|place| place.state == State::Timer).expect("it sleeps");
     assert_eq!((sleeps.longest_ns, sleeps.waits), (40, 42), "a sum is no longest");
+    assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210), 7)]);
 }
 
 /// Checks that the time of a thread that had no row is not put where it ended, and that of a wait
