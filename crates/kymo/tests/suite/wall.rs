@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::programs::build;
 use crate::reference::keys;
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, require, run, skip, text};
+use crate::tools::{Need, Running, kymo, perf, require, run, skip, text};
 
 /// A recording of `waits` in these modes, and what the program said: what, thread, ns.
 struct Waits {
@@ -122,6 +122,54 @@ fn convoy() {
     // On a busy machine they are also ready for long.
     let (ready, _) = on_path(&report, "runnable");
     assert!((sleeping + ready) * 10 > total * 7, "most of the path is what the holders do: {report:#}");
+}
+
+/// Checks a program that sleeps more often than waits have records of their own: its time is a
+/// timer's in the table and on the critical path, the longest sleep is no sum of several, and
+/// `kymo query` says the same.
+#[test]
+fn many_short_sleeps() {
+    if !ready("wall::many_short_sleeps") {
+        return;
+    }
+    let Some(waits) = record("wall-dozes", &["dozes"]) else { return };
+    let report = waits.report(&[]);
+    let sleeps = place(&report, "timer", "sleeps");
+    let ns = |value: &Value| value.as_u64().expect("a number");
+    let (asleep, ready) = (ns(&sleeps["time_ns"]), waited(&report, "runnable", "sleeps"));
+    is_about(asleep + ready, waits.measured("dozes"), "sleeps");
+    assert_eq!(sleeps["waits"], 3000, "{report:#}");
+    let longest = ns(&sleeps["longest_ns"]);
+    assert!((400_000..=waits.measured("longest")).contains(&longest), "{longest}: {report:#}");
+    let (on_path, all) = on_path(&report, "timer");
+    assert!(on_path.abs_diff(asleep) * 50 < all, "{on_path} ns of {all} are asleep: {report:#}");
+    let query = kymo().succeed(["query", "--json", text(&waits.file), "waits"]).json();
+    let rows = query["waits"]["rows"].as_array().expect("a list");
+    let row = rows.iter().find(|row| row["state"] == "timer").expect("it sleeps");
+    for key in ["time_ns", "waits", "longest_ns"] {
+        assert_eq!(row[key], sleeps[key], "{key}: {query:#}");
+    }
+}
+
+/// Checks threads that wait on a condition, or at a semaphore, since before the recording and until
+/// after it: nothing tells what for, so they neither wait for a lock nor are idle.
+#[test]
+fn waits_that_began_before() {
+    if !ready("wall::waits_that_began_before") {
+        return;
+    }
+    let file = fresh_folder("wall-idles").join("wall.data");
+    let mut idles = Running::start(Command::new(build("waits.c", &[])).arg("idles"));
+    assert!(idles.line().starts_with("idles"));
+    kymo().succeed(["record", "--wall", "-q", "-o", text(&file), "-p", &idles.pid(), "--", "sleep", "1"]);
+    assert_eq!(idles.end().1, Some(0), "it goes on");
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    assert!(report["states"].get("lock").is_none(), "{report:#}");
+    assert!(report["states"]["unknown"].as_u64() > Some(3_600_000_000), "{report:#}");
+    let threads = report["threads"].as_array().expect("a list");
+    assert!(threads.len() == 5 && threads.iter().all(|thread| thread["idle_ns"] == 0), "{report:#}");
+    let said = kymo().succeed(["report", "--wall", "-i", text(&file)]).stdout;
+    assert!(said.contains("unknown: began before the recording"), "{said}");
 }
 
 /// Checks that docs/reference/formats/wall-json.md lists every key of the JSON and no other.
