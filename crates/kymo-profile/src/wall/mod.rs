@@ -110,6 +110,8 @@ pub struct Wall {
     events: (u32, u32),
     /// The stack of running time that has no sample.
     no_stack: ChainId,
+    /// Numbers of system calls are those of aarch64.
+    is_arm: bool,
 }
 
 /// Whether a function is one of the kernel's that only switch: the wait itself begins behind them.
@@ -187,10 +189,11 @@ impl Wall {
             sites: Sites::default(),
             events,
             no_stack,
+            is_arm,
         };
         wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();
-        (wall.states, wall.short_states) = wall.states_of_waits(is_arm);
+        (wall.states, wall.short_states) = wall.states_of_waits();
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
         wall
@@ -269,9 +272,10 @@ impl Wall {
         of_program(whole).is_some() && of_program(whole) == of_program(innermost)
     }
 
-    fn states_of_waits(&self, is_arm: bool) -> (Vec<State>, Vec<State>) {
+    fn states_of_waits(&self) -> (Vec<State>, Vec<State>) {
         let mut last = rustc_hash::FxHashMap::default();
         let mut known = rustc_hash::FxHashMap::default();
+        let is_arm = self.is_arm;
         let states = self.waits.iter().map(|row| {
             let before: State = last.get(&row.thread).copied().unwrap_or(State::Unknown);
             if row.is_end && row.blocked_ns == 0 && row.task_state != 0 {

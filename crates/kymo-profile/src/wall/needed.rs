@@ -37,7 +37,8 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     let may_be_idle = |index: usize| {
         let row = &waits[index];
         let is_first = row.thread.0 == row.thread.1 && tells(row.thread.0);
-        let is_idle = || may_be_idle(wall.state(index), wall.names(row.chain, true));
+        let call = (wall.is_arm, row.syscall);
+        let is_idle = || may_be_idle(wall.state(index), wall.names(row.chain, true), call);
         row.task_state != 0 && !is_first && is_idle()
     };
     let mut idle: Vec<bool> = (0..waits.len()).map(may_be_idle).collect();

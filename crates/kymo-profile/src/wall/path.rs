@@ -133,6 +133,11 @@ impl<'a> Paths<'a> {
     }
 }
 
+/// Whether a thread does nothing so that others could go on without.
+fn sleeps(state: State) -> bool {
+    matches!(state, State::Timer | State::Poll | State::Child | State::Stopped | State::Unknown)
+}
+
 impl Wall {
     /// What the thread of this row did before its wait, since its row before.
     fn between(&self, wait: usize) -> Between {
@@ -150,17 +155,37 @@ impl Wall {
         Paths::of(self).critical_path(tid, begin_ns, end_ns)
     }
 
-    /// The path of a thread over all its time, and how long that is; of the first thread of the
-    /// process with most time if none is named.
+    /// The path of a thread over all its time, and how long that is. If none is named: of the first
+    /// thread of the process with most time, or of the busiest one where that path is mostly its own
+    /// sleep.
     pub(super) fn path_of_interest(
         &self,
         threads: &[ThreadTime],
         tid: Option<i32>,
     ) -> Option<(i32, u64, Vec<PathStep>)> {
+        if tid.is_some() {
+            return self.path_of_all_time(tid?);
+        }
         let first = || threads.iter().filter(|thread| thread.thread.0 == thread.thread.1);
         let busy = |thread: &&ThreadTime| thread.total_ns().saturating_sub(thread.idle_ns);
         let longest = || first().max_by_key(|thread| (busy(thread), std::cmp::Reverse(thread.thread)));
-        let tid = tid.or_else(|| longest().or(threads.first()).map(|thread| thread.thread.1))?;
+        let path = self.path_of_all_time(longest().or(threads.first())?.thread.1)?;
+        let own = |step: &&PathStep| step.tid == path.0 && sleeps(step.state);
+        let asleep: u64 = path.2.iter().filter(own).map(|step| step.end_ns - step.begin_ns).sum();
+        let active = |thread: &&ThreadTime| -> u64 {
+            let states = State::ALL.into_iter().filter(|state| !sleeps(*state));
+            let all = states.fold(0, |sum: u64, state| sum.saturating_add(thread.in_state(state)));
+            all.saturating_sub(thread.in_state(State::Condition).min(thread.idle_ns))
+        };
+        let busiest =
+            || threads.iter().max_by_key(|thread| (active(thread), std::cmp::Reverse(thread.thread)));
+        match busiest().filter(|thread| asleep > path.1 / 2 && active(thread) > 0) {
+            Some(thread) => self.path_of_all_time(thread.thread.1),
+            None => Some(path),
+        }
+    }
+
+    fn path_of_all_time(&self, tid: i32) -> Option<(i32, u64, Vec<PathStep>)> {
         let mut rows = self.waits.iter().filter(|row| row.thread.1 == tid);
         let first = rows.next()?;
         let last = rows.next_back().unwrap_or(first);

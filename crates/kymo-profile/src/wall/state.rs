@@ -277,14 +277,24 @@ const FUTEXES: [&str; 3] = ["futex_", "__futex_", "do_futex"];
 /// clients.
 const WAITING_PLACES: [&str; 5] = ["ep_poll", "do_epoll_", "inet_csk_accept", "unix_accept", "inet_accept"];
 
+/// System calls that wait there: numbers of x86-64, and those of aarch64.
+const WAITING_CALLS: [(i64, i64); 5] = [(232, -2), (281, 22), (441, 441), (43, 202), (288, 242)];
+
 /// Whether a thread that has nothing to do waits so: on a condition, in an event loop, or for a
 /// client. One that sleeps, or waits for an answer, a disk or another process, has something to do.
-/// `kernel`: the functions of the wait's stack.
-pub(super) fn may_be_idle<'a>(state: State, mut kernel: impl Iterator<Item = &'a str>) -> bool {
+/// `kernel`: the functions of the wait's stack; `number`: its system call.
+pub(super) fn may_be_idle<'a>(
+    state: State,
+    mut kernel: impl Iterator<Item = &'a str>,
+    (is_arm, number): (bool, i64),
+) -> bool {
     let is_place = |name: &str| WAITING_PLACES.iter().any(|begin| name.starts_with(begin));
+    let is_call = |(x86, arm): &(i64, i64)| number == if is_arm { *arm } else { *x86 };
     match state {
         State::Condition => true,
-        State::Poll | State::Network | State::Pipe => kernel.any(is_place),
+        State::Poll | State::Network | State::Pipe => {
+            kernel.any(is_place) || WAITING_CALLS.iter().any(is_call)
+        }
         _ => false,
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 pub struct TextOptions {
     /// So many threads and places at most.
     pub rows: usize,
-    /// The thread whose critical path is shown; `None`: the first of the process that waited most.
+    /// The thread whose critical path is shown; `None`: as [`Wall`] chooses it.
     pub path_of: Option<i32>,
 }
 
