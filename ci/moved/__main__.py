@@ -7,12 +7,13 @@
     python3 -m ci.moved --list               # their names
 
 Each program is recorded from its start, by -p, and by -a, and looked at with `kymo top`. Where its
-path leads, another program lies, whose functions have other names. Reports are made after its end.
-A name or a build id of the other program is a failure; a row without a name is counted.
+path leads, another program lies, whose functions have other names. Reports and exports are made
+after its end. A name or a build id of the other program is a failure; a row without a name is counted.
 """
 
 import argparse
 import collections
+import gzip
 import os
 import pathlib
 import re
@@ -25,6 +26,7 @@ from . import cases
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 RIGHT, WRONG = {"work", "even"}, {"travail", "oeuf"}
+EXPORTS = ["folded", "pprof", "firefox", "speedscope"]
 EVENT = ["-e", "cpu-clock:u", "-F", "499"]
 
 
@@ -111,6 +113,21 @@ def names(tool, case, data):
     return found
 
 
+def exported(tool, data, formats, other):
+    """Formats whose export has no right name, and those with a name or the build id of the other program."""
+    nameless, wrong = [], []
+    for form in formats:
+        out = data.with_suffix("." + form)
+        tool.run("export", "-i", data, "--to", form, "-o", out)
+        text = out.read_bytes() if out.exists() else b""
+        text = gzip.decompress(text) if text.startswith(b"\x1f\x8b") else text
+        if b"work" not in text:
+            nameless.append(form)
+        if any(name.encode() in text for name in [*WRONG, *([other] if other else [])]):
+            wrong.append(form)
+    return nameless, wrong
+
+
 def build_ids(tool, data):
     """The build ids that a recording has for its user files."""
     return set(re.findall(r"^([0-9a-f]{40}) ", tool.run("buildid-list", "-i", data), re.MULTILINE))
@@ -168,7 +185,7 @@ def main():
     for tool, total in totals.items():
         print(f"{tool}: " + ", ".join(f"{count} {what}" for what, count in sorted(total.items())))
     kymo = totals["kymo"]
-    return 1 if kymo["wrong names"] or kymo["wrong build ids"] else 0
+    return 1 if kymo["wrong names"] or kymo["wrong build ids"] or kymo["wrong exports"] else 0
 
 
 def visit(tool, path, programs, folder, which, total):
@@ -185,7 +202,14 @@ def visit(tool, path, programs, folder, which, total):
     total["wrong build ids"] += state == "wrong"
     total["right names"] += right > 0.9 * samples > 0
     total["right build ids"] += state == "right"
-    mark = "  <<<" if wrong or state == "wrong" else ""
+    other = build_id_of(programs.folder / case.build.replace("right", "wrong"))
+    # Of the whole machine one suffices: each reads the symbols of all its programs.
+    formats = {"top": [], "all": EXPORTS[:1]}.get(way, EXPORTS) if tool_there.is_kymo else []
+    nameless, false = exported(tool_there, data, formats, other)
+    total["exports without names"] += len(nameless)
+    total["wrong exports"] += len(false)
+    mark = "  <<<" if wrong or state == "wrong" or false else ""
+    mark += f"  no names: {' '.join(nameless)}" if nameless else ""
     print(f"{tool:5} {way:6} {name:32} {right:5} right {wrong:5} wrong of {samples:5}, build id {state}{mark}", flush=True)
 
 
