@@ -6,7 +6,7 @@
 
 use hashbrown::HashMap;
 
-use super::table::{Binding, SymbolTable, TableBuilder};
+use super::table::{Binding, EndRule, SymbolTable, TableBuilder};
 
 /// A parsed symbol list: the kernel's table and one per module.
 #[derive(Debug, Default)]
@@ -49,6 +49,27 @@ fn parse_line(text: &[u8], start: usize, end: usize) -> Option<Line<'_>> {
     Some(Line { address, kind, name, name_at: start + digits + 3, module })
 }
 
+/// The rule by which a symbol ends. Functions may be called `__something_end`, so markers of code are
+/// told by their whole names, and those of data by a prefix that no variable has.
+fn end_rule(kind: u8, name: &[u8]) -> EndRule {
+    let is_code = matches!(kind, b't' | b'T' | b'w' | b'W');
+    let is_marker = match is_code {
+        true => {
+            matches!(name, b"_etext" | b"_einittext")
+                || (name.starts_with(b"__") && name.ends_with(b"_text_end"))
+        }
+        false => {
+            matches!(name, b"_edata" | b"_end" | b"__bss_stop" | b"__end_rodata")
+                || name.starts_with(b"__stop_")
+        }
+    };
+    match (is_marker, is_code) {
+        (true, _) => EndRule::Marker,
+        (false, true) => EndRule::Code,
+        (false, false) => EndRule::Next,
+    }
+}
+
 /// Parses the list. Lines that make no sense are passed over.
 pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
     // Offsets into the text are 32 bits; the real list has about 10 MB.
@@ -57,6 +78,8 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
     let mut module_names: Vec<String> = Vec::new();
     let mut references = HashMap::new();
     let mut found = Vec::with_capacity(text.len() / 48);
+    // Where symbols start that are not kept, as read-only data.
+    let mut others = Vec::new();
     // Where the names of the arena end: before the line that is read.
     let mut arena = 0;
     let mut last_module: (Vec<u8>, u16) = (Vec::new(), 0);
@@ -91,13 +114,17 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
                 if matches!(line.name, b"_text" | b"_stext") {
                     references.insert(String::from_utf8_lossy(line.name).into_owned(), line.address);
                 }
-                found.push((line.address, arena as u32, binding, group));
+                let end_rule = end_rule(line.kind, line.name);
+                found.push((line.address, arena as u32, (binding, group, end_rule)));
                 let name = line.name_at..line.name_at + line.name.len();
                 let behind = arena + name.len();
                 // A line is longer than its name and a zero byte.
                 text.copy_within(name, arena);
                 text[behind] = 0;
                 arena = behind + 1;
+            } else if !matches!(line.kind, b'A' | b'a') {
+                // Absolute symbols are numbers, no places.
+                others.push(line.address);
             }
         }
         start = end + 1;
@@ -111,9 +138,11 @@ pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
     text.truncate(arena);
     text.shrink_to_fit();
     let mut builder = TableBuilder::new(text, demangle);
-    for (address, name, binding, group) in found {
-        builder.insert(address, 0, name, binding, group);
+    for (address, name, kind) in found {
+        builder.insert_listed(address, name, kind);
     }
+    others.sort_unstable();
+    builder.end_at(others);
     builder.fix(true);
     let mut tables = builder.finish_groups(module_names.len() + 1).into_iter();
     let kernel = tables.next().unwrap_or_default();
@@ -147,7 +176,8 @@ mod tests {
         assert_eq!(
             names(&list.kernel),
             [
-                (0xffffffff81000000, 0xffffffff81000040, "_text".into()),
+                // The constant is not kept, and is not a part of this one.
+                (0xffffffff81000000, 0xffffffff81000010, "_text".into()),
                 (0xffffffff81000040, 0xffffffff81000080, "do_it.isra.0".into()),
                 (0xffffffff81000080, 0xffffffff81002000, "maybe".into()),
             ]
@@ -162,6 +192,66 @@ mod tests {
         assert_eq!(list.kernel.find(0xffffffff81000041).map(|s| s.name), Some("do_it.isra.0"));
         assert_eq!(list.kernel.find(0xffffffff90000000), None);
         assert_eq!(list.references["_text"], 0xffffffff81000000);
+    }
+
+    /// Checks that markers and thunks of a kernel's end do not reach over the padding behind them, as
+    /// Debian's 6.12 has it, that functions with names like markers keep their code, and that a
+    /// marker that shares its address with a function has it, as with perf.
+    #[test]
+    fn padding_has_no_name() {
+        let list = "ffffffff81ccc680 T __static_call_text_start\n\
+            ffffffff81cd3ef0 t __SCT__tp_func_sched_switch\n\
+            ffffffff81cd3ef8 T __static_call_text_end\n\
+            ffffffff81e00000 T srso_alias_untrain_ret\n\
+            ffffffff81e00010 T __entry_text_start\n\
+            ffffffff81e02200 T entry_SYSENTER_compat\n\
+            ffffffff81e0224b T __entry_text_end\n\
+            ffffffff81f04104 T srso_alias_safe_ret\n\
+            ffffffff81f0410b T srso_alias_return_thunk\n\
+            ffffffff82000000 T _etext\n\
+            ffffffff82001000 D __start_rodata\n\
+            ffffffff8262cc40 D __stop___modver\n\
+            ffffffff8262e98c r _note_44\n\
+            ffffffff82800000 D init_task\n\
+            ffffffff82801000 t __delayacct_blkio_end\n\
+            ffffffff82802000 t real\n\
+            ffffffff82802000 T __hot_text_end\n\
+            ffffffff82803000 t behind\n";
+        let table = parse(list.into(), false).kernel;
+        let name = |address| table.find(address).map(|symbol| symbol.name.to_owned());
+        for (last_byte, wanted) in [
+            (0xffffffff81cd3ef7, "__SCT__tp_func_sched_switch"),
+            (0xffffffff81cd3ef8, "__static_call_text_end"),
+            (0xffffffff81e0224a, "entry_SYSENTER_compat"),
+            (0xffffffff81f0410a, "srso_alias_safe_ret"),
+            (0xffffffff81f04111, "srso_alias_return_thunk"),
+            (0xffffffff82800fff, "init_task"),
+            (0xffffffff82801fff, "__delayacct_blkio_end"),
+            (0xffffffff82802fff, "__hot_text_end"),
+        ] {
+            assert_eq!(name(last_byte).as_deref(), Some(wanted), "{last_byte:x}");
+        }
+        for padding in [
+            0xffffffff81cd3ef9,
+            0xffffffff81dfffff,
+            0xffffffff81e0224c,
+            0xffffffff81f04103,
+            0xffffffff81f06000,
+            0xffffffff81ffffff,
+            0xffffffff82000fff,
+            0xffffffff8262d000,
+            0xffffffff8262f000,
+        ] {
+            assert_eq!(name(padding), None, "{padding:x}");
+        }
+    }
+
+    /// Checks that the last function of a module does not reach to the next module.
+    #[test]
+    fn gaps_between_modules() {
+        let list = "ffffffffc0001000 t first\t[one]\nffffffffc0040000 t second\t[two]\n";
+        let list = parse(list.into(), false);
+        assert_eq!(names(&list.modules["one"]), [(0xffffffffc0001000, 0xffffffffc0002000, "first".into())]);
     }
 
     /// Checks that a list whose addresses are all zero is told apart from an empty one.

@@ -10,6 +10,8 @@ use super::demangle;
 use super::name::{self, LONGEST_NAME, name_at, shortened};
 use super::tree::{Step, Tree};
 
+/// No function of a kernel is longer. The linker pads behind some by more, to 1 or 2 MiB.
+const LONGEST_CODE: u64 = 512 << 10;
 /// Bytes of names that are made readable to choose between the aliases of a table.
 const MOST_COMPARED: usize = 64 << 20;
 /// Bytes by which names that are no UTF-8 may lengthen a table.
@@ -166,8 +168,8 @@ impl Overlap {
     }
 }
 
-/// The first start of a function between two addresses, or the second one.
-fn before_function(starts: &[u64], from: u64, end: u64) -> u64 {
+/// The first of these starts between two addresses, or the second address.
+fn before_other(starts: &[u64], from: u64, end: u64) -> u64 {
     let next = starts.get(starts.partition_point(|start| *start <= from));
     next.map_or(end, |next| end.min(*next))
 }
@@ -196,6 +198,19 @@ struct Entry {
     binding: Binding,
     /// Whose symbol it is: 0 for the file or the kernel itself, else a kernel module's number.
     group: u16,
+    end_rule: EndRule,
+}
+
+/// Where a symbol of the kernel's list ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndRule {
+    /// Where the next one starts.
+    #[default]
+    Next,
+    /// There, or on the next page where that is farther than any code is long.
+    Code,
+    /// Where it starts: the linker marks an end with it, and what follows is padding.
+    Marker,
 }
 
 /// Collects symbols in the order in which perf would insert them.
@@ -211,8 +226,8 @@ pub(super) struct TableBuilder {
     /// Bytes of names that may still be made readable to choose between aliases.
     compared_bytes: Cell<usize>,
     room: Vec<Charge>,
-    /// Where other functions start, ascending: a symbol without a length ends there.
-    function_starts: Vec<u64>,
+    /// Where other symbols start, ascending: a symbol without a length ends there.
+    other_starts: Vec<u64>,
 }
 
 impl TableBuilder {
@@ -227,7 +242,7 @@ impl TableBuilder {
             demangle,
             compared_bytes: Cell::new(MOST_COMPARED),
             room: Vec::new(),
-            function_starts: Vec::new(),
+            other_starts: Vec::new(),
         }
     }
 
@@ -248,16 +263,31 @@ impl TableBuilder {
         self.room.push(room);
     }
 
-    /// Symbols without a length end where the next function starts, too, though that has no symbol.
-    pub(super) fn end_at(&mut self, function_starts: Vec<u64>) {
-        self.function_starts = function_starts;
+    /// Symbols without a length end at these addresses, too: functions without a symbol start there,
+    /// or symbols that are not kept. Ascending.
+    pub(super) fn end_at(&mut self, starts: Vec<u64>) {
+        self.other_starts = starts;
     }
 
     /// Inserts a symbol whose name starts at `name` in the arena. A length of 0 is decided by the next start.
     pub(super) fn insert(&mut self, start: u64, size: u64, name: u32, binding: Binding, group: u16) {
-        let number = self.entries.len() as u32;
-        self.entries.push(Entry { start, end: start.wrapping_add(size), name, binding, group });
-        self.live.push(number);
+        let (end, end_rule) = (start.wrapping_add(size), EndRule::default());
+        self.push(Entry { start, end, name, binding, group, end_rule });
+    }
+
+    /// Inserts a symbol of the kernel's list.
+    pub(super) fn insert_listed(
+        &mut self,
+        start: u64,
+        name: u32,
+        (binding, group, end_rule): (Binding, u16, EndRule),
+    ) {
+        self.push(Entry { start, end: start, name, binding, group, end_rule });
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.live.push(self.entries.len() as u32);
+        self.entries.push(entry);
     }
 
     pub(super) fn name(&self, offset: u32) -> Cow<'_, str> {
@@ -292,26 +322,31 @@ impl TableBuilder {
     }
 
     fn fix_ends(&mut self, kallsyms: bool) {
-        for pair in self.live.windows(2) {
-            let next = self.entries[pair[1] as usize];
-            let this = &mut self.entries[pair[0] as usize];
+        for at in 0..self.live.len() {
+            let this = self.entries[self.live[at] as usize];
             if this.end == this.start {
-                // The gap between the kernel and its modules belongs to neither.
-                this.end = if kallsyms && (this.group == 0) != (next.group == 0) {
-                    round_up_page(this.end.saturating_add(4096))
-                } else {
-                    next.start
+                let end = match self.live.get(at + 1).map(|next| self.entries[*next as usize]) {
+                    Some(next) if kallsyms => self.end_of_listed(at, this, next),
+                    Some(next) => next.start,
+                    None if this.end_rule == EndRule::Marker => this.start,
+                    None => round_up_page(this.start).saturating_add(4096),
                 };
-                this.end = before_function(&self.function_starts, this.start, this.end);
+                self.entries[self.live[at] as usize].end = before_other(&self.other_starts, this.start, end);
             }
         }
-        if let Some(&last) = self.live.last() {
-            let last = &mut self.entries[last as usize];
-            if last.end == last.start {
-                let end = round_up_page(last.start).saturating_add(4096);
-                last.end = before_function(&self.function_starts, last.start, end);
-            }
+    }
+
+    /// The end of a symbol of the kernel's list, which has no lengths. `at`: its place.
+    fn end_of_listed(&self, at: usize, this: Entry, next: Entry) -> u64 {
+        let is_alone = at == 0 || self.entries[self.live[at - 1] as usize].start != this.start;
+        match this.end_rule {
+            EndRule::Marker if is_alone && next.start != this.start => return this.start,
+            EndRule::Code if next.start.wrapping_sub(this.start) > LONGEST_CODE => {}
+            // The gaps between the kernel and its modules, and between modules, belong to nobody.
+            _ if this.group != next.group => {}
+            _ => return next.start,
         }
+        round_up_page(this.start.saturating_add(4096))
     }
 
     fn fix_duplicates(&mut self) {

@@ -142,6 +142,31 @@ pub(crate) fn probes(key: &ModuleKey, store: &SymbolStore, limit: usize, extent:
     probes
 }
 
+/// Where the running kernel has symbols that neither tool keeps; `None` for files.
+fn left_out(mapped: &Mapped<'_>) -> Option<Vec<u64>> {
+    let Mapped::Kernel = mapped else { return None };
+    let list = std::fs::read_to_string("/proc/kallsyms").expect("the kernel's list");
+    let starts = list.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (address, kind) = (words.next()?, words.next()?);
+        let is_left_out = !matches!(kind, "t" | "T" | "w" | "W" | "d" | "D" | "b" | "B" | "a" | "A");
+        is_left_out.then(|| u64::from_str_radix(address, 16).ok())?
+    });
+    Some(starts.collect())
+}
+
+/// Whether perf names an address of the kernel by a symbol that ends before it: a marker of the
+/// linker, the last code before a gap, or one before a symbol that is not kept.
+fn is_padding(address: u64, theirs: Option<&(String, u64)>, left_out: Option<&[u64]>) -> bool {
+    let (Some((name, distance)), Some(left_out)) = (theirs, left_out) else { return false };
+    let is_marker = name.ends_with("_text_end")
+        || name.starts_with("__stop_")
+        || ["_etext", "_einittext", "_edata", "_end", "__bss_stop", "__end_rodata"].contains(&&name[..]);
+    let start = address - distance;
+    let is_behind = *distance >= 4096 || is_marker;
+    *distance > 0 && (is_behind || left_out.iter().any(|other| (start + 1..=address).contains(other)))
+}
+
 /// Compares all addresses and fails with the first few that differ.
 pub(crate) fn compare(
     what: &str,
@@ -153,6 +178,7 @@ pub(crate) fn compare(
 ) {
     let module = store.get(key);
     let theirs = perf_names(mapped, addresses, dir);
+    let left_out = left_out(mapped);
     let mut wrong = Vec::new();
     let mut named = 0;
     for (&address, theirs) in addresses.iter().zip(&theirs) {
@@ -173,6 +199,9 @@ pub(crate) fn compare(
             |found: &Option<(String, u64)>, name: &str| found.as_ref().is_some_and(|found| found.0 == name);
         let after_init = theirs.is_none() || named(theirs, "_init");
         if after_init && (named(&ours, ".plt") || ours.is_none()) {
+            continue;
+        }
+        if ours.is_none() && is_padding(address, theirs.as_ref(), left_out.as_deref()) {
             continue;
         }
         if ours != *theirs && !(empty && name(&ours) == name(theirs)) {
