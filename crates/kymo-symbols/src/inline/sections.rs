@@ -83,7 +83,8 @@ pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Opti
     }
 }
 
-/// The file that several debug files share (`.gnu_debugaltlink`), if there is one.
+/// The file that several debug files share (`.gnu_debugaltlink`, or in DWARF 5 `.debug_sup`), if
+/// there is one.
 ///
 /// # Errors
 /// Why it cannot be read, a sentence.
@@ -97,7 +98,8 @@ pub(crate) fn supplementary(elf: &ElfFile) -> Result<Option<Arc<ElfFile>>, Strin
         )
     };
     let shared = ElfFile::open(&path, &elf.budget).map_err(|why| refused(&why))?;
-    match shared.build_id() {
+    let own = shared.build_id().or_else(|| debug_sup(&shared, IS_SUPPLEMENTARY).map(|(_, id)| id));
+    match own {
         Some(id) if id == build_id => Ok(Some(Arc::new(shared))),
         _ => Err(refused(&"it is of another build")),
     }
@@ -110,14 +112,33 @@ pub(super) fn shared_path(elf: &ElfFile) -> Option<PathBuf> {
 
 fn shared_link(elf: &ElfFile) -> Option<(PathBuf, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
-    let section = elf.section(b".gnu_debugaltlink")?;
-    let bytes = elf.read_section(section)?;
-    let end = memchr::memchr(0, &bytes)?;
-    let name = Path::new(std::ffi::OsStr::from_bytes(&bytes[..end]));
+    let (name, build_id) = gnu_link(elf).or_else(|| debug_sup(elf, HAS_SUPPLEMENTARY))?;
+    let name = Path::new(std::ffi::OsStr::from_bytes(&name));
     let path: PathBuf = match elf.path.parent() {
         // Relative to where the debug file really lies.
         Some(dir) => dir.canonicalize().ok()?.join(name),
         None => name.to_owned(),
     };
-    Some((path, bytes[end + 1..].to_vec()))
+    Some((path, build_id))
+}
+
+/// The name and the build id of the shared file by GNU's section.
+fn gnu_link(elf: &ElfFile) -> Option<(Vec<u8>, Vec<u8>)> {
+    let bytes = elf.read_section(elf.section(b".gnu_debugaltlink")?)?;
+    let end = memchr::memchr(0, &bytes)?;
+    Some((bytes[..end].to_vec(), bytes[end + 1..].to_vec()))
+}
+
+/// What the section of DWARF 5 says of its file: that another one has a part of it, or that it is one.
+const HAS_SUPPLEMENTARY: u8 = 0;
+const IS_SUPPLEMENTARY: u8 = 1;
+
+/// The name and the checksum in DWARF 5's section (7.3.6): a build id of the shared file.
+fn debug_sup(elf: &ElfFile, role: u8) -> Option<(Vec<u8>, Vec<u8>)> {
+    let bytes = elf.read_section(elf.section(b".debug_sup")?)?;
+    let rest = bytes.strip_prefix(&[5, 0, role])?;
+    let end = memchr::memchr(0, rest)?;
+    // A checksum of more than 127 bytes has a longer length; nobody writes one.
+    let (length, checksum) = rest[end + 1..].split_first()?;
+    Some((rest[..end].to_vec(), checksum.get(..usize::from(*length))?.to_vec()))
 }

@@ -146,6 +146,104 @@ fn split_debug_information() {
     }
 }
 
+/// Checks that functions are found whose names and units `dwz` has put into a file that two programs
+/// share; and that where this file is missing or another one, nothing wrong is named, and one
+/// sentence says which file it is.
+#[test]
+fn shared_debug_information() {
+    let test = "shared_debug_information";
+    let Some(dir) = workshop(test, &["gcc", "dwz", "readelf"], &[("a.c", C)]) else { return };
+    for (name, flags, form, section) in [
+        ("four", "-gdwarf-4", &[][..], ".gnu_debugaltlink"),
+        ("five", "-gdwarf-5", &[], ".gnu_debugaltlink"),
+        ("standard", "-gdwarf-5", &["--dwarf-5"], ".debug_sup"),
+    ] {
+        let folder = dir.path().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        for program in ["whole", "one", "two"] {
+            run(&folder, "gcc", &["../a.c", "-O2", "-g", flags, "-o", program]);
+        }
+        run(&folder, "dwz", &[form, &["-m", "shared.debug", "-r", "one", "two"]].concat());
+        let one = folder.join("one");
+        assert!(run(&folder, "readelf", &["-SW", "one"]).contains(section), "{name}: nothing is shared");
+        let whole = frames(&folder.join("whole"));
+        assert_eq!(frames(&one), whole, "{name}");
+        assert_eq!(notes(&one), [""; 0], "{name}");
+        let (shared, away) = (folder.join("shared.debug"), folder.join("away"));
+        std::fs::rename(&shared, &away).expect("moved");
+        let is_said = |why: &str| {
+            let (found, notes) = (frames(&one), notes(&one));
+            let known = |text: &String| whole.iter().any(|(_, frames)| frames.contains(text));
+            let (named, unnamed): (Vec<_>, Vec<_>) =
+                found.iter().flat_map(|(_, frames)| frames).partition(|text| !text.starts_with("??"));
+            assert!(named.into_iter().all(known) && !unnamed.is_empty(), "{name}: {found:?}");
+            assert!(notes.len() == 1 && notes[0].contains(why), "{name}: {notes:?}");
+            assert!(notes[0].contains("shared.debug"), "{name}: {notes:?}");
+        };
+        is_said("No such file");
+        run(&folder, "gcc", &["../a.c", "-O1", "-g", flags, "-o", "shared.debug"]);
+        is_said("it is of another build");
+    }
+}
+
+/// Checks the functions that clang splits off in DWARF 5 and 4, in files of their own and packed.
+#[test]
+fn split_debug_information_of_clang() {
+    let test = "split_debug_information_of_clang";
+    let Some(dir) = workshop(test, &["clang", "llvm-dwp"], &[("a.c", C)]) else { return };
+    for flags in ["-gdwarf-5", "-gdwarf-4"] {
+        let folder = dir.path().join(flags);
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::copy(dir.path().join("a.c"), folder.join("a.c")).expect("copied");
+        // All functions are in the split file only.
+        let both = ["-O2", "-g", flags, "-fno-split-dwarf-inlining"];
+        run(&folder, "clang", &[&both[..], &["a.c", "-o", "whole"]].concat());
+        run(&folder, "clang", &[&both[..], &["-gsplit-dwarf", "-c", "a.c"]].concat());
+        run(&folder, "clang", &["a.o", "-o", "split"]);
+        let (split, whole) = (folder.join("split"), frames(&folder.join("whole")));
+        assert!(whole.iter().any(|(_, frames)| frames.len() > 1), "nothing is inlined");
+        assert_eq!(frames(&split), whole, "{flags}");
+        run(&folder, "llvm-dwp", &["-e", "split", "-o", "split.dwp"]);
+        std::fs::remove_file(folder.join("a.dwo")).expect("clang's name for it");
+        assert_eq!(frames(&split), whole, "{flags}, packed");
+        std::fs::remove_file(folder.join("split.dwp")).expect("removed");
+        let (found, notes) = (frames(&split), notes(&split));
+        assert!(found.iter().all(|(_, frames)| frames.len() < 2), "{flags}: {found:?}");
+        assert!(notes.len() == 1 && notes[0].contains("a.dwo: No such file"), "{flags}: {notes:?}");
+    }
+}
+
+const RUST: &str = r#"
+#[inline(always)] fn inner(x: i32) -> i32 { let mut s = 0i32; for i in 0..x { s = s.wrapping_add(i ^ x); std::hint::black_box(s); } s }
+#[inline(always)] fn middle(x: i32) -> i32 { inner(x + 1).wrapping_mul(3) }
+#[unsafe(no_mangle)] #[inline(never)] pub extern "C" fn outer(x: i32) -> i32 { let a = middle(x); a.wrapping_add(inner(x)) }
+fn main() { println!("{}", outer(std::env::args().count() as i32)); }
+"#;
+
+/// Checks the functions that rustc splits off: `-C split-debuginfo=unpacked`, and `packed`.
+#[test]
+fn split_debug_information_of_rustc() {
+    let test = "split_debug_information_of_rustc";
+    let Some(dir) = workshop(test, &["rustc", "cc"], &[("a.rs", RUST)]) else { return };
+    let dir = dir.path();
+    let build = |program: &str, split: &str| {
+        let split = format!("split-debuginfo={split}");
+        let options = ["--edition", "2024", "-O", "-g", "-C", "codegen-units=1", "-C", &split];
+        run(dir, "rustc", &[&options[..], &["a.rs", "-o", program]].concat());
+        dir.join(program)
+    };
+    let whole = frames(&build("whole", "off"));
+    assert!(whole.iter().any(|(_, frames)| frames.len() > 1), "nothing is inlined");
+    let unpacked = build("unpacked", "unpacked");
+    assert_eq!(frames(&unpacked), whole, "unpacked");
+    let packed = build("packed", "packed");
+    assert!(dir.join("packed.dwp").is_file(), "rustc packs otherwise");
+    assert_eq!(frames(&packed), whole, "packed");
+    std::fs::remove_file(dir.join("packed.dwp")).expect("removed");
+    let said = notes(&packed);
+    assert!(said.len() == 1 && said[0].contains("packed.dwp"), "{said:?}");
+}
+
 /// The functions at each address of `outer`, by their distance from its first one.
 fn frames(file: &Path) -> Vec<(u64, Vec<String>)> {
     let (store, key) = module_of(file);
