@@ -1,7 +1,7 @@
 //! The two forms of a recording behind one interface: a file whose header is updated, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
-use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};
+use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, abi, build};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
@@ -108,7 +108,13 @@ impl Sink {
     }
 
     /// Completes the recording.
-    pub(crate) fn finish(self, features: &Features) -> Finished {
+    pub(crate) fn finish(mut self, features: &Features) -> Finished {
+        if let Sink::Pipe { failed: None, .. } = &self {
+            // The stream's header was written before the files were known. A failure is kept.
+            let ids = features.build_ids.iter();
+            let records = ids.flat_map(|id| build::build_id_entry(abi::PERF_RECORD_HEADER_BUILD_ID, id));
+            _ = self.append(&records.collect::<Vec<u8>>(), 0);
+        }
         match self {
             Sink::File(landing) => landing.finish(features),
             Sink::Pipe { writer, bytes, lost_samples, failed } => {
