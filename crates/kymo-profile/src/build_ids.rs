@@ -5,16 +5,13 @@ use crate::raw_frames::{Place, walk_chain};
 use crate::resolve::{KernelIdentity, Resolver, module_key};
 use crate::timeline::{ModuleId, ModuleKind, Timeline};
 use kymo_data::{ReadError, Recording, abi};
-use kymo_symbols::build_id_cache::{BuildIdCache, CacheError, build_id_bytes, hex};
-use kymo_symbols::{MappedFiles, SymbolOptions, SymbolStore};
+use kymo_symbols::build_id_cache::build_id_bytes;
+use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustc_hash::FxHashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-
-/// What a recording may add to the cache by itself, in bytes.
-const MOST_KEPT_BYTES: u64 = 1 << 30;
 
 /// Which modules count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,61 +43,6 @@ pub struct FileBuildIds {
     pub read_files: bool,
     /// The build id of the recorded kernel, if the caller knows it.
     pub kernel: Option<Vec<u8>>,
-}
-
-/// Copies the files of a recording into the build-id cache, as far as they are what was recorded;
-/// returns what could not be copied.
-///
-/// # Errors
-/// As [`modules`].
-pub fn keep_files(
-    recording: &Recording,
-    which: Which,
-    cache: &BuildIdCache,
-    options: &SymbolOptions,
-) -> Result<Vec<CacheError>, ReadError> {
-    let modules = modules(recording, which, &FileBuildIds::default(), options)?;
-    let files = modules.iter().filter(|module| !module.kernel && !module.id.is_empty());
-    let kept = files.map(|module| {
-        let path = Path::new(OsStr::from_bytes(&module.path));
-        cache.keep(path, &hex(&module.id), options)
-    });
-    Ok(kept.filter_map(Result::err).collect())
-}
-
-/// Copies files that samples are in, and that are held open because their paths do not lead to
-/// them, into the build-id cache; returns how many were copied, and what could not be.
-///
-/// # Errors
-/// As [`modules`].
-pub fn keep_held_files(
-    recording: &Recording,
-    cache: &BuildIdCache,
-    options: &SymbolOptions,
-) -> Result<(usize, Vec<CacheError>), ReadError> {
-    let gone = MappedFiles::of_process().gone();
-    let gone: Vec<_> = gone.iter().filter(|file| file.is_elf && file.build_id.is_some()).collect();
-    let (mut copied, mut bytes, mut errors) = (0, 0, Vec::new());
-    if gone.is_empty() {
-        return Ok((copied, errors));
-    }
-    let hit: FxHashSet<Vec<u8>> = modules(recording, Which::Hit, &FileBuildIds::default(), options)?
-        .into_iter()
-        .map(|m| m.id)
-        .collect();
-    for file in gone.into_iter().filter(|file| file.build_id.as_ref().is_some_and(|id| hit.contains(id))) {
-        bytes += file.file().metadata().map_or(0, |meta| meta.len());
-        if bytes > MOST_KEPT_BYTES {
-            let why = format!("the files that would be copied are larger than {MOST_KEPT_BYTES} bytes");
-            errors.push(CacheError::Io(file.path.clone(), std::io::Error::other(why)));
-            break;
-        }
-        match cache.add_held(file) {
-            Ok(is_new) => copied += usize::from(is_new),
-            Err(error) => errors.push(error),
-        }
-    }
-    Ok((copied, errors))
 }
 
 /// The modules of a recording that have a build id, by path; with [`Which::Hit`] also those without.

@@ -87,6 +87,7 @@ mod generated_code;
 pub mod hist;
 pub mod import;
 pub mod inject;
+pub mod kept_files;
 pub mod live;
 pub mod load;
 pub mod locks;

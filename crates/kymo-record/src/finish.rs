@@ -4,7 +4,8 @@ use crate::build_ids::FileBuildIds;
 use crate::coverage::Coverage;
 use crate::cpu_time::CpuTime;
 use crate::disk::WriteError;
-use crate::series::{Content, Last, RemovedFiles};
+use crate::output::Output;
+use crate::series::{Content, Last, RemovedFiles, Series};
 use crate::shared::DrainShared;
 use crate::throttle::Pauses;
 use crate::writer::WriterState;
@@ -12,6 +13,7 @@ use kymo_data::{EventSpec, Features, SampleId, abi, build};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc::KernelModule;
 use kymo_perf::workload::Exit;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// What a recording came to.
@@ -37,6 +39,8 @@ pub struct Summary {
     /// Tasks that were not followed because the kernel's table of followed ones was full: their
     /// samples are missing.
     pub unfollowed: u64,
+    /// Its files that are there and can be read: none of a pipe.
+    pub files: Vec<PathBuf>,
     /// Files of it that were removed again, because only so many are kept.
     pub removed: RemovedFiles,
     /// CPU time of what was observed, by the kernel's accounts and by the samples, where both are
@@ -56,6 +60,18 @@ pub(crate) struct Finish<'a> {
     /// Snapshots tell by themselves what is missing in them: what was lost at other times is
     /// missing in none.
     pub(crate) flight: bool,
+    pub(crate) output: &'a Output,
+}
+
+/// The files of a complete recording.
+fn files(series: Option<&Series>, output: &Output) -> Vec<PathBuf> {
+    let mut files = series.map(Series::files).unwrap_or_default();
+    if let Output::File(path) = output
+        && series.is_none_or(|series| series.last == Last::Stays)
+    {
+        files.push(path.clone());
+    }
+    files
 }
 
 impl Finish<'_> {
@@ -143,6 +159,7 @@ impl Finish<'_> {
             cpu_time: None,
             write_error,
             unfollowed: 0,
+            files: files(written.series.as_ref(), self.output),
             removed: written.series.as_ref().map_or(RemovedFiles::default(), |series| series.removed),
             remarks: Vec::new(),
         }

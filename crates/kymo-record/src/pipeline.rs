@@ -18,7 +18,7 @@ use crate::existing::{Existing, KernelThread, Listed};
 use crate::flight::{FlightContext, FlightThread, SnapshotReader};
 use crate::id_aliases::IdAliases;
 use crate::locks;
-use crate::mapped_files::{FileTap, FileWatch};
+use crate::mapped_files::{FileTap, FileWatch, GoneFiles};
 use crate::opening::{Opened, add_user_rings, sources};
 use crate::options::{LastSnapshot, Overload, RecordingClock};
 use crate::output::{Output, SharedNaming};
@@ -113,6 +113,8 @@ pub(crate) struct Outcome {
     pub(crate) accounted: Option<Accounted>,
     /// Drains that something kept from running.
     pub(crate) stalls: Stalls,
+    /// Files without a build id that nobody finds again.
+    pub(crate) gone_without_names: GoneFiles,
 }
 
 struct DrainStage<'a> {
@@ -319,8 +321,9 @@ impl<'a> Pipeline<'a> {
             let code = code_names.and_then(|names| names.join().ok()).unwrap_or_default();
             base.shared.stop();
             let written = recorder.and_then(|recorder| recorder.join().ok());
-            file_watch.wait();
+            let gone_without_names = file_watch.gone();
             Outcome {
+                gone_without_names,
                 ended,
                 accounted,
                 code,

@@ -249,6 +249,16 @@ impl Series {
         }
     }
 
+    /// The files that are done and still there, as far as they have names.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        match &self.place {
+            SeriesPlace::Folder { path, .. } => {
+                self.kept.iter().map(|file| path.with_file_name(&file.name)).collect()
+            }
+            SeriesPlace::Memory { .. } => Vec::new(),
+        }
+    }
+
     /// When the file will be old enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.begun.checked_add(self.rule.every?)

@@ -315,6 +315,7 @@ impl Session {
             of_python,
             accounted,
             stalls,
+            gone_without_names,
         } = pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
@@ -348,9 +349,11 @@ impl Session {
             modules: &listed.modules,
             build_ids: plan.options.build_ids,
             flight: plan.keeps_newest(),
+            output: &plan.options.output,
         };
         let mut summary = finish.run(written, &base.shared, &user_lost);
         summary.account.cpu_gaps = cpu_gaps.len() as u64;
+        remarks.extend(gone_without_names.remark(plan.keeps_newest(), summary.files.len()));
         remarks.extend(cpu_gaps.iter().map(CpuGap::to_string));
         remarks.extend(stalls.remark(summary.account.ring_full + summary.account.at_the_end));
         if nameless && summary.bytes == 0 {

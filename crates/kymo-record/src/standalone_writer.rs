@@ -1,6 +1,7 @@
 //! A recording of records that the caller has read from rings itself (`kymo watch -o`).
 use crate::build_ids::FileBuildIds;
 use crate::disk::{WriteError, count_samples};
+use crate::mapped_files::{FileTap, FileWatch};
 use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::Sink;
@@ -77,6 +78,8 @@ impl StandaloneWriter {
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut stats = RecordStats::new(attr.sample_type, true);
+        // Without the thread there is a recording, too: it has names as long as the files stay.
+        stats.mapped_files = FileWatch::start(false).ok().map(|watch| FileTap::new(&watch));
         let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: false };
         let existing = synth::tasks(&attr, pids, wanted);
         stats.files.extend(existing.files);
@@ -84,6 +87,9 @@ impl StandaloneWriter {
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
         waiting.extend(existing.records);
         synth::never_empty(&mut waiting);
+        if let Some(mapped_files) = &mut stats.mapped_files {
+            mapped_files.records(&waiting);
+        }
         Ok(StandaloneWriter { sink, stats, waiting, features, modules, has_news: true })
     }
 
@@ -125,6 +131,8 @@ impl StandaloneWriter {
 
     /// Completes the file.
     pub fn finish(mut self) -> StandaloneEnd {
+        let names = self.stats.mapped_files.take().map(|mapped_files| mapped_files.names_of_gone());
+        self.waiting.extend(names.unwrap_or_default());
         let build_ids = FileBuildIds::of(&self.stats.files, true);
         self.waiting.extend(build_ids.records());
         // The sink remembers the first failure, and tells it at its end.

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ struct Holding {
 pub struct MappedFiles {
     files: Mutex<Vec<Holding>>,
     most: usize,
+    /// Files that could not be held any longer, though their paths do not lead to them.
+    dropped: AtomicUsize,
 }
 
 /// Those of this process.
@@ -102,7 +105,7 @@ impl MappedCode {
 
 impl MappedFiles {
     fn new(most: usize) -> MappedFiles {
-        MappedFiles { files: Mutex::default(), most }
+        MappedFiles { files: Mutex::default(), most, dropped: AtomicUsize::new(0) }
     }
 
     /// Those of all recorders of this process.
@@ -125,6 +128,8 @@ impl MappedFiles {
             files.retain(|file| !file.code.is_at_path());
             let surplus = (files.len() + 1).saturating_sub(self.most);
             files.drain(..surplus);
+            // Relaxed: only a count.
+            self.dropped.fetch_add(surplus, Ordering::Relaxed);
         }
         files.push(Holding { code: Arc::new(code), pids: vec![pid], told });
     }
@@ -177,6 +182,12 @@ impl MappedFiles {
         let mut found = self.all().into_iter().filter(|file| file.build_id.is_none() && file.path == path);
         let first = found.next()?;
         found.next().is_none().then_some(first)
+    }
+
+    /// How many such files were let go because no more descriptors may be held.
+    pub fn dropped(&self) -> usize {
+        // Relaxed: only a count.
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Files that their paths do not lead to any more, or never did from here.
@@ -255,5 +266,13 @@ mod tests {
         }
         assert!(held.files.lock().expect("no panic").len() <= 3);
         assert!(held.elsewhere(&gone, Some(&[0; 20]), FileId::default()).is_some());
+        assert_eq!(held.dropped(), 0, "the others can be found");
+        for number in 20..24 {
+            let path = folder.path().join(number.to_string());
+            std::fs::write(&path, "").expect("written");
+            held.hold(code(&path, Some(number), u64::from(number)), 1);
+            std::fs::remove_file(&path).expect("it was there");
+        }
+        assert_eq!(held.dropped(), 2, "of five that are gone");
     }
 }

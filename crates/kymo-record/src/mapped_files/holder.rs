@@ -157,6 +157,11 @@ impl FileTap {
         self.watch.wait();
     }
 
+    /// As [`FileWatch::names_of_gone`].
+    pub(crate) fn names_of_gone(&self) -> Vec<u8> {
+        self.watch.names_of_gone()
+    }
+
     /// Looks at an MMAP2 record.
     pub(crate) fn mapping(&mut self, record: &[u8]) {
         const OFFSET_AT: usize = 32;

@@ -20,6 +20,7 @@ mod names;
 mod opener;
 
 pub(crate) use holder::{FileTap, FileWatch, hold};
+pub(crate) use names::GoneFiles;
 pub(crate) use opener::open;
 
 use kymo_data::{abi, holds_build_id};

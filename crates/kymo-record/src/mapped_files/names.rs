@@ -6,17 +6,52 @@
 use super::FileWatch;
 use super::holder::UnidentifiedMapping;
 use kymo_data::CodeNames;
-use kymo_symbols::{MappedFiles, ModuleKey, SymbolOptions, SymbolStore};
-use std::collections::BTreeMap;
+use kymo_symbols::{MappedCode, MappedFiles, ModuleKey, SymbolOptions, SymbolStore};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Text of names, in bytes, of all files together.
 const MOST_BYTES: usize = 16 << 20;
 
+/// Files without a build id that are gone: no copy of them could be found again.
+#[derive(Debug, Default)]
+pub(crate) struct GoneFiles(BTreeSet<Vec<u8>>);
+
+impl GoneFiles {
+    /// What the user should know where names cannot be in each file of the recording. `files`: how
+    /// many there are.
+    pub(crate) fn remark(&self, are_snapshots: bool, files: usize) -> Option<String> {
+        let first = String::from_utf8_lossy(self.0.first()?).escape_debug().to_string();
+        let place = match (are_snapshots, files) {
+            (true, _) => "snapshots",
+            (false, 0 | 1) => return None,
+            (false, _) => "the files before the last one",
+        };
+        let more = match self.0.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "functions of {first}{more} have no names in {place}: its file cannot be found by path any more, \
+             and has no build ID (link with -Wl,--build-id)"
+        ))
+    }
+}
+
 impl FileWatch {
+    /// The files without a build id that cannot be found by their paths any more.
+    pub(crate) fn gone(&self) -> GoneFiles {
+        self.wait();
+        let mappings = self.unidentified().into_iter();
+        GoneFiles(
+            mappings.filter(|mapping| gone_file(mapping).is_some()).map(|m| m.file.path.clone()).collect(),
+        )
+    }
+
     /// Records with the names of files that have no build id and are gone.
     pub(crate) fn names_of_gone(&self) -> Vec<u8> {
         self.wait();
@@ -49,14 +84,17 @@ fn is_alone(mapping: &UnidentifiedMapping, all: &[UnidentifiedMapping]) -> bool 
     })
 }
 
+/// The file of a mapping, if it has no build id and its path does not lead to it.
+fn gone_file(mapping: &UnidentifiedMapping) -> Option<Arc<MappedCode>> {
+    let path = Path::new(OsStr::from_bytes(&mapping.file.path));
+    let held = MappedFiles::of_process().of_mapping(path, &[], mapping.file.file_id)?;
+    (held.is_elf && held.build_id.is_none() && !held.is_at_path()).then_some(held)
+}
+
 /// Adds the names of a mapping's functions as lines of a perf map, if its file is gone.
 fn add_names(mapping: &UnidentifiedMapping, store: &SymbolStore, text: &mut String, left: usize) {
-    let UnidentifiedMapping { file, seen, offset } = mapping;
-    let path = Path::new(OsStr::from_bytes(&file.path));
-    let held = MappedFiles::of_process().of_mapping(path, &[], file.file_id);
-    let Some(held) = held.filter(|held| held.is_elf && held.build_id.is_none() && !held.is_at_path()) else {
-        return;
-    };
+    let UnidentifiedMapping { seen, offset, .. } = mapping;
+    let Some(held) = gone_file(mapping) else { return };
     let symbols = store.get(&ModuleKey::file(held.held_path(), None));
     let length = seen.end - seen.start;
     for symbol in symbols.table().iter() {

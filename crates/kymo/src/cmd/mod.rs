@@ -18,6 +18,7 @@ pub(crate) mod import;
 pub(crate) mod inject;
 pub(crate) mod instead;
 pub(crate) mod kallsyms;
+pub(crate) mod kept_files;
 pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod loss;

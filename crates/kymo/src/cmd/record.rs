@@ -24,6 +24,7 @@ use kymo_record::{
     RecordingPlan, Session, SwitchRule,
 };
 
+use super::kept_files;
 use super::switching::limits;
 
 mod args;
@@ -130,7 +131,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
     if let Some(which) = kept.filter(|_| summary.write_error.is_none()) {
-        end::keep_files(&output, which, &words);
+        kept_files::keep(&summary.files, which, " (-N: no copies)", &|text| words.say(text));
     }
     let sampled = hz.map(|hz| SampledTime { elapsed, hz });
     finish(summary, (&output, &name), &words, sampled, fail_on_loss, signals.last().unwrap_or(0))

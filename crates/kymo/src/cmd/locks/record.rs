@@ -12,7 +12,10 @@ use kymo_data::Recording;
 use kymo_perf::explain;
 use kymo_perf::workload::Exit;
 use kymo_probe::holds::HoldProbes;
+use kymo_profile::build_ids::Which;
 use kymo_record::{FutexOptions, Options, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
+
+use crate::cmd::kept_files;
 
 use super::live::LiveTable;
 use super::{LocksArgs, name_of};
@@ -97,6 +100,9 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
         bail!("failed to write {name} {error}; {}", error.advice());
     }
     report(args, &summary);
+    if args.output.is_some() {
+        kept_files::keep(&summary.files, Which::Hit, "", &|text| say(args, text));
+    }
     let recording = match &args.output {
         Some(path) => open::own_recording(path)?,
         None => Recording::open(Arc::new(temporary), Vec::new()).context("failed to read the recording")?,

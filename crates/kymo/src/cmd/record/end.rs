@@ -5,14 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
+use kymo_cli::exit;
 use kymo_cli::terminal::called_as;
-use kymo_cli::{exit, open};
 use kymo_perf::cgroup;
 use kymo_perf::workload::Exit;
-use kymo_profile::build_ids::{self, Which};
 use kymo_record::{CpuTime, LossAccount, Output, Summary};
-use kymo_symbols::build_id_cache::{BuildIdCache, CacheError};
-use kymo_symbols::{MappedFiles, SymbolOptions};
 
 use super::Words;
 
@@ -87,44 +84,6 @@ impl SampledTime {
     }
 }
 
-/// Copies files of the recording into the cache of build ids: all of them if its folder was named,
-/// else those that nobody finds again by their paths.
-pub(super) fn keep_files(output: &Output, which: Which, words: &Words) {
-    let options = SymbolOptions::default();
-    let is_asked = options.buildid_dir.is_some();
-    let Output::File(path) = output else { return };
-    // Of several files none has the plain name.
-    if !is_asked && (!path.exists() || MappedFiles::of_process().gone().is_empty()) {
-        return;
-    }
-    let kept = (|| {
-        let cache = BuildIdCache::of(&options)?;
-        let recording = open::own_recording(path)?;
-        let missing = match is_asked {
-            true => build_ids::keep_files(&recording, which, &cache, &options)?,
-            false => Vec::new(),
-        };
-        let (copied, refused) = build_ids::keep_held_files(&recording, &cache, &options)?;
-        if copied > 0 {
-            words.say(&format!(
-                "copied {copied} {} that cannot be found by path any more to {} (-N: no copies)",
-                if copied == 1 { "file" } else { "files" },
-                cache.root().display()
-            ));
-        }
-        anyhow::Ok((missing, refused))
-    })();
-    match kept {
-        Ok((missing, refused)) => {
-            // What is held was copied, or is said by itself.
-            let is_gone = |error: &CacheError| matches!(error, CacheError::Io(path, _) if !path.exists());
-            let missing = missing.iter().filter(|error| !is_gone(error));
-            missing.chain(&refused).for_each(|error| words.say(&format!("not in the cache: {error}")));
-        }
-        Err(error) => words.say(&format!("no files were copied to the cache of build IDs: {error:#}")),
-    }
-}
-
 /// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
 pub(super) fn finish(
     summary: Summary,
@@ -145,6 +104,7 @@ pub(super) fn finish(
         cpu_time,
         write_error,
         unfollowed,
+        files: _,
         removed,
         remarks,
     } = summary;

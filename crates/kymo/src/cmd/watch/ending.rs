@@ -7,7 +7,10 @@ use kymo_cli::exit;
 use kymo_cli::signals::Signals;
 use kymo_perf::hotplug::CpuGap;
 use kymo_perf::workload::Exit;
+use kymo_profile::build_ids::Which;
 use rustix::process::Signal;
+
+use crate::cmd::kept_files;
 
 use super::lines::site_words;
 use super::run::{End, Watch};
@@ -57,6 +60,7 @@ impl Watch<'_> {
                     path.display(),
                     self.read
                 );
+                kept_files::keep(&[path.to_owned()], Which::Hit, "", &say);
                 Ok(())
             }
             Some((_, Err(error))) => Err(error),

@@ -1,6 +1,9 @@
 //! Names and build ids of the files that were mapped: in other roots and mount namespaces, deleted,
 //! replaced, without a path. A name of another file is worse than none.
 
+mod copies;
+mod intervals;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +76,13 @@ impl Place {
     /// Percentages of samples by name of function, of processes with this name.
     #[track_caller]
     fn shares(&self, comm: &str) -> BTreeMap<String, f64> {
-        let words = ["script", "-i", "perf.data", "--hide-call-graph", "-F", "comm,ip,sym"];
+        self.shares_of("perf.data", comm)
+    }
+
+    /// The same of another recording.
+    #[track_caller]
+    fn shares_of(&self, recording: &str, comm: &str) -> BTreeMap<String, f64> {
+        let words = ["script", "-i", recording, "--hide-call-graph", "-F", "comm,ip,sym"];
         let said = run(&mut self.kymo(&words)).ends(0);
         let of_comm =
             said.stdout.lines().filter_map(|line| line.trim().strip_prefix(comm)?.strip_prefix(' '));
@@ -90,7 +99,13 @@ impl Place {
     /// of the other one none.
     #[track_caller]
     fn is_named(&self, comm: &str) {
-        let shares = self.shares(comm);
+        self.is_named_in("perf.data", comm);
+    }
+
+    /// The same of another recording.
+    #[track_caller]
+    fn is_named_in(&self, recording: &str, comm: &str) {
+        let shares = self.shares_of(recording, comm);
         let share = |name: &str| shares.get(name).copied().unwrap_or(0.0);
         assert!(share("work") > 50.0 && share("even") > 0.0, "{shares:?}");
         assert!(share("work") + share("even") > 90.0, "{shares:?}");
