@@ -129,12 +129,13 @@ ANNOTATED = """\
 
 
 class KernelCode(unittest.TestCase):
-    def compared(self, kymo):
-        """What the guest says of what perf and kymo print."""
+    def compared(self, kymo, perf=ANNOTATED, status=0):
+        """What the guest says of what perf, which ends with a status, and kymo print."""
         with tempfile.TemporaryDirectory() as folder:
-            for tool, text in (("perf", ANNOTATED), ("kymo", kymo)):
+            for tool, text in (("perf", perf), ("kymo", kymo)):
                 pathlib.Path(folder, f"{tool}.text").write_text(text)
-            script = 'perf() { cat perf.text; }; kymo() { cat kymo.text; }; same_kernel_code "recording"'
+            perf = f"perf() {{ cat perf.text; return {status}; }}"
+            script = f'{perf}; kymo() {{ cat kymo.text; }}; same_kernel_code "recording"'
             command = ["bash", "-c", f". {HERE.resolve() / 'guest/lib.sh'}; {script}"]
             return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
@@ -146,6 +147,18 @@ class KernelCode(unittest.TestCase):
         said = self.compared(kymo)
         self.assertIn("functions: 1 instructions: 2 with samples: 1 samples: 7\n", said)
         self.assertIn("differences: 0\n", said)
+
+    def test_crash(self):
+        """Checks that of a perf that crashes the functions before are compared, and that this is said."""
+        second = ANNOTATED.replace("ffffffff81cbc56", "ffffffff82cbc56")
+        cut = second[: second.index("       7 :")]
+        said = self.compared(ANNOTATED + second, ANNOTATED + cut, 139)
+        self.assertIn("ended by signal 11\n", said)
+        self.assertIn("functions: 1 instructions: 2 ", said)
+        self.assertIn("differences: 0\n", said)
+        said = self.compared(ANNOTATED.replace(" 7 :", " 8 :") + second, ANNOTATED + cut, 139)
+        self.assertRegex(said, "(?m)^differences: [1-9]")
+        self.assertRegex(self.compared(ANNOTATED + second, ANNOTATED + cut), "(?m)^differences: [1-9]")
 
     def test_different(self):
         """Checks that counts, addresses, ends and starts of functions are compared."""
