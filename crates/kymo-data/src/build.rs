@@ -1,6 +1,6 @@
 //! Records made up by a recorder: what already ran before, rounds, losses, build IDs.
 //!
-//! Every builder returns one whole record, padded to 8 bytes (but for build IDs and features, as in
+//! Every builder returns one whole record, padded to 8 bytes (but for entries of tables, as in
 //! perf). Kernel record types end with the [`SampleId`] trailer that the event's attr asks for, so
 //! give them the attr of the event that the reader will take them for: the first.
 
@@ -241,6 +241,10 @@ pub fn build_id_entry(kind: u32, id: &BuildId) -> Vec<u8> {
     let mut name = id.filename.get(..NAME_MAX).unwrap_or(&id.filename).to_vec();
     name.resize((name.len() + 1).next_multiple_of(64), 0);
     let mut out = Body(vec![0; 8]).i32s(&[id.pid]).bytes(&field).bytes(&name).0;
+    if kind == PERF_RECORD_HEADER_BUILD_ID {
+        // perf 7.2 ends at a record of another size.
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
     set_header(&mut out, kind, misc);
     out
 }

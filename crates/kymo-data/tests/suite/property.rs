@@ -156,6 +156,7 @@ proptest! {
             pid, id: build_id.unwrap_or_default(), filename: name.clone(),
         };
         let bytes = build::build_id_entry(PERF_RECORD_HEADER_BUILD_ID, &entry);
+        assert_eq!(bytes.len() % 8, 0, "perf refuses it");
         prop_assert_eq!(one(&bytes).parse(), Ok(Record::BuildId(entry)));
         let bytes = build::header_attr(&attr, &longs);
         let Ok(Record::HeaderAttr { attr: stored, ids }) = one(&bytes).parse() else { panic!("no attr") };

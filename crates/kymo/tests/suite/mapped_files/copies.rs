@@ -59,7 +59,7 @@ fn several_files() {
             let full = sampled.iter().find(|file| place.shares_of(file, "prog").contains_key("even"));
             place.is_named_in(full.expect("hundreds of samples"), "prog");
             for file in sampled {
-                assert!(place.shares_of(file, "prog").get("work").is_some(), "{file}");
+                assert!(place.shares_of(file, "prog").contains_key("work"), "{file}");
             }
         }
     }
