@@ -233,8 +233,8 @@ def python(kymo, module, script):
     (kymo.folder / "script.py").write_text(script)
     file = pathlib.Path(sys.executable).resolve()
     shared = "libpython" in kymo.plain("ldd", file).out
-    functions = "libpython*:*" if shared else f"{file}:*"
-    timed(kymo, ["--engine", "inproc", functions], [sys.executable, "script.py"])
+    module = "libpython*" if shared else file
+    timed(kymo, ["--engine", "inproc", f"{module}:Py*", f"{module}:_Py*"], [sys.executable, "script.py"])
 
 
 def eventlet(kymo):
