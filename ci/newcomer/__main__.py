@@ -4,6 +4,7 @@
     python3 -m ci.newcomer                # all; takes three or four minutes
     python3 -m ci.newcomer nginx crash    # these only
     python3 -m ci.newcomer --list         # their names
+    KYMO_ROUNDS=20 python3 -m ci.newcomer eventlet boost     # those with rounds, in many
 
 Each program is recorded with the words of the README. What kymo prints is shown as a newcomer sees
 it. The checks are facts: the status, no lost sample, named stacks, the right function on the first
@@ -17,11 +18,11 @@ import pathlib
 import sys
 import tempfile
 
-from . import commands, sandboxes, servers, waiting
+from . import commands, daemons, sandboxes, servers, stacks, waiting
 from .visit import Failed, Kymo, Missing
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-PROGRAMS = servers.PROGRAMS | commands.PROGRAMS | waiting.PROGRAMS | sandboxes.PROGRAMS
+PROGRAMS = servers.PROGRAMS | commands.PROGRAMS | waiting.PROGRAMS | sandboxes.PROGRAMS | daemons.PROGRAMS | stacks.PROGRAMS
 
 
 def main():

@@ -1,20 +1,20 @@
 """Programs that sandbox themselves while their functions are probed: they live on, and answer as without kymo."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import time
 
-from .visit import LIMIT, Missing, check, free_port, need, server
+from . import visit
+from .visit import LIMIT, Missing, check, fetch, free_port, need, server
 
 
 def probing(kymo, *words):
     """`kymo probe WORDS` that runs; it has attached."""
-    child = subprocess.Popen([kymo.path, "probe", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    first = child.stderr.readline()
-    print(f"$ kymo probe {' '.join(words)}\n{first}", end="", flush=True)
-    check(" attached in " in first, f"kymo does not probe: {first}{child.stderr.read()}")
+    child, said = visit.probing(kymo.path, *words)
+    print(f"$ kymo probe {' '.join(words)}\n{said}", end="", flush=True)
     return child
 
 
@@ -52,7 +52,7 @@ def qemu(kymo):
     need("qemu-system-x86_64")
     machine = ["qemu-system-x86_64", "-sandbox", "on,spawn=deny", "-display", "none", "-serial", "none"]
     machine += ["-monitor", "stdio", "-machine", "none", "-nodefaults", "-S"]
-    for words in (["malloc"], ["--ret", "malloc"]):
+    for words in (["libc:malloc"], ["--ret", "libc:malloc"]):
         command = [kymo.path, "probe", *words, "--", *machine]
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -63,16 +63,51 @@ def qemu(kymo):
         check("VM status" in said[0], f"its monitor does not answer: {said[0]}")
 
 
+def as_user(kymo, *argv):
+    """A command of an ordinary user, whose home is the folder. Chromium has no sandbox as root."""
+    if os.geteuid() != 0:
+        return [*argv]
+    need("setpriv")
+    os.chmod(kymo.folder, 0o777)
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    return [*user, "env", f"HOME={kymo.folder}", f"XDG_RUNTIME_DIR={kymo.folder}", *argv]
+
+
+def renderers(pid):
+    """The statuses of the processes below this one that show pages."""
+    found, left = [], [str(pid)]
+    while left:
+        one = left.pop()
+        left += subprocess.run(["pgrep", "-P", one], capture_output=True, text=True, check=False).stdout.split()
+        with contextlib.suppress(OSError), open(f"/proc/{one}/cmdline", "rb") as words:
+            if b"--type=renderer" in words.read():
+                with open(f"/proc/{one}/status", encoding="utf-8") as status:
+                    found.append(status.read())
+    return found
+
+
 def chromium(kymo):
-    """Chromium without a window: its renderers restrict themselves."""
+    """Chromium without a window: its renderers restrict themselves, in a sandbox as every user has it."""
     need("chromium")
     page = kymo.folder / "page.html"
     page.write_text("<p id=a></p><script>document.getElementById('a').textContent = 6 * 7</script>")
-    flags = ["--headless", "--disable-gpu", f"--user-data-dir={kymo.folder}/profile", "--dump-dom", f"file://{page}"]
-    command = ["chromium", *(["--no-sandbox"] if os.geteuid() == 0 else []), *flags]
+    flags = ["--headless", "--disable-gpu", f"--user-data-dir={kymo.folder}/profile"]
+    once = as_user(kymo, "chromium", *flags, "--dump-dom", f"file://{page}")
     for words in (["libc:getaddrinfo"], ["--ret", "libc:getaddrinfo"]):
-        said = kymo.run("probe", *words, "--", *command)
+        said = kymo.run("probe", *words, "--", *once)
         check(said.code == 0 and ">42</p>" in said.out, f"chromium ended with {said.code}: {said.err[-300:]}")
+    port = free_port()
+    served = as_user(kymo, "chromium", *flags, f"--remote-debugging-port={port}", f"file://{page}")
+    with server(*served, port=port) as child:
+        for words in (["libc:sendmsg"], ["--ret", "libc:sendmsg"]):
+            sandboxed = [status for status in renderers(child.pid) if "\nSeccomp:\t2\n" in status]
+            check(sandboxed, "no renderer of chromium has a filter")
+            probe = probing(kymo, *words, "-p", str(child.pid))
+            for _ in range(5):
+                check(b"Chrome" in fetch(port, "/json/version", {}), "chromium does not answer")
+            probe.send_signal(signal.SIGINT)
+            ends(probe, 0)
+            check(len(renderers(child.pid)) >= len(sandboxed), "a renderer of chromium ended")
 
 
 PROGRAMS = {"openssh": openssh, "qemu": qemu, "chromium": chromium}

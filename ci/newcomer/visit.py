@@ -105,6 +105,17 @@ class Kymo:
         check(share >= percent, f"{share:.1f} % of the frames have names, {percent} % should")
 
 
+def probing(path, *words, **options):
+    """`kymo probe WORDS` that runs and has attached, and what it said until then."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child, said = subprocess.Popen([path, "probe", *words], **pipes, **options), ""
+    for line in child.stderr:
+        said += line
+        if " attached in " in line:
+            return child, said
+    check(False, f"kymo does not probe: {said}")
+
+
 @contextlib.contextmanager
 def server(*argv, port, **options):
     """A server on a port of this machine, until the end of the block; it must still run then."""

@@ -261,14 +261,21 @@ pub(crate) fn mapped_name(site: &Site) -> Vec<u8> {
     real.as_deref().unwrap_or(path).as_os_str().as_bytes().to_vec()
 }
 
-/// Enters a process and arms all sites that can be.
+/// Enters a process and arms all sites that can be, without some.
 pub(crate) fn enter(
     choice: Choice,
-    sites: &[Site],
+    (sites, without): (&[Site], &Refusals),
     request: &ProbeRequest,
     pid: i32,
 ) -> Result<Entered, String> {
-    let plan = Plan::of(choice, sites, request)?;
+    let mut plan = Plan::of(choice, sites, request)?;
+    if !without.is_empty() {
+        plan.leave_out(sites, without.clone());
+        plan.refused.dedup_by_key(|(number, _)| *number);
+    }
+    if plan.served.is_empty() {
+        return Err(plan.first_reason());
+    }
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;

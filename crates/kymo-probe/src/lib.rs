@@ -47,4 +47,5 @@ pub mod program_events;
 #[cfg(target_arch = "x86_64")]
 mod remote;
 pub mod serve;
+mod several;
 pub mod watch;

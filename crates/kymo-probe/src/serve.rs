@@ -5,10 +5,11 @@
 //!                     kernel engine takes what is left                            --+
 //! ```
 use crate::engine::{Choice, ProbeRequest, Service, Target};
+use crate::inproc::Refusals;
 use crate::kernel::Kernel;
 use crate::launched::Launch;
 use crate::modules::reasons_of;
-use crate::{capability, inproc};
+use crate::{capability, inproc, several};
 use anyhow::Context;
 use kymo_symbols::sites::Site;
 use std::os::fd::BorrowedFd;
@@ -117,7 +118,7 @@ pub(crate) fn by_the_kernel(
     Ok(Service { sites: numbers, engine: Box::new(engine) })
 }
 
-/// As much as possible inside of the one program.
+/// As much as possible inside of the programs.
 fn inside(
     choice: Choice,
     sites: &[Site],
@@ -125,13 +126,26 @@ fn inside(
     target: &Target,
 ) -> Result<inproc::Entered, String> {
     capability::check(request, Some(target))?;
-    let [pid] = target.pids[..] else { return Err("it enters one process at a time".to_owned()) };
+    let enter = |pid, without: &Refusals| inside_one(choice, (sites, without), request, pid);
+    match target.pids[..] {
+        [pid] => enter(pid, &Vec::new()),
+        ref pids => several::enter(pids, enter),
+    }
+}
+
+/// As much as possible inside of one program, but for some sites.
+fn inside_one(
+    choice: Choice,
+    (sites, without): (&[Site], &Refusals),
+    request: &ProbeRequest,
+    pid: i32,
+) -> Result<inproc::Entered, String> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(entered) = crate::remote::enter(sites, request, pid)? {
+    if let Some(entered) = crate::remote::enter((sites, without), request, pid)? {
         return Ok(entered);
     }
     capability::check_returns(choice, request)?;
-    inproc::enter(choice, sites, request, pid)
+    inproc::enter(choice, (sites, without), request, pid)
 }
 
 /// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.

@@ -15,7 +15,8 @@
 //!
 //! # Limits
 //! A filter that is put on by a system call instruction outside of the C library is not seen, nor
-//! one by a library that was loaded after the probes. The tracer sees it in /proc when it leaves.
+//! one by a library that was loaded after the probes. The tracer, and whoever guards its end of the
+//! conversation, see it in /proc, and this thread is not woken up any more.
 //!
 //! # Safety
 //! Words of loaded modules are exchanged for functions that keep all registers and the stack, and

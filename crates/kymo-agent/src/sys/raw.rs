@@ -82,6 +82,18 @@ pub(crate) fn peek(at: u64, into: &mut [u8]) -> usize {
     result(unsafe { call(libc::SYS_process_vm_readv, [pid, here, 1, there, 1, 0]) }).unwrap_or(0)
 }
 
+/// Writes memory of this process that is writable; the rest is refused, and is no fault.
+pub(crate) fn poke(at: u64, bytes: &[u8]) -> io::Result<()> {
+    let here = [bytes.as_ptr() as u64, bytes.len() as u64];
+    let there = [at, bytes.len() as u64];
+    let pid = u64::from(process());
+    let (here, there) = (here.as_ptr() as u64, there.as_ptr() as u64);
+    // SAFETY: the bytes are read; the other address is checked by the kernel, and the caller's to
+    // write.
+    let written = result(unsafe { call(libc::SYS_process_vm_writev, [pid, here, 1, there, 1, 0]) })?;
+    if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
 /// `recvmsg`, again if a signal ends it: how many bytes, and the first descriptor that came with
 /// them.
 pub(crate) fn receive_with(socket: i32, into: &mut [u8]) -> io::Result<(usize, Option<i32>)> {

@@ -89,6 +89,9 @@ fn begin(pid: i32, library: &Library, mut unwinder: Option<&mut dyn Unwind>) -> 
     if is_musl(&target)? {
         return Err(EnterError::Musl);
     }
+    if proc::text(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| !has_proc(&mounts)) {
+        return Err(EnterError::NoProc);
+    }
     let start = loaded(&target)?;
     let opener = opener(&target)?;
     if start.is_none() && opener.is_none() {
@@ -235,6 +238,16 @@ fn words(thread: &mut HijackedThread<'_>, error: Option<ExportedFunction>) -> St
     }
 }
 
+/// Whether a process finds its files in /proc, by the list of the mounts below its root directory.
+/// Nothing there is opened: it may belong to a file system that does not answer.
+fn has_proc(mounts: &str) -> bool {
+    let is_proc = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        Some(before.split(' ').nth(4)? == "/proc" && after.starts_with("proc "))
+    };
+    mounts.lines().filter_map(is_proc).any(|is_proc| is_proc)
+}
+
 /// Starts the agent with its end of the connection, which is its own from here on.
 fn begin_conversation(
     pid: i32,
@@ -278,7 +291,18 @@ fn process_limit(limits: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{names_musl, process_limit};
+    use super::{has_proc, names_musl, process_limit};
+
+    /// Checks that a root directory without /proc is known by the kernel's list of mounts.
+    #[test]
+    fn root_directories_without_proc() {
+        let root = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n";
+        let proc = "22 21 0:20 / /proc rw,nosuid shared:2 - proc proc rw\n";
+        assert!(has_proc(&format!("{root}{proc}")));
+        // A folder below which nothing is mounted.
+        assert!(!has_proc("") && !has_proc(root));
+        assert!(!has_proc(&format!("{root}23 21 0:4 / /proc rw - tmpfs none rw\n")));
+    }
 
     /// Checks that the limit of processes is found in the kernel's text, and that none is none.
     #[test]

@@ -2,6 +2,7 @@
 use super::code_writes::CodeWriter;
 use super::connection::send_with;
 use super::counters::SharedCounters;
+use super::guard::SocketGuard;
 use super::refusal::EnterError;
 use super::seccomp;
 use super::target::TargetProcess;
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,6 +142,8 @@ enum Packet {
 pub struct Client {
     socket: OwnedFd,
     process: Option<OwnedFd>,
+    /// Decides what becomes of the socket when we are gone.
+    guard: Option<SocketGuard>,
     /// Known since the greeting.
     cpus: u32,
     counters: Option<SharedCounters>,
@@ -154,7 +157,7 @@ pub struct Client {
     /// Whose threads are held when the agent writes, with the memory that it had when the agent
     /// entered.
     target: OnceLock<TargetProcess>,
-    /// The agent's thread in it, once that was looked for.
+    /// The agent's thread in it.
     agent: OnceLock<i32>,
     /// The process's number, if it was started with the agent in it.
     pid: Option<i32>,
@@ -175,6 +178,7 @@ impl Client {
         Client {
             socket,
             process,
+            guard: None,
             cpus: 0,
             counters: None,
             own_pid: None,
@@ -212,6 +216,7 @@ impl Client {
         self.patience = patience.min(STARTUP_TIMEOUT);
         match self.ask(&Command::Hello { version: VERSION, children })? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, pid } => {
+                self.be_guarded().map_err(EnterError::failed("starting the guard of its connection"))?;
                 self.own_pid = i32::try_from(pid).ok();
                 self.cleaned_up = cleaned_up;
                 let counters = SharedCounters::create(cpus, crate::sys::cpu_number_bound(), slots);
@@ -231,6 +236,17 @@ impl Client {
             ))),
             reply => Err(refused(reply)),
         }
+    }
+
+    /// From now on the agent does not hear of this process's end while a filter of system calls
+    /// holds for its thread.
+    fn be_guarded(&mut self) -> io::Result<()> {
+        let agent = self.target.get().and_then(|target| seccomp::agent_thread(target.pid));
+        if let (Some(tid), Some(process)) = (agent, &self.process) {
+            _ = self.agent.set(tid);
+            self.guard = Some(SocketGuard::start(tid, process, &self.socket)?);
+        }
+        Ok(())
     }
 
     /// From now on holds the process's threads whenever the agent writes code, for which it must be
@@ -272,12 +288,7 @@ impl Client {
     /// Whether a filter of system calls holds for the agent's thread: then nothing can be asked,
     /// and the probes stay.
     pub fn is_restricted(&self) -> bool {
-        let known = || self.agent.get().copied();
-        let found = || {
-            let tid = seccomp::agent_thread(self.target.get()?.pid)?;
-            Some(*self.agent.get_or_init(|| tid))
-        };
-        known().or_else(found).is_some_and(seccomp::is_filtered)
+        self.agent.get().copied().is_some_and(seccomp::is_filtered)
     }
 
     fn say(&self, command: &Command, until: Instant) -> Result<(), ProtocolError> {
@@ -658,9 +669,9 @@ impl Client {
     /// See [`ProtocolError`]. That the process is gone is no error: then everything is removed.
     pub fn leave(self) -> Result<(), ProtocolError> {
         self.ends();
-        if let (true, Some(target)) = (self.is_restricted(), self.target.get()) {
-            // Not another word to it: the next call of its thread could end the program.
-            seccomp::outlive(self.socket, target.pid);
+        if self.is_restricted() {
+            // Not another word to it: the next call of its thread could end the program. The guard
+            // keeps the conversation open.
             return Err(ProtocolError::Restricted);
         }
         match self.ask(&Command::Leave) {

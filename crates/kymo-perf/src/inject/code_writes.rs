@@ -12,6 +12,9 @@
 //! | another mapping over the page | yes | yes | yes | not used: hides uprobes of the page |
 //! | `mprotect`, in turns | yes | yes | yes | not used: may fail half-way (`PR_SET_MDWE`) |
 //!
+//! A process that is not dumpable (a daemon that has given up root) may not open `/proc/self/mem`:
+//! the kernel gives the file to root.
+//!
 //! So the tracer writes, while it holds the threads, by the first of its two ways that the kernel
 //! permits. No page is writable and executable at any time.
 //!
@@ -54,7 +57,7 @@ impl CodeWriter {
         match self {
             CodeWriter::Agent => None,
             CodeWriter::TracedMemory => {
-                Some("written by kymo through /proc/PID/mem, as this kernel lets only tracers write code")
+                Some("written by kymo through /proc/PID/mem, as the program may not write its own code")
             }
             CodeWriter::Ptrace => Some(
                 "written by kymo through ptrace, as this kernel lets nobody write code through /proc/PID/mem",

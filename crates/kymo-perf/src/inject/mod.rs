@@ -40,6 +40,7 @@ mod code_writes;
 mod connection;
 mod counters;
 mod execs;
+mod guard;
 mod hijacked_thread;
 mod hold;
 mod lease;

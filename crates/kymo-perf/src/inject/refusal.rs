@@ -51,6 +51,9 @@ pub enum EnterError {
     /// which nobody else could exchange it. Folders, with the reasons.
     #[error("there is no folder in which only you can put the agent for the command to load it ({}); set XDG_RUNTIME_DIR or HOME to one of your own, or use --engine kernel", .0.join("; "))]
     Nowhere(Vec<String>),
+    /// It has another root directory, without the files that the agent reads.
+    #[error("there is no /proc in its root directory (chroot), which the agent needs; use --engine kernel")]
+    NoProc,
     /// The target's dynamic linker did not load the library: its words.
     #[error("its dynamic linker did not load the agent: {0}")]
     NotLoaded(String),

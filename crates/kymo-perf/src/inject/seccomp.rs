@@ -6,9 +6,6 @@
 //! program has put on all of its threads.
 use super::refusal::EnterError;
 use crate::proc::{self, field};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 /// As the agent names its thread.
 const AGENT: &str = "kymo-agent";
@@ -47,16 +44,11 @@ pub(super) fn agent_thread(pid: i32) -> Option<i32> {
     proc::tasks(pid).ok()?.into_iter().rev().find(is_agent)
 }
 
-/// Has somebody hold our end of a conversation as long as the process lives, so that the agent's
-/// thread waits on: what it does when the conversation ends, its filter may end the program for.
-/// The filter is not suspended, as root could (`PTRACE_O_SUSPEND_SECCOMP`): a program that others
-/// have got hold of would run without it.
-pub(super) fn outlive(socket: OwnedFd, pid: i32) {
-    let mut holder = Command::new("tail");
-    holder.arg(format!("--pid={pid}")).args(["-f", "/dev/null"]).process_group(0);
-    holder.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
-    // It ends with the process. Where there is none, nothing better is left.
-    _ = holder.spawn();
+/// The same of the status's bytes, or of their beginning. Calls no library and allocates nothing.
+pub(super) fn is_restricted(status: &[u8]) -> bool {
+    const FIELD: &[u8] = b"\nSeccomp:\t";
+    let at = status.windows(FIELD.len()).position(|part| part == FIELD);
+    at.and_then(|at| status.get(at + FIELD.len())).is_some_and(|mode| *mode != b'0')
 }
 
 #[cfg(test)]
@@ -69,6 +61,10 @@ mod tests {
         assert_eq!(mode("Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"), None);
         assert_eq!(mode("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"), Some(2));
         assert_eq!(mode(""), None);
+        assert!(is_restricted(b"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"));
+        for free in [&b"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"[..], b"Name:\tx\nSeccomp:\t", b""] {
+            assert!(!is_restricted(free));
+        }
         assert!(check_threads(std::process::id() as i32).is_ok() || is_filtered(std::process::id() as i32));
         assert_eq!(agent_thread(std::process::id() as i32), None);
     }

@@ -38,17 +38,23 @@ struct StubEngine {
     process: Mutex<RemoteProcess>,
 }
 
-/// Patches what can be, in a process that runs and cannot load the agent; nothing if it can.
+/// Patches what can be, in a process that runs and cannot load the agent, without some sites;
+/// nothing if it can.
 ///
 /// # Errors
 /// Why nothing can be patched in it.
-pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<Option<Entered>, String> {
+pub(crate) fn enter(
+    (sites, without): (&[Site], &Refusals),
+    request: &ProbeRequest,
+    pid: i32,
+) -> Result<Option<Entered>, String> {
     let mut process = RemoteProcess::look(pid).map_err(|refusal| refusal.to_string())?;
     if process.can_load_agent().map_err(|refusal| refusal.to_string())? {
         return Ok(None);
     }
     check(request)?;
-    let numbers: Vec<usize> = (0..sites.len()).collect();
+    let stays = |number: &usize| without.binary_search_by_key(number, |(out, _)| *out).is_err();
+    let numbers: Vec<usize> = (0..sites.len()).filter(stays).collect();
     let measure = Measure { timed: request.timed, children: false };
     let attached = attach(&mut process, sites, request, &numbers, measure)?;
     let Attached { stubs, restore, served, refused, stopped, writer, cleaned_up } = attached;

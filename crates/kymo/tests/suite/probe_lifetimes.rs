@@ -143,7 +143,7 @@ impl Probing {
         Probing::by(&mut kymo().command(all))
     }
 
-    /// Of a command that probes one process.
+    /// Of a command that probes processes.
     pub(crate) fn by(command: &mut Command) -> Probing {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kymo starts");
@@ -151,7 +151,7 @@ impl Probing {
         let mut said = String::new();
         // The first line says how many probes there are, when they are.
         words.read_line(&mut said).expect("a line");
-        if !said.contains(" in process ") {
+        if !said.contains(" in process") {
             words.read_to_string(&mut said).expect("its words");
             panic!("{said}");
         }

@@ -110,6 +110,6 @@ fn refused() {
     let mut command = kymo().command(words.iter().copied().chain([program.text(), "50", "2", "1"]));
     let said = run(command.env("LD_PRELOAD", library())).ends(1);
     said.prints("outer 200 inner 200");
-    said.says("this kernel does not let a program write its own code").says("traces it already");
+    said.says("the program may not write its own code").says("traces it already");
     said.says("the program cannot be probed from inside").says("leave --engine out");
 }

@@ -1,13 +1,16 @@
 //! Programs that restrict themselves, or are restricted, while they are observed: filters of system
 //! calls, credentials that are given up, limits, no /sys. What is observed goes on as ever.
 
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::probe::KERNEL;
-use crate::probe_lifetimes::Probing;
+use crate::probe_lifetimes::{Probing, soon};
 use crate::programs::{build, sources};
 use crate::tools::{Need, Running, kymo, ready, run, skip, text};
 
@@ -17,7 +20,7 @@ struct Sandboxed(Running);
 /// What a filter does, how it is put on, and whether on all threads.
 type Kind = (&'static str, &'static str, bool);
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 19] = [
     ("process", "seccomp", false),
     ("thread", "seccomp", false),
     ("trap", "seccomp", false),
@@ -33,10 +36,21 @@ const KINDS: [Kind; 15] = [
     ("process", "prctl", false),
     ("process", "raw", false),
     ("trap", "raw", true),
+    ("process", "raw", true),
+    ("process", "twice", true),
+    ("process", LATER, false),
+    ("process", LATER, true),
 ];
 
-fn arguments((action, way, all): Kind) -> Vec<&'static str> {
-    [action, way].into_iter().chain(all.then_some("all")).collect()
+/// By a library that is loaded when the filter is put on.
+const LATER: &str = "later";
+
+fn arguments((action, way, all): Kind) -> Vec<String> {
+    let way = match way {
+        LATER => text(&build("sandboxed.c", &["-DLATER", "-shared", "-fPIC"])).to_owned(),
+        way => way.to_owned(),
+    };
+    [action.to_owned(), way].into_iter().chain(all.then(|| "all".to_owned())).collect()
 }
 
 impl Sandboxed {
@@ -118,8 +132,8 @@ fn seccomp_while_calls_are_timed() {
         program.ends_well(&format!("--ret -p, {kind:?}: {said}"));
 
         let built = build("sandboxed.c", &[]);
-        let command = ["probe", "--ret", "boxed", "--", text(&built)];
-        let mut kymo_runs = kymo().command([&command[..], &arguments(kind)[..]].concat());
+        let mut kymo_runs = kymo().command(["probe", "--ret", "boxed", "--", text(&built)]);
+        kymo_runs.args(arguments(kind));
         let mut running = Running::start(kymo_runs.stderr(Stdio::null()));
         assert_eq!(running.line(), "here\n");
         running.tell("now\n");
@@ -129,22 +143,24 @@ fn seccomp_while_calls_are_timed() {
     });
 }
 
-/// Checks that a kymo which is killed after a filter was put on all threads leaves no thread behind
-/// that the filter would end, and the program with it.
+/// Checks that the agent's thread does not wake up when a kymo is killed after a filter was put on
+/// all threads, in whatever way: its next call would end the program.
 #[test]
 fn killed_after_a_filter() {
     if !ready("sandboxed_targets::killed_after_a_filter", &[Need::X86, Need::Root, Need::Program("cc")]) {
         return;
     }
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|(_, way, _)| *way != "raw").collect();
-    each(&kinds, |kind| {
-        let mut program = Sandboxed::start(kind);
-        let pid = program.0.pid();
-        let probe = ["probe", "--json", "--engine", "inproc", "-p", &pid, "boxed"];
-        let probing = Probing::by(&mut kymo().command(probe));
-        program.restrict();
-        probing.kill();
-        program.ends_well(&format!("killed, {kind:?}"));
+    each(&KINDS, |kind| {
+        for options in [&[][..], &["--ret"]] {
+            let mut program = Sandboxed::start(kind);
+            let pid = program.0.pid();
+            let probe =
+                [&["probe", "--json", "--engine", "inproc", "-p", &pid, "boxed"][..], options].concat();
+            let probing = Probing::by(&mut kymo().command(probe));
+            program.restrict();
+            probing.kill();
+            program.ends_well(&format!("killed, {kind:?}, {options:?}"));
+        }
     });
 }
 
@@ -179,6 +195,56 @@ fn dropped(options: &[&str]) -> Running {
 fn serves(program: &mut Running) {
     program.tell("1000\n");
     assert_eq!(program.line(), "done\n");
+}
+
+/// Checks that a daemon which has given up root, so that its files in /proc are root's, is entered
+/// each of 50 times, counted exactly, and left with its own code; also after a kymo that was killed.
+#[test]
+fn not_dumpable_processes_are_entered() {
+    const TEST: &str = "sandboxed_targets::not_dumpable_processes_are_entered";
+    if !ready(TEST, &[Need::X86, Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let mut program = dropped(&["threads"]);
+    let pid = program.pid();
+    for round in 0..50 {
+        let options = [&[][..], &["--ret"], &["-g"]][round % 3];
+        let functions = ["-p", &pid, "served", "idles", "libc:str*"];
+        let probe = [&["probe", "--json", "--engine", "inproc"][..], &functions[..], options].concat();
+        let probing = Probing::by(&mut kymo().command(probe));
+        serves(&mut program);
+        if round % 10 == 9 {
+            probing.kill();
+        } else {
+            let (found, said) = probing.end();
+            assert_eq!(hits(&found), 1000, "round {round}: {said}");
+            assert_eq!(found["probes"][0]["engine"], "inproc");
+        }
+        serves(&mut program);
+    }
+    assert_eq!(program.end().1, Some(0));
+}
+
+/// Checks that two processes are entered at once: their calls are added up, and what one of them
+/// alone could have is left to the kernel in both.
+#[test]
+fn two_processes_are_entered() {
+    const TEST: &str = "sandboxed_targets::two_processes_are_entered";
+    if !ready(TEST, &[Need::X86, Need::Root, Need::Program("cc")]) || !ready(TEST, KERNEL) {
+        return;
+    }
+    let mut programs = [dropped(&["threads"]), dropped(&["threadless"]), dropped(&[])];
+    let pids = |some: &[usize]| some.iter().map(|at| programs[*at].pid()).collect::<Vec<_>>().join(",");
+    let (entered, refused) = (pids(&[0, 2]), pids(&[0, 1]));
+    for (pids, engine, asked) in [(entered, "inproc", [0, 2]), (refused, "kernel", [0, 1])] {
+        let probing = Probing::by(&mut kymo().command(["probe", "--json", "--ret", "-p", &pids, "served"]));
+        asked.iter().for_each(|at| serves(&mut programs[*at]));
+        let (found, said) = probing.end();
+        let probe = &found["probes"][0];
+        assert_eq!((hits(&found), &probe["engine"]), (2000, &Value::from(engine)), "{said}");
+        assert_eq!(probe["latencies"]["count"], 2000, "{said}");
+    }
+    assert!(programs.iter_mut().all(|program| program.end().1 == Some(0)));
 }
 
 /// Checks that the limit is named which keeps a program from having the agent's thread, and that
@@ -220,6 +286,45 @@ fn probe_without_sys() {
     assert_eq!(code, Some(0), "{rest}");
     let found: Value = serde_json::from_str(rest.trim()).unwrap_or_else(|error| panic!("{error}: {rest}"));
     assert_eq!((hits(&found), &found["probes"][0]["engine"]), (1000, &Value::from("inproc")), "{found}");
+}
+
+/// A pipe without room for another byte, of which nobody reads yet.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reading, mut writing) = std::io::pipe().expect("a pipe");
+    let set = |flags| rustix::fs::fcntl_setfl(&writing, flags).expect("a flag");
+    set(OFlags::NONBLOCK);
+    while (&writing).write(&[b'.'; 512]).is_ok() {}
+    set(OFlags::empty());
+    writing.flush().expect("a pipe");
+    (reading, writing)
+}
+
+/// Checks that a signal which comes while the kernel attaches probes ends that: the command is not
+/// started, and nothing stays attached.
+#[test]
+fn attaching_obeys_term() {
+    const TEST: &str = "sandboxed_targets::attaching_obeys_term";
+    const WRITES_TO_STDERR: &str = "1 0x2 ";
+    if !ready(TEST, KERNEL) || !ready(TEST, &[Need::X86]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = folder.path().join("made");
+    // What it says before it attaches so many does not fit, so it waits there.
+    let (mut reading, writing) = full_pipe();
+    let mut command = kymo().command(["probe", "--engine", "kernel", "libc:*", "--", "touch", text(&made)]);
+    let mut child = command.stderr(writing).stdout(Stdio::null()).spawn().expect("kymo starts");
+    drop(command);
+    let file =
+        |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", child.id())).unwrap_or_default();
+    soon("kymo is about to attach", || file("syscall").starts_with(WRITES_TO_STDERR));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    soon("kymo has taken the signal", || file("status").contains("\nShdPnd:\t0000000000000000\n"));
+    let mut said = String::new();
+    reading.read_to_string(&mut said).expect("text");
+    assert!(said.contains("a signal came before all were attached, and none is attached any more"), "{said}");
+    assert_ne!(child.wait().expect("its end").code(), Some(0), "{said}");
+    assert!(!made.exists(), "the command ran: {said}");
 }
 
 /// Checks that calls of 32-bit programs are timed, among them one that returns a structure and

@@ -58,12 +58,15 @@ impl Arena {
     /// [`io::ErrorKind::AddrNotAvailable`] where nothing is free near enough.
     pub(crate) fn take(&mut self, memory: &OwnMemory, site: u64, bytes: u64) -> io::Result<u64> {
         let bytes = bytes.next_multiple_of(ALIGN);
-        let fits = |chunk: &&mut Chunk| near(chunk.base, site) && chunk.end - chunk.used >= bytes;
+        let is_forced = memory.is_forced();
+        let fits = |chunk: &&mut Chunk| {
+            near(chunk.base, site) && chunk.end - chunk.used >= bytes && (is_forced || chunk.is_twice)
+        };
         let chunk = match self.chunks.iter_mut().rev().find(fits) {
             Some(chunk) => chunk,
             None => {
                 let size = (bytes + ALIGN * 64).next_multiple_of(CHUNK_BYTES);
-                let mut chunk = map_near(site, size, !memory.is_forced())?;
+                let mut chunk = map_near(site, size, !is_forced)?;
                 chunk.furnish(memory)?;
                 self.chunks.push(chunk);
                 // SANITY: pushed above.

@@ -19,8 +19,8 @@ pub enum PatchError {
     Silent { tid: i32 },
     /// The process's threads were to be held, and could not be.
     NotHeld { why: String },
-    /// The kernel does not let the process write its own code, so the one who holds its threads
-    /// has to, and nobody does, or why they could not be held.
+    /// The process may not write its own code, so the one who holds its threads has to, and nobody
+    /// does, or why they could not be held.
     NotForced { why: Option<String> },
     /// All counters are taken.
     Full,
@@ -66,7 +66,7 @@ impl fmt::Display for PatchError {
             PatchError::NotForced { why } => {
                 write!(
                     f,
-                    "this kernel does not let a program write its own code (proc_mem.force_override), so only a tracer that holds its threads can, and "
+                    "the program may not write its own code (it is not dumpable since it changed its user, or proc_mem.force_override forbids it), so only a tracer that holds its threads can, and "
                 )?;
                 match why {
                     Some(why) => write!(f, "these could not be held: {why}"),

@@ -1,7 +1,8 @@
 //! Where code is read from: this process, or the bytes of a file that is only looked at.
-use crate::sys::memory_file;
+use crate::sys::{memory_file, raw};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -45,9 +46,12 @@ impl Memory for (u64, &[u8]) {
 /// The memory of this process, through a file: nothing faults, and pages that are not writable are
 /// written, too, as a debugger would. So no page is ever made writable for a patch.
 ///
-/// Some kernels write only pages that the process may write itself ([`OwnMemory::is_forced`]).
+/// Some kernels write only pages that the process may write itself ([`OwnMemory::is_forced`]). The
+/// file of a process that is not dumpable (a daemon that has given up root) belongs to root, and the
+/// process may not open it. Then a system call reads memory and writes what is writable. In both
+/// cases the one who holds the threads writes code.
 #[derive(Debug)]
-pub struct OwnMemory(File);
+pub struct OwnMemory(Option<File>);
 
 /// What [`OwnMemory::is_forced`] has found out.
 static FORCED: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -62,10 +66,13 @@ impl OwnMemory {
     /// # Errors
     /// Where /proc is missing or does not permit it.
     pub fn open() -> io::Result<OwnMemory> {
-        let file = File::options().read(true).write(true).open("/proc/self/mem")?;
+        let file = match File::options().read(true).write(true).open("/proc/self/mem") {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(OwnMemory(None)),
+            opened => opened?,
+        };
         // Away from the numbers that a program closes and gives anew, as for a daemon's or a
         // child's standard streams.
-        Ok(OwnMemory(memory_file::out_of_the_way(file.into()).into()))
+        Ok(OwnMemory(Some(memory_file::out_of_the_way(file.into()).into())))
     }
 
     /// Whether the kernel writes pages here that are not writable. Linux from 6.12 on does not with
@@ -76,6 +83,9 @@ impl OwnMemory {
     /// about that (a filter of system calls, no memory) counts as yes: the write that matters will
     /// fail with its own reason.
     pub fn is_forced(&self) -> bool {
+        if self.0.is_none() {
+            return false;
+        }
         // Relaxed: a fact about the kernel, which each thread would find the same.
         match FORCED.load(Ordering::Relaxed) {
             UNKNOWN => {}
@@ -89,23 +99,29 @@ impl OwnMemory {
         !refused
     }
 
-    /// The file's number, for who may use nothing of a library.
-    pub(crate) fn number(&self) -> i32 {
-        std::os::fd::AsRawFd::as_raw_fd(&self.0)
+    /// The file's number, for callers that may use nothing of a library; none where it does not
+    /// write code ([`OwnMemory::is_forced`]).
+    pub(crate) fn writes_code(&self) -> Option<i32> {
+        self.0.as_ref().filter(|_| self.is_forced()).map(File::as_raw_fd)
     }
 
     /// Writes whatever the page's protection, where [`OwnMemory::is_forced`]; a private page
     /// becomes this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, address)
+        match &self.0 {
+            Some(file) => file.write_all_at(bytes, address),
+            None => raw::poke(address, bytes),
+        }
     }
 }
 
 impl Memory for OwnMemory {
+    /// Calls no library: also where threads stand still.
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let Some(file) = &self.0 else { return raw::peek(address, into) };
         let mut done = 0;
         while done < into.len() {
-            match self.0.read_at(&mut into[done..], address.wrapping_add(done as u64)) {
+            match raw::read_at(file.as_raw_fd(), &mut into[done..], address.wrapping_add(done as u64)) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

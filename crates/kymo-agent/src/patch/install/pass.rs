@@ -9,7 +9,7 @@
 //! But where a byte between sites may be a uprobe's trap, or a site is not as it should be, each
 //! site is written by itself: a trap that is written again when its uprobe has ended in between
 //! kills the program. A site whose bytes are not what they should be stays as it is.
-use super::memory::OwnMemory;
+use super::memory::{Memory, OwnMemory};
 use crate::patch::os;
 use crate::patch::site::JUMP_BYTES;
 use crate::sys::raw;
@@ -84,24 +84,20 @@ impl<'m> Pass<'m> {
     /// What the one who holds the threads has to write, because this process cannot: nothing, where
     /// it can.
     pub(crate) fn for_the_holder(&self) -> Vec<SiteEdit> {
-        if self.memory.is_forced() { Vec::new() } else { self.edits.clone() }
+        if self.memory.writes_code().is_some() { Vec::new() } else { self.edits.clone() }
     }
 
     /// Makes the process's own copies of all pages that will be written, by writing a byte of each
     /// as it is: that is most of the time that writing takes.
     pub(crate) fn warm(&self) {
-        if !self.memory.is_forced() {
-            return;
-        }
+        let Some(file) = self.memory.writes_code() else { return };
         let mut warmed = 0;
         let mut warm = |at: u64| {
             let page = at & !(PAGE_BYTES - 1);
             let mut byte = [0];
-            if page != warmed
-                && raw::read_at(self.memory.number(), &mut byte, at).is_ok_and(|count| count == 1)
-            {
+            if page != warmed && raw::read_at(file, &mut byte, at).is_ok_and(|count| count == 1) {
                 // Where this fails the writing will, and says so.
-                _ = raw::write_at(self.memory.number(), &byte, at);
+                _ = raw::write_at(file, &byte, at);
             }
             warmed = page;
         };
@@ -114,10 +110,7 @@ impl<'m> Pass<'m> {
     /// Writes all, as long as `goes_on`; or looks what the holder has written. Allocates nothing,
     /// takes no lock, calls no library.
     pub(crate) fn write(&mut self, goes_on: &dyn Fn() -> bool) {
-        if !self.memory.is_forced() {
-            return self.look();
-        }
-        let file = self.memory.number();
+        let Some(file) = self.memory.writes_code() else { return self.look() };
         for run in &self.runs {
             let (edits, fates) = (&self.edits[run.clone()], &mut self.fates[run.clone()]);
             let begin = edits[0].at;
@@ -162,10 +155,9 @@ impl<'m> Pass<'m> {
     /// Finds out what the holder has written. It may have ended in between: then some are written,
     /// and each whole.
     fn look(&mut self) {
-        let file = self.memory.number();
         for (edit, fate) in self.edits.iter().zip(&mut self.fates) {
             let mut bytes = [0; JUMP_BYTES];
-            let got = raw::read_at(file, &mut bytes, edit.at).unwrap_or(0);
+            let got = self.memory.read(edit.at, &mut bytes);
             let is = |other: &[u8; JUMP_BYTES]| bytes.iter().zip(other).all(|(byte, other)| byte == other);
             *fate = match got {
                 JUMP_BYTES if is(&edit.to) => EditOutcome::Written,
