@@ -165,7 +165,16 @@ impl ClockSamples {
 
     /// Held against what the kernel accounts. `lost`: samples that are known to be missing.
     pub(crate) fn against(&self, account: Account, lost: u64) -> CpuTime {
-        let seen_ns = self.sampled_ns.saturating_add(lost.saturating_mul(self.period_ns));
+        let lost_ns = lost.saturating_mul(self.period_ns);
+        let lost_ns = match account.whose {
+            // Samples of idle CPUs, and records that are none, are lost, too: they explain what is
+            // missing, and are no proof of more.
+            Accounted::Cpus | Accounted::Cgroup => {
+                lost_ns.min(account.used_ns.saturating_sub(self.sampled_ns))
+            }
+            _ => lost_ns,
+        };
+        let seen_ns = self.sampled_ns.saturating_add(lost_ns);
         CpuTime::sampled(account, seen_ns, self.samples, self.period_ns)
     }
 }
@@ -213,6 +222,17 @@ mod tests {
         assert!(of(1050, SECOND, 0).unwrap().contains("did not wait"));
         assert_eq!(of(0, 10_000_000, 0), None);
         assert!(of(0, SECOND / 2, 0).unwrap().contains("100 % is missing"));
+    }
+
+    /// Checks that samples lost on CPUs, which may be of idle time, are not taken for more CPU time
+    /// than there was.
+    #[test]
+    fn lost_samples_of_cpus() {
+        let clock = ClockSamples::of(&[spec(abi::PERF_SAMPLE_TID, &[])]).unwrap();
+        let of = |whose, lost| clock.against(Account { whose, ..of_command(SECOND, 30) }, lost);
+        assert_eq!(of(Accounted::Cpus, 300).seen_ns, 300_000_000);
+        assert_eq!(of(Accounted::Cpus, 5000).difference("x"), None);
+        assert!(of(Accounted::Command, 5000).difference("x").is_some());
     }
 
     /// Checks that the interval is that of the stretches of running where they are few, and of the

@@ -5,7 +5,7 @@ use crate::build_ids;
 use crate::command;
 use crate::control::ControlChannel;
 use crate::coverage::Coverage;
-use crate::cpu_accounts::Account;
+use crate::cpu_accounts::{Account, CpuAccounts};
 use crate::cpu_time::{self, ClockSamples};
 use crate::error::{RecordError, system};
 use crate::existing::{self, KernelThread};
@@ -32,7 +32,7 @@ use kymo_perf::hotplug::CpuGap;
 use kymo_perf::proc::ProcessMemory;
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
-use kymo_perf::workload::Workload;
+use kymo_perf::workload::{Usage, Workload};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -370,11 +370,7 @@ impl Session {
         let exit = workload.as_mut().and_then(|workload| command::end(workload, ended));
         let usage = workload.as_ref().filter(|_| ended == Ended::ByItself).and_then(Workload::usage);
         let accounted = match plan.observed.kind {
-            TargetKind::Command if plan.options.delay.is_none() => usage.as_ref().map(Account::of_command),
-            TargetKind::Command => {
-                let of_all = usage.as_ref().map(Account::of_command);
-                late_accounts.zip(of_all).and_then(|(before, account)| before.rest_of(account))
-            }
+            TargetKind::Command => usage.and_then(|usage| of_command(plan, &usage, late_accounts.as_ref())),
             _ => accounted,
         };
         let lost = summary.account.lost();
@@ -384,4 +380,10 @@ impl Session {
         remarks.extend(opened.observer.remove());
         Ok(Summary { exit, cpu_time, unwound, pauses, unfollowed, remarks, ..summary })
     }
+}
+
+/// The CPU time of a command while its events were on. `late`: its accounts when they came on.
+fn of_command(plan: &RecordingPlan, usage: &Usage, late: Option<&CpuAccounts>) -> Option<Account> {
+    let all = Account::of_command(usage);
+    if plan.options.delay.is_none() { Some(all) } else { late?.rest_of(all) }
 }

@@ -234,7 +234,8 @@ impl Unwinder {
         let stack = Stack { start: regs.sp(), bytes: stack };
         let stop = self.walk(Memory { space, stack }, *regs, max_frames, code, out);
         match stop {
-            Stop::Root => self.stats.complete(out.len() - inner),
+            // Where the last walk had guessed, this one may have fewer frames.
+            Stop::Root => self.stats.complete(out.len().saturating_sub(inner)),
             _ => out.truncate(inner),
         }
         stop
