@@ -21,7 +21,6 @@
 //!
 //! [`Area::fill`]: kymo_core::ring::Area::fill
 use crate::channel::timespec;
-use crate::cpu_time;
 use crate::options::CallGraph;
 use crate::plan::RecordingPlan;
 use crate::shared::DrainShared;
@@ -204,11 +203,6 @@ fn is_still(before: Fill, now: Fill, ring_bytes: usize) -> bool {
     before.position == now.position && waits(before) && waits(now)
 }
 
-/// How many samples a busy CPU brings in a second, if that is known: clocks count nanoseconds.
-fn samples_per_second(attr: &Attr) -> Option<u64> {
-    attr.freq().or_else(|| cpu_time::is_clock(attr).then(|| 1_000_000_000 / attr.sample_period.max(1)))
-}
-
 /// The time between two looks: several while a busy CPU fills its ring.
 fn interval(plan: &RecordingPlan) -> Duration {
     let ring_bytes = (plan.drained_pages() * sys::page_size()) as u64;
@@ -218,7 +212,7 @@ fn interval(plan: &RecordingPlan) -> Duration {
     };
     let attrs = plan.open.events.iter().filter_map(|event| Attr::parse(&sys::attr_bytes(&event.attr)));
     let rates: Option<Vec<u64>> =
-        attrs.filter(|attr| attr.sample_period > 0).map(|attr| samples_per_second(&attr)).collect();
+        attrs.filter(|attr| attr.sample_period > 0).map(|attr| attr.freq()).collect();
     let Some(hz) = rates.map(|rates| rates.iter().sum::<u64>()) else { return USUAL_INTERVAL };
     let bytes_per_second = hz.saturating_mul(SAMPLE_BYTES + stack_bytes).max(1);
     let fill_ns = ring_bytes.saturating_mul(1_000_000_000) / bytes_per_second;
@@ -228,7 +222,6 @@ fn interval(plan: &RecordingPlan) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kymo_data::abi;
 
     /// Checks that a reader stands still only if the ring waited for it at both looks and it did
     /// not move: neither a ring that fills just now, nor one that is read, is a stall.
@@ -239,18 +232,6 @@ mod tests {
         assert!(!is_still(fill(64, 1000), fill(64, 2048), 4096));
         assert!(!is_still(fill(64, 1024), fill(72, 4096), 4096));
         assert!(!is_still(fill(64, 1024), fill(64, 0), 4096));
-    }
-
-    /// Checks that the rate of a clock is known whether its attribute has it as a frequency or as a
-    /// period, and that of other events with a period is not.
-    #[test]
-    fn rates() {
-        let mut attr = Attr { kind: abi::PERF_TYPE_SOFTWARE, sample_period: 10_101_010, ..Attr::default() };
-        assert_eq!(samples_per_second(&attr), Some(99));
-        attr.config = abi::PERF_COUNT_SW_DUMMY;
-        assert_eq!(samples_per_second(&attr), None);
-        attr.set(abi::ATTR_FLAG_FREQ, true);
-        assert_eq!(samples_per_second(&attr), Some(10_101_010));
     }
 
     /// Checks that threads that stood still are remarked on only if that cost samples, and that the
