@@ -607,8 +607,10 @@ fn without_rights_and_without_waits() {
         said.says("--wall records context switches only");
         let report = kymo().run(["report", "--wall", "--json", "-f", "-i", text(&file)]).ends(0);
         report.says("the recording has context switches only");
-        let other = report.json()["states"]["other"].as_u64().unwrap_or(0);
-        assert!(other > 250_000_000, "{}", report.stdout);
+        let report = report.json();
+        assert!(report["states"]["unknown"].as_u64() > Some(250_000_000), "{report:#}");
+        let threads = report["threads"].as_array().expect("a list");
+        assert!(threads.iter().all(|thread| thread["idle_ns"] == 0), "{report:#}");
     }
     let said = kymo().run(["record", "--wall", "-e", "sched:sched_switch", "-o", text(&file), "--", "true"]);
     assert_ne!(said.code, Some(0), "{}", said.stderr);
