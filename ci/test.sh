@@ -38,36 +38,8 @@ tests() {
     "${limit[@]}" cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests" || {
         # shellcheck disable=SC2009 # pgrep lists no threads and no wait channels.
         ps -eLo pid,ppid,tid,stat,etimes,wchan:40,args --sort=-etimes | grep -v ' \[.*\]$' | head -n 80
-        passed_alone
+        return 1
     }
-}
-
-# Tests that failed beside others, each once more by itself: what a busy machine breaks is told in the result, what is
-# broken fails again. More than eight are not the machine's fault, nor is what ends without a list of failed tests.
-passed_alone() {
-    shopt -s extglob
-    local binary name again=()
-    # shellcheck disable=SC2016 # The quotes are cargo's.
-    local lines='s/^test (.*) \.\.\. FAILED$/failed \1/p; s/^error: test failed, to rerun pass `(.*)`$/binary \1/p'
-    sed -nE "$lines" "$scratch/tests" | while read -r kind rest; do
-        if [[ $kind == failed ]]; then
-            again+=("$rest")
-        else
-            # With --workspace, as they were built: one package alone has other features, and is built anew.
-            for name in "${again[@]}"; do echo "${rest/#-p +([^ ])/--workspace}|$name"; done
-            again=()
-        fi
-    done >"$scratch/again"
-    local count
-    count=$(wc -l <"$scratch/again")
-    ((count > 0 && count <= 8)) || return 1
-    [[ $(grep -c ' \.\.\. FAILED$' "$scratch/tests") == "$count" ]] || return 1
-    while IFS='|' read -r binary name; do
-        step "once more, alone: $name"
-        # shellcheck disable=SC2086 # several words for cargo.
-        cargo test --locked $binary -- --exact "$name" </dev/null || return 1
-        echo "$name" >>"$scratch/flaky"
-    done <"$scratch/again"
 }
 
 # Every interleaving of the two ends of a ring, up to loom's bound. Its own target folder: the flag changes every crate.
@@ -222,17 +194,11 @@ if ((skipped)); then
     echo "skipped, because this machine cannot run them:"
     sort "$KYMO_SKIP_LOG" | sed 's/^SKIPPED /  /'
 fi
-if [[ -s $scratch/flaky ]]; then
-    echo "UNSTABLE, failed beside other tests and passed alone:"
-    sed 's/^/  /' "$scratch/flaky"
-fi
 reasons
 for one in "${failed[@]}"; do
     echo "FAILED: $one"
 done
 # A test that skips returns early, so cargo counts it as passed.
 returned_early=$(grep -vc -E '^SKIPPED (bench|everything|ci)::' "$KYMO_SKIP_LOG" || true)
-touch "$scratch/flaky"
-unstable=$(wc -l <"$scratch/flaky")
-echo "$(($(sum passed) - returned_early + unstable)) passed, $(($(sum failed) - unstable)) failed, $skipped skipped"
+echo "$(($(sum passed) - returned_early)) passed, $(sum failed) failed, $skipped skipped"
 ((${#failed[@]} == 0))
