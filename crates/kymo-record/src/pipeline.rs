@@ -117,6 +117,8 @@ pub(crate) struct Outcome {
     pub(crate) stalls: Stalls,
     /// Files without a build id that nobody finds again.
     pub(crate) gone_without_names: GoneFiles,
+    /// Threads that have panicked, by what they do.
+    pub(crate) panicked: Vec<&'static str>,
 }
 
 struct DrainStage<'a> {
@@ -326,22 +328,39 @@ impl<'a> Pipeline<'a> {
             base.shared.stop();
             let written = recorder.and_then(|recorder| recorder.join().ok());
             let gone_without_names = file_watch.gone();
+            let mut panicked = Panicked::default();
             Outcome {
                 gone_without_names,
                 ended,
                 accounted,
                 late_accounts: run_loop.accounts,
                 code,
-                listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
-                unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
-                cpu_gaps: cpus.and_then(|cpus| cpus.join().ok()).unwrap_or_default(),
-                stalls: monitor.and_then(|monitor| monitor.join().ok()).unwrap_or_default(),
-                pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
+                listed: listed.or_else(|| panicked.join("lists what exists", listing)).unwrap_or_default(),
+                unwound: reducer
+                    .map(|reducer| panicked.join("unwinds stacks", Some(reducer)).unwrap_or_default()),
+                cpu_gaps: panicked.join("watches CPUs", cpus).unwrap_or_default(),
+                stalls: panicked.join("watches for stalls", monitor).unwrap_or_default(),
+                pauses: panicked.join("watches the rate of samples", throttle).unwrap_or_default(),
                 written,
                 user_lost,
-                of_python: finder.and_then(|finder| finder.join().ok()).unwrap_or_default(),
+                of_python: panicked.join("finds Python", finder).unwrap_or_default(),
+                panicked: panicked.0,
             }
         })
+    }
+}
+
+/// Threads that have panicked, by what they do.
+#[derive(Default)]
+struct Panicked(Vec<&'static str>);
+
+impl Panicked {
+    fn join<T>(&mut self, what: &'static str, thread: Option<ScopedJoinHandle<'_, T>>) -> Option<T> {
+        let result = thread?.join();
+        if result.is_err() {
+            self.0.push(what);
+        }
+        result.ok()
     }
 }
 

@@ -321,6 +321,7 @@ impl Session {
             late_accounts,
             stalls,
             gone_without_names,
+            panicked,
         } = pipeline.run(run_loop, until);
         let ended = ended?;
         let mut written =
@@ -341,6 +342,9 @@ impl Session {
         remarks.extend(remark);
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         remarks.extend(of_python);
+        remarks.extend(panicked.iter().map(|what| {
+            format!("the thread that {what} panicked, which is a fault of kymo: what it had in hand is missing")
+        }));
         remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
         remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));
         remarks.append(&mut opened.holds.lock().unwrap_or_else(PoisonError::into_inner).remarks);
