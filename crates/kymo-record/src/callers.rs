@@ -37,23 +37,29 @@ impl Default for Callers {
     }
 }
 
+/// The code of a process, by the text of its list of mappings; its files are opened and read now.
+pub(crate) fn space_of(modules: &UnwindModules, pid: i32, maps: &[u8]) -> AddressSpace {
+    let mut space = AddressSpace::new();
+    for mapping in Mappings::new(maps).filter(|mapping| mapping.prot & 4 != 0) {
+        let file = MappedFile {
+            path: mapping.path.strip_suffix(b" (deleted)").unwrap_or(mapping.path),
+            build_id: &[],
+            file_id: (mapping.major, mapping.minor, mapping.inode),
+            seen: Some(Seen { pid, start: mapping.start, end: mapping.end }),
+        };
+        let module = modules.module_of(&file);
+        if let Some(module) = &module {
+            module.read_now();
+        }
+        space.map(mapping.start, mapping.end, mapping.offset, module);
+    }
+    space
+}
+
 impl Unwind for Callers {
     fn prepare(&mut self, pid: i32, maps: &[u8]) {
         self.closed.store(false, Ordering::Relaxed);
-        self.space = AddressSpace::new();
-        for mapping in Mappings::new(maps).filter(|mapping| mapping.prot & 4 != 0) {
-            let file = MappedFile {
-                path: mapping.path.strip_suffix(b" (deleted)").unwrap_or(mapping.path),
-                build_id: &[],
-                file_id: (mapping.major, mapping.minor, mapping.inode),
-                seen: Some(Seen { pid, start: mapping.start, end: mapping.end }),
-            };
-            let module = self.modules.module_of(&file);
-            if let Some(module) = &module {
-                module.read_now();
-            }
-            self.space.map(mapping.start, mapping.end, mapping.offset, module);
-        }
+        self.space = space_of(&self.modules, pid, maps);
         self.closed.store(true, Ordering::Relaxed);
     }
 

@@ -126,6 +126,7 @@ mod synth;
 mod targets;
 mod throttle;
 mod user_rings;
+mod waiting_stacks;
 mod waits;
 mod whole;
 mod writer;

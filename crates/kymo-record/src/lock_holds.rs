@@ -65,8 +65,8 @@ pub(crate) fn samples(report: &HoldReport, specs: &[EventSpec], time_ns: u64) ->
     for of in &report.locks {
         let (pid, period) = (of.pid, of.holds.total_ns);
         // The call is before the place that it returns to.
-        let pc = Some(of.place.saturating_sub(1));
-        bytes.extend(OwnSample { kind: KIND, pid, tid: pid, time_ns, period, pc }.with(raw(of), spec));
+        let frames = vec![of.place.saturating_sub(1)];
+        bytes.extend(OwnSample { kind: KIND, pid, tid: pid, time_ns, period, frames }.with(raw(of), spec));
     }
     bytes
 }

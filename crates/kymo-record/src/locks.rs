@@ -18,6 +18,7 @@ use crate::lock_holds;
 use crate::options::RecordingClock;
 
 use crate::user_rings::UserEvent;
+use crate::waiting_stacks::WaitingStacks;
 use crate::waits::{Completion, OwnSample, recording_time, specs_of};
 
 /// Threads that have waited.
@@ -106,9 +107,8 @@ impl Locks {
         }
     }
 
-    /// Ends the tracing: the waits that have not ended, with the innermost frame of their stacks,
-    /// the sums, and how long locks were held. `specs`: the events of the file; `event`: the one
-    /// that takes waits.
+    /// Ends the tracing: the waits that have not ended, with their stacks, the sums, and how long
+    /// locks were held. `specs`: the events of the file; `event`: the one that takes waits.
     pub(crate) fn end(
         &self,
         specs: &[EventSpec],
@@ -122,16 +122,18 @@ impl Locks {
         let (Some(wait_spec), Some(sums_spec)) = (wait_spec, sums_spec) else { return Vec::new() };
         let time_ns = recording_time(monotonic_ns, clock);
         let mut bytes = Vec::new();
+        let mut stacks = WaitingStacks::of(&waits.iter().map(|wait| wait.tid).collect::<Vec<_>>());
         for wait in waits {
-            let pid = proc::process_of(wait.tid).unwrap_or(wait.pid);
-            let call = proc::waiting_call(pid, wait.tid).filter(|call| call.arguments[0] == wait.address);
-            let (tid, pc) = (wait.tid, call.map(|call| call.pc));
-            let sample = OwnSample { kind: KINDS[0], pid, tid, time_ns, period: wait.told_ns, pc };
+            let (pid, tid) = (proc::process_of(wait.tid).unwrap_or(wait.pid), wait.tid);
+            let stack = stacks.stack_of(pid, tid);
+            let is_this = stack.call.is_some_and(|call| call.arguments[0] == wait.address);
+            let frames = if is_this { stack.frames } else { Vec::new() };
+            let sample = OwnSample { kind: KINDS[0], pid, tid, time_ns, period: wait.told_ns, frames };
             bytes.extend(sample.with(wait.to_raw(), wait_spec));
         }
         for of in sums {
             let (pid, period) = (of.pid, of.waits.total_ns);
-            let sample = OwnSample { kind: KINDS[2], pid, tid: pid, time_ns, period, pc: None };
+            let sample = OwnSample { kind: KINDS[2], pid, tid: pid, time_ns, period, frames: Vec::new() };
             bytes.extend(sample.with(of.to_raw(), sums_spec));
         }
         bytes.extend(lock_holds::samples(holds, specs, time_ns));

@@ -343,7 +343,9 @@ impl Session {
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         remarks.extend(of_python);
         remarks.extend(panicked.iter().map(|what| {
-            format!("the thread that {what} panicked, which is a fault of kymo: what it had in hand is missing")
+            format!(
+                "the thread that {what} panicked, which is a fault of kymo: what it had in hand is missing"
+            )
         }));
         remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
         remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use crate::options::RecordingClock;
 use crate::targets::{Observed, TargetKind};
 use crate::user_rings::UserEvent;
+use crate::waiting_stacks::WaitingStacks;
 
 /// What perf calls it.
 pub(crate) const OFF_CPU: &str = "offcpu-time";
@@ -110,14 +111,19 @@ impl Waits {
         self.tracer.enter(pid, tid, state);
     }
 
-    /// Ends the tracing: the records of what was not told yet, as samples without stacks.
+    /// Ends the tracing: the records of what was not told yet, as samples with the stacks of those
+    /// that still wait.
     pub(crate) fn end(&self, spec: &EventSpec, clock: Option<RecordingClock>) -> Vec<u8> {
-        let (left, monotonic_ns) = self.tracer.end();
+        let (mut left, monotonic_ns) = self.tracer.end();
         let time_ns = recording_time(monotonic_ns, clock);
+        left.sort_unstable_by_key(|record| (record.pid, record.tid));
+        let waits = |record: &WaitRecord| record.task_state != 0 && record.blocked_ns > 0;
+        let waiting: Vec<i32> = left.iter().filter(|record| waits(record)).map(|record| record.tid).collect();
+        let mut stacks = WaitingStacks::of(&waiting);
         let end = |mut record: WaitRecord| {
-            let call = Some(record).filter(|record| record.task_state != 0 && record.blocked_ns > 0);
-            let call = call.and_then(|record| proc::waiting_call(record.pid, record.tid));
-            if let Some(call) = call {
+            let stack =
+                if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
+            if let Some(call) = stack.call {
                 (record.syscall, record.arguments) = (call.number, call.arguments);
             }
             let sample = OwnSample {
@@ -126,7 +132,7 @@ impl Waits {
                 tid: record.tid,
                 time_ns,
                 period: record.off_cpu_ns(),
-                pc: call.map(|call| call.pc),
+                frames: stack.frames,
             };
             sample.with(record.to_raw(), spec)
         };
@@ -156,7 +162,7 @@ impl Waits {
 }
 
 /// What a sample that the recorder writes itself tells.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OwnSample {
     /// The number of the description.
     pub(crate) kind: u16,
@@ -164,8 +170,8 @@ pub(crate) struct OwnSample {
     pub(crate) tid: i32,
     pub(crate) time_ns: u64,
     pub(crate) period: u64,
-    /// Of the stack the innermost frame, if it is known.
-    pub(crate) pc: Option<u64>,
+    /// Of the stack in the program what is known, innermost first.
+    pub(crate) frames: Vec<u64>,
 }
 
 impl OwnSample {
@@ -175,21 +181,23 @@ impl OwnSample {
         label(&mut raw, self.kind, self.tid);
         let id = spec.ids.first().copied().unwrap_or(0);
         let task = u64::from(self.pid.cast_unsigned()) | u64::from(self.tid.cast_unsigned()) << 32;
+        let mark = self.frames.first().map(|_| abi::PERF_CONTEXT_USER);
+        let chain: Vec<u64> = mark.into_iter().chain(self.frames.iter().copied()).collect();
         let fields = [
             (abi::PERF_SAMPLE_IDENTIFIER, id),
-            (abi::PERF_SAMPLE_IP, self.pc.unwrap_or(0)),
+            (abi::PERF_SAMPLE_IP, self.frames.first().copied().unwrap_or(0)),
             (abi::PERF_SAMPLE_TID, task),
             (abi::PERF_SAMPLE_TIME, self.time_ns),
             (abi::PERF_SAMPLE_CPU, 0),
             (abi::PERF_SAMPLE_PERIOD, self.period),
-            (abi::PERF_SAMPLE_CALLCHAIN, if self.pc.is_some() { 2 } else { 0 }),
+            (abi::PERF_SAMPLE_CALLCHAIN, chain.len() as u64),
         ];
         let mut body: Vec<u8> = Vec::new();
         for (_, word) in fields.iter().filter(|(bit, _)| bits & bit != 0) {
             body.extend(word.to_le_bytes());
         }
-        if let Some(pc) = self.pc.filter(|_| bits & abi::PERF_SAMPLE_CALLCHAIN != 0) {
-            body.extend([abi::PERF_CONTEXT_USER, pc].iter().flat_map(|word| word.to_le_bytes()));
+        if bits & abi::PERF_SAMPLE_CALLCHAIN != 0 {
+            body.extend(chain.iter().flat_map(|word| word.to_le_bytes()));
         }
         body.extend((raw.len() as u32).to_le_bytes());
         body.extend(raw);

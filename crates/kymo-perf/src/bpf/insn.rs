@@ -61,6 +61,8 @@ pub(super) enum BpfHelper {
     /// (to, bytes, from) -> bytes with the ending zero, or a negative errno: a text of the running
     /// process, cut to what fits.
     ReadUserText = 114,
+    /// (file, from, bytes) -> 0 or a negative errno: what a reader of an iterator's file gets.
+    FileWrite = 127,
     /// (ring, bytes, 0) -> address of so many bytes in it, or 0: it is full.
     RingReserve = 131,
     /// (address, flags): what was reserved is there to be read.

@@ -97,6 +97,7 @@ mod memlock;
 mod program;
 mod python;
 mod sys;
+mod task_registers;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -115,6 +116,7 @@ pub use python::{
     FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
     StackPage, StackWish,
 };
+pub use task_registers::{TaskRegisters, registers_of_tasks};
 pub use waits::{ShortWaits, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

@@ -76,6 +76,8 @@ pub(super) enum ProgramKind {
     FunctionEntry = 0x100 | 26,
     /// When it returns.
     FunctionExit = 0x200 | 26,
+    /// For each task, when somebody reads (Linux 5.8).
+    TaskIterator = 0x300 | 26,
 }
 
 impl ProgramKind {
@@ -91,6 +93,7 @@ impl ProgramKind {
             ProgramKind::TypedTracepoint => TYPED_TRACEPOINT,
             ProgramKind::FunctionEntry => FUNCTION_ENTRY,
             ProgramKind::FunctionExit => FUNCTION_EXIT,
+            ProgramKind::TaskIterator => ITERATOR,
             _ => 0,
         }
     }
@@ -104,6 +107,7 @@ impl ProgramKind {
 const TYPED_TRACEPOINT: u32 = 23;
 const FUNCTION_ENTRY: u32 = 24;
 const FUNCTION_EXIT: u32 = 25;
+const ITERATOR: u32 = 28;
 /// A flag of programs.
 const SLEEPABLE: u32 = 1 << 4;
 
@@ -116,6 +120,8 @@ const PROG_LOAD: libc::c_long = 5;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BTF_LOAD: libc::c_long = 18;
 const MAP_UPDATE_BATCH: libc::c_long = 26;
+const LINK_CREATE: libc::c_long = 28;
+const ITERATOR_CREATE: libc::c_long = 33;
 
 const TYPE_HASH: u32 = 1;
 const TYPE_ARRAY: u32 = 2;
@@ -433,6 +439,36 @@ pub(super) fn open_raw_tracepoint(name: Option<&CStr>, program: BorrowedFd<'_>) 
     };
     // SAFETY: the name is ended by a zero and outlives the call.
     unsafe { bpf_open(RAW_TRACEPOINT_OPEN, &mut attr) }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IteratorLinkAttr {
+    program: u32,
+    target: u32,
+    attach: u32,
+    flags: u32,
+    parameters: u64,
+    parameters_bytes: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IteratorAttr {
+    link: u32,
+    flags: u32,
+}
+
+/// A file whose reading runs an iterator's program for each object, and has what that writes.
+pub(super) fn open_iterator(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let program = program.as_raw_fd() as u32;
+    let mut link = IteratorLinkAttr { program, attach: ITERATOR, ..IteratorLinkAttr::default() };
+    // SAFETY: no addresses in it: the iterator has no parameters.
+    let link = unsafe { bpf_open(LINK_CREATE, &mut link) }?;
+    let mut attr = IteratorAttr { link: link.as_raw_fd() as u32, flags: 0 };
+    // SAFETY: no addresses in it.
+    unsafe { bpf_open(ITERATOR_CREATE, &mut attr) }
 }
 
 /// Lets an event's samples (or a tracepoint's hits) pass through a program.

@@ -122,6 +122,8 @@ pub struct WaitingCall {
     pub arguments: [u64; 2],
     /// Where the program is.
     pub pc: u64,
+    /// Its stack pointer.
+    pub sp: u64,
 }
 
 /// The call that a thread waits in (`man 5 proc_pid_syscall`); `None` when it runs, is gone, or may
@@ -133,11 +135,12 @@ pub fn waiting_call(pid: i32, tid: i32) -> Option<WaitingCall> {
 fn parse_call(line: &str) -> Option<WaitingCall> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
-    let (number, pc) = (words.first()?.parse().ok()?, hex(words.last()?)?);
+    let [.., sp, pc] = words[..] else { return None };
+    let (number, sp, pc) = (words.first()?.parse().ok()?, hex(sp)?, hex(pc)?);
     // Outside of calls there are only the stack pointer and the place.
     let argument =
         |at: usize| words.get(at).filter(|_| words.len() == 9).and_then(|word| hex(word)).unwrap_or(0);
-    Some(WaitingCall { number, arguments: [argument(1), argument(2)], pc })
+    Some(WaitingCall { number, arguments: [argument(1), argument(2)], pc, sp })
 }
 
 /// A process's parent; `None` if the process is gone.
@@ -176,9 +179,9 @@ mod tests {
     #[test]
     fn calls_of_threads() {
         let line = "202 0x7f01 0x80 0x0 0x0 0x0 0xffffffff 0x7ffd00 0x7f12\n";
-        let call = WaitingCall { number: 202, arguments: [0x7f01, 0x80], pc: 0x7f12 };
+        let call = WaitingCall { number: 202, arguments: [0x7f01, 0x80], pc: 0x7f12, sp: 0x7ffd00 };
         assert_eq!(parse_call(line), Some(call));
-        let outside = WaitingCall { number: -1, arguments: [0, 0], pc: 0x40 };
+        let outside = WaitingCall { number: -1, arguments: [0, 0], pc: 0x40, sp: 0x7ffd00 };
         assert_eq!(parse_call("-1 0x7ffd00 0x40\n"), Some(outside));
         assert_eq!((parse_call("running\n"), parse_call("")), (None, None));
     }

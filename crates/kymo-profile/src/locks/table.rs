@@ -200,7 +200,8 @@ impl LockTable<'_> {
         let mut known: FxHashMap<(ChainId, u32, WaitEnd), LockKind> = FxHashMap::default();
         let kind = |row: &WaitRow| {
             let end = match row.waker {
-                _ if row.unfinished => WaitEnd::Unfinished,
+                _ if row.unfinished && self.user_frames(row.chain).nth(1).is_none() => WaitEnd::Unfinished,
+                _ if row.unfinished => WaitEnd::Unobserved,
                 0 => WaitEnd::Otherwise,
                 _ => WaitEnd::Woken,
             };

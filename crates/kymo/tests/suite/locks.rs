@@ -182,6 +182,27 @@ fn processes_that_end_meanwhile() {
     assert!(named.count() >= 1, "{json:#}");
 }
 
+/// Checks two threads that have each the lock that the other wants, since before they were observed:
+/// both locks have names, one waiter each, and its place.
+#[test]
+fn deadlock_that_was_there_before() {
+    const TEST: &str = "locks::deadlock_that_was_there_before";
+    if require(TEST, &NEEDS).is_none() {
+        return;
+    }
+    let mut observed = Running::start(Command::new(build("waits.c", &["-g"])).arg("deadlock"));
+    assert!(observed.line().starts_with("deadlock"));
+    let pid = observed.pid();
+    let json = kymo().succeed(["locks", "-q", "--json", "-p", &pid, "--", "sleep", "0.5"]).json();
+    assert_eq!(observed.end().1, Some(0), "it goes on");
+    for lock in ["account_a", "account_b"] {
+        let mut rows = json["locks"].as_array().expect("a list").iter();
+        let row = rows.find(|row| row["name"] == lock).unwrap_or_else(|| panic!("no {lock}: {json:#}"));
+        assert!(row["kind"] == "lock" && row["waiting"] == 1, "{json:#}");
+        assert!(row["waiters"].to_string().contains("transfers"), "{json:#}");
+    }
+}
+
 /// Checks that the recording is read again with the same result, by `kymo locks`; that other
 /// recordings are none of locks; and that perf reads it.
 #[test]

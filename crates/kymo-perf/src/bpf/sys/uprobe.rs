@@ -15,7 +15,6 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-const LINK_CREATE: libc::c_long = 28;
 const TYPE_LRU_HASH: u32 = 9;
 /// For keys that have no value yet.
 const ONLY_NEW: u64 = 1;

@@ -1,0 +1,126 @@
+//! The registers that threads had in user space when they entered the kernel, without stopping them.
+//!
+//! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack needs
+//! besides, the registers that a called function must keep, is where the kernel has put it at the
+//! entry: a program that runs for each task, when its file is read, copies it from there.
+use super::attach::load;
+use super::error::BpfError;
+use super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R6, R7};
+use super::kernel_btf::KernelBtf;
+use super::program::Program;
+use super::sys::{self, ProgramKind};
+use super::types::{Member, TaskTypes};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+
+/// What such a program is for, by its name in the kernel.
+const TASKS: &std::ffi::CStr = c"bpf_iter_task";
+/// Words of the kernel's `struct pt_regs`, as far as it is the same in all kernels.
+#[cfg(target_arch = "x86_64")]
+const WORDS: usize = 21;
+#[cfg(not(target_arch = "x86_64"))]
+const WORDS: usize = 34;
+/// A record: the thread's id, and its registers.
+const RECORD_BYTES: usize = 8 + 8 * WORDS;
+/// On the stack of the program.
+const RECORD: i16 = -(RECORD_BYTES as i16);
+const REGISTERS: i16 = RECORD + 8;
+
+/// The registers of a thread in user space, in the order of the kernel's `struct pt_regs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskRegisters(pub [u64; WORDS]);
+
+/// The registers of all threads that `wanted` says are wanted, by thread id in the first pid
+/// namespace. Those of a thread that runs are of its last entry into the kernel. It takes about a
+/// microsecond for each thread of the machine, and stops none.
+///
+/// # Errors
+/// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.15.
+pub fn registers_of_tasks(wanted: impl Fn(i32) -> bool) -> Result<HashMap<i32, TaskRegisters>, BpfError> {
+    let types = TaskTypes::load().map_err(BpfError::Types)?;
+    let attach =
+        |cause| BpfError::Attach { program: NAME, point: TASKS.to_string_lossy().into_owned(), cause };
+    let number = KernelBtf::read().and_then(|kernel| kernel.function(TASKS));
+    let number = number.ok_or_else(|| attach(std::io::ErrorKind::Unsupported.into()))?;
+    let program = Program { kernel_type: number, ..program() };
+    let loaded = load(ProgramKind::TaskIterator, NAME, &program, Some(&types))?;
+    let file = sys::open_iterator(loaded.as_fd()).map_err(attach)?;
+    let mut bytes = Vec::new();
+    File::from(file).read_to_end(&mut bytes).map_err(attach)?;
+    Ok(parse(&bytes, wanted))
+}
+
+const NAME: &str = "kymo_registers";
+
+fn parse(bytes: &[u8], wanted: impl Fn(i32) -> bool) -> HashMap<i32, TaskRegisters> {
+    let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+    let parse = |record: &[u8; RECORD_BYTES]| {
+        let (words, _) = record.as_chunks();
+        let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        let tid = words.next().map_or(0, |tid| tid as i32);
+        (tid, TaskRegisters(std::array::from_fn(|_| words.next().unwrap_or(0))))
+    };
+    records.iter().map(parse).filter(|(tid, _)| wanted(*tid)).collect()
+}
+
+/// Runs for each task: writes a record.
+fn program() -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let end = a.label();
+    a.mov(R6, R1); // R6 = the context: what is read, and the task
+    a.load64(R7, R6, 8);
+    a.jump_if(R7, 0, end); // behind the last one
+    a.load_member((R1, R7), 4, Member::Id, &mut wanted);
+    a.store64(FP, RECORD, R1);
+    a.mov(R1, R7);
+    a.call(BpfHelper::TaskRegisters);
+    a.mov(R3, R0);
+    a.stack_address(R1, REGISTERS);
+    a.mov_imm(R2, 8 * WORDS as i32);
+    a.call(BpfHelper::ReadKernel);
+    a.jump_unless(R0, 0, end);
+    a.load64(R1, R6, 0);
+    a.load64(R1, R1, 0); // the file
+    a.stack_address(R2, RECORD);
+    a.mov_imm(R3, RECORD_BYTES as i32);
+    a.call(BpfHelper::FileWrite);
+    a.place(end);
+    a.mov_imm(R0, 0);
+    a.exit();
+    Program { wanted, ..a.finish().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc;
+    use kymo_testing::skip;
+    use std::process::{Command, Stdio};
+
+    /// Checks that the place of a process that waits is the one that /proc has, among its registers.
+    #[test]
+    fn registers_of_a_process_that_waits() {
+        const TEST: &str = "bpf::task_registers::registers_of_a_process_that_waits";
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let tid = cat.id() as i32;
+        let call = loop {
+            match proc::waiting_call(tid, tid).filter(|call| call.number == libc::SYS_read) {
+                Some(call) if proc::state(tid, tid) == Some('S') => break call,
+                _ => std::thread::yield_now(),
+            }
+        };
+        let found = registers_of_tasks(|of| of == tid);
+        drop(cat.stdin.take());
+        cat.wait().unwrap();
+        match found {
+            Ok(found) => {
+                let TaskRegisters(words) = found[&tid];
+                assert!(words.contains(&call.pc) && words.contains(&call.sp), "{call:x?} {words:x?}");
+                assert_eq!(found.len(), 1);
+            }
+            Err(error) => skip(TEST, error.to_string()),
+        }
+    }
+}

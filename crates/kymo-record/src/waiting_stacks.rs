@@ -1,0 +1,155 @@
+//! Whole stacks of threads that wait, read from outside while they wait: nothing stops.
+//!
+//! ```text
+//!  /proc/TID/syscall ---> call, stack pointer, place --.
+//!  registers_of_tasks --> the other registers ---------+--> walk --> the call again: the same?
+//!  /proc/PID/mem -------> the stack ------------------'             no: it has waited in between
+//! ```
+//!
+//! # Invariants
+//! - **T1** No page is brought into memory, and no file of the process is opened again.
+//! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer, before
+//!   and after it was read.
+//! - **T3** It takes [`MOST_TIME`] at most, whatever the processes are: threads behind that have the
+//!   innermost frame only.
+use crate::callers::space_of;
+use crate::reduce;
+use kymo_perf::bpf::{TaskRegisters, registers_of_tasks};
+use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
+use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// So long stacks are read at the end of a recording.
+const MOST_TIME: Duration = Duration::from_secs(3);
+/// How much of a stack is read.
+const STACK_BYTES: usize = 128 << 10;
+
+/// Where a thread waits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitingStack {
+    /// The call; `None`: it does not wait any more, or may not be asked.
+    pub(crate) call: Option<WaitingCall>,
+    /// Addresses, innermost first, those of callers within the call; the innermost one only, if no
+    /// more could be read.
+    pub(crate) frames: Vec<u64>,
+}
+
+/// Reads the stacks of threads that wait.
+pub(crate) struct WaitingStacks {
+    modules: UnwindModules,
+    unwinder: Unwinder,
+    registers: HashMap<i32, TaskRegisters>,
+    process: Option<Process>,
+    stack: Vec<u8>,
+    until: Instant,
+}
+
+/// The process that was read last.
+struct Process {
+    pid: i32,
+    space: AddressSpace,
+    memory: ProcessMemory,
+}
+
+impl WaitingStacks {
+    /// Of these threads.
+    pub(crate) fn of(threads: &[i32]) -> WaitingStacks {
+        let mut wanted = threads.to_vec();
+        wanted.sort_unstable();
+        let registers = if wanted.is_empty() {
+            HashMap::new()
+        } else {
+            let found = registers_of_tasks(|tid| wanted.binary_search(&tid).is_ok());
+            found
+                .inspect_err(|error| tracing::debug!(%error, "stacks are read without registers"))
+                .unwrap_or_default()
+        };
+        WaitingStacks {
+            modules: reduce::modules_of_processes(|| false),
+            unwinder: Unwinder::new(Convention::Perf),
+            registers,
+            process: None,
+            stack: vec![0; STACK_BYTES],
+            until: Instant::now() + MOST_TIME,
+        }
+    }
+
+    /// Where this thread waits. Threads of one process should follow each other.
+    pub(crate) fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
+        let Some(call) = proc::waiting_call(pid, tid) else { return WaitingStack::default() };
+        let frames = self.walk(pid, tid, call).unwrap_or_else(|| vec![call.pc]);
+        WaitingStack { call: Some(call), frames }
+    }
+
+    fn walk(&mut self, pid: i32, tid: i32, call: WaitingCall) -> Option<Vec<u64>> {
+        if Instant::now() >= self.until {
+            return None;
+        }
+        if self.process.as_ref().is_none_or(|process| process.pid != pid) {
+            let space = space_of(&self.modules, pid, &proc::maps(pid));
+            self.process = Some(Process { pid, space, memory: ProcessMemory::open(pid).ok()? });
+        }
+        let Process { space, memory, .. } = self.process.as_ref()?;
+        let regs = user_regs(call, self.registers.get(&tid))?;
+        let read = memory.read_resident(pid, call.sp, &mut self.stack).ok()?;
+        if proc::waiting_call(pid, tid) != Some(call) {
+            return None;
+        }
+        let mut frames = Vec::new();
+        self.unwinder.unwind(space, &regs, &self.stack[..read], MAX_FRAMES, &mut frames);
+        (!frames.is_empty()).then_some(frames)
+    }
+}
+
+/// The registers of a thread that waits, as far as they are known; `None` for a 32-bit one.
+#[cfg(target_arch = "x86_64")]
+fn user_regs(call: WaitingCall, all: Option<&TaskRegisters>) -> Option<UserRegs> {
+    const USER_CODE: u64 = 0x33;
+    let mut regs = UserRegs::new(call.pc, call.sp, 0);
+    // The frame pointer is not known.
+    regs.set(6, None);
+    let Some(TaskRegisters(words)) = all else { return Some(regs) };
+    let [r15, r14, r13, r12, bp, bx, .., ip, cs, _, sp, _] = *words;
+    if cs != USER_CODE {
+        return None;
+    }
+    if (ip, sp) == (call.pc, call.sp) {
+        let kept = [(3, bx), (6, bp), (12, r12), (13, r13), (14, r14), (15, r15)];
+        kept.into_iter().for_each(|(number, value)| regs.set(number, Some(value)));
+    }
+    Some(regs)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn user_regs(call: WaitingCall, all: Option<&TaskRegisters>) -> Option<UserRegs> {
+    use kymo_symbols::Arch;
+    // x0 to x30, the stack pointer, the place.
+    const MASK: u64 = (1 << 33) - 1;
+    let TaskRegisters(words) = all?;
+    let is_there = words[31] == call.sp && words[32] == call.pc;
+    UserRegs::from_perf(Arch::NATIVE.filter(|_| is_there)?, 2, MASK, words[..33].iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// Checks that the stack of a program of Debian that waits in `read` reaches the function that
+    /// it has begun in, and that it is not stopped.
+    #[test]
+    fn a_program_that_waits() {
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pid = cat.id() as i32;
+        while proc::waiting_call(pid, pid).is_none_or(|call| call.number != libc::SYS_read) {
+            std::thread::yield_now();
+        }
+        let found = WaitingStacks::of(&[pid]).stack_of(pid, pid);
+        drop(cat.stdin.take());
+        cat.wait().unwrap();
+        assert_eq!(found.call.map(|call| call.number), Some(libc::SYS_read));
+        // read < main < __libc_start_call_main < __libc_start_main < _start
+        assert!(found.frames.len() >= 4, "{:x?}", found.frames);
+    }
+}
