@@ -193,7 +193,7 @@ fn deadlock_that_was_there_before() {
     let mut observed = Running::start(Command::new(build("waits.c", &["-g"])).arg("deadlock"));
     assert!(observed.line().starts_with("deadlock"));
     let pid = observed.pid();
-    let json = kymo().succeed(["locks", "-q", "--json", "-p", &pid, "--", "sleep", "0.5"]).json();
+    let json = kymo().succeed(["locks", "-q", "--json", "-p", &pid, "-d", "0.5"]).json();
     assert_eq!(observed.end().1, Some(0), "it goes on");
     for lock in ["account_a", "account_b"] {
         let mut rows = json["locks"].as_array().expect("a list").iter();
