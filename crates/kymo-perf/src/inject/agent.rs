@@ -12,7 +12,7 @@ use kymo_core::probe::wire::printable;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Relocating and constructors on a busy machine; a self-made deadlock lasts for ever.
 const LOAD: Duration = Duration::from_secs(5);
@@ -65,22 +65,41 @@ fn enter_for(
     pid: i32,
     library: &Library,
     children: bool,
-    unwinder: Option<&mut dyn Unwind>,
+    mut unwinder: Option<&mut dyn Unwind>,
 ) -> Result<Client, EnterError> {
     if !cfg!(target_arch = "x86_64") {
         return Err(EnterError::Machine);
     }
     crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
-    // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to
-    // be let go.
+    let until = Instant::now() + MOST_LEAVING;
+    loop {
+        let unwinder = unwinder.as_mut().map(|unwinder| &mut **unwinder as &mut dyn Unwind);
+        match begin_on_a_thread(pid, library, unwinder) {
+            Err(EnterError::InUse) if Instant::now() < until => std::thread::sleep(LEAVING_PAUSE),
+            begun => return begun?.hello(children)?.holds(),
+        }
+    }
+}
+
+/// A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be
+/// let go.
+fn begin_on_a_thread(
+    pid: i32,
+    library: &Library,
+    unwinder: Option<&mut dyn Unwind>,
+) -> Result<Client, EnterError> {
     let failed = |error| EnterError::Failed { step: "entering it", error };
     let begun = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || begin(pid, library, unwinder));
         thread.map(std::thread::ScopedJoinHandle::join)
     });
     let begun = begun.map_err(failed)?;
-    begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of kymo died"))))?.hello(children)?.holds()
+    begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of kymo died"))))
 }
+
+/// So long the agent may take to leave behind a kymo that has just ended or been killed.
+const MOST_LEAVING: Duration = Duration::from_secs(2);
+const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Has a thread of the process load the agent and start it.
 fn begin(pid: i32, library: &Library, mut unwinder: Option<&mut dyn Unwind>) -> Result<Client, EnterError> {
@@ -260,9 +279,7 @@ fn begin_conversation(
     match thread.call("starting the agent", start.start, args, START, ReturnKind::Value)? as i32 {
         // 0: it is of an older version, and the greeting will say so.
         0 | STARTED => Ok(()),
-        code if code == -libc::EBUSY => {
-            Err(EnterError::NotLoaded("another kymo is using the agent in it".to_owned()))
-        }
+        code if code == -libc::EBUSY => Err(EnterError::InUse),
         code if code == -libc::EAGAIN => Err(EnterError::NoThread(thread_limit(pid))),
         code => {
             let error = io::Error::from_raw_os_error(-code);

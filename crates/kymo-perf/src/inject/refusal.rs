@@ -7,6 +7,9 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnterError {
+    /// Another kymo is in it, and does not leave.
+    #[error("another kymo is using the agent in it")]
+    InUse,
     /// There is no such process (any more).
     #[error("the process is gone")]
     Gone,

@@ -96,7 +96,7 @@ pub(crate) struct ReportArgs {
     pub(super) wall: bool,
 
     /// With --wall: the thread whose critical path is shown [default: the first of the process with
-    /// most time]
+    /// most time; where that one sleeps, the busiest]
     #[arg(long, value_name = "TID", requires = "wall")]
     pub(super) path_of: Option<i32>,
 
