@@ -3,7 +3,7 @@
 //! # Safety
 //! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call
 //! checks its buffers against them.
-use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
+use super::{CreateAttr, ElementAttr, LINK_CREATE, SharedWords, bpf, bpf_open};
 use super::{
     MAP_CREATE, MAP_DELETE_ELEM, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, MAPPABLE, NO_PREALLOC,
     TYPE_ARRAY, TYPE_HASH,
