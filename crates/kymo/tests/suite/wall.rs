@@ -162,8 +162,12 @@ fn waits_that_began_before() {
     let file = fresh_folder("wall-idles").join("wall.data");
     let mut idles = Running::start(Command::new(build("waits.c", &[])).arg("idles"));
     assert!(idles.line().starts_with("idles"));
-    kymo().succeed(["record", "--wall", "-q", "-o", text(&file), "-p", &idles.pid(), "--", "sleep", "1"]);
+    let record = ["record", "--wall", "-e", "cpu-clock", "-o", text(&file), "-p", &idles.pid(), "--"];
+    let said = kymo().succeed([&record[..], &["sleep", "1"]].concat());
     assert_eq!(idles.end().1, Some(0), "it goes on");
+    // Nothing ran: what the threads did is said all the same.
+    said.says("the time of all threads:").says("%  condition").says("more: kymo report --wall");
+    kymo().run(["report", "--stdio", "-i", text(&file)]).says("--wall shows the time of all threads");
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
     for state in ["lock", "unknown"] {
         assert!(report["states"].get(state).is_none(), "{report:#}");

@@ -22,15 +22,16 @@ const UNWATCHED_LOOK_BYTES: u64 = 64 << 20;
 /// puts the end of the recording at risk.
 const NAMES_BYTES: u64 = 256 << 20;
 
-/// The five hottest functions and what led to them: often all that a person wanted to know.
-fn first_look(output: &Output, bytes: u64, samples: u64) {
+/// The five hottest functions and what led to them, and what threads did: often all that a person
+/// wanted to know.
+fn first_look(output: &Output, bytes: u64) {
     let Output::File(path) = output else { return };
     // Of several files none has the plain name.
     if !path.exists() {
         return;
     }
     let most = if std::io::stderr().is_terminal() { FIRST_LOOK_BYTES } else { UNWATCHED_LOOK_BYTES };
-    if samples == 0 || bytes > most {
+    if bytes > most {
         return;
     }
     if let Some(limit) = cgroup::memory_limit().filter(|limit| *limit < NAMES_BYTES) {
@@ -41,6 +42,8 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
         return;
     }
     match crate::cmd::report::first_look_lines(path, 5) {
+        // Nothing ran, and waits were not recorded.
+        Ok((lines, _)) if lines.is_empty() => {}
         Ok((lines, options)) => {
             for line in lines {
                 eprintln!("  {line}");
@@ -148,7 +151,7 @@ pub(super) fn finish(
             ));
         }
         remarks.iter().chain(&unseen).for_each(|remark| words.say(remark));
-        first_look(output, bytes, account.samples);
+        first_look(output, bytes);
         let all = account.samples.saturating_add(account.lost());
         if let Some(advice) = sampled.and_then(|sampled| sampled.advice(all, cpu_time)) {
             words.say(&advice);

@@ -15,7 +15,7 @@ use kymo_profile::machine::symbol_options;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::text::{shown, write_hierarchy, write_table};
-use kymo_profile::wall::{Wall, recorded_calls};
+use kymo_profile::wall::{WaitDetail, Wall, recorded_calls, wait_detail};
 use kymo_profile::{dump, export};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 
@@ -285,6 +285,12 @@ fn sentences(recording: &Recording, profile: &Profile) -> Vec<String> {
     sentences.extend(profile.notes.iter().cloned());
     sentences.extend(kymo_profile::unwind_samples::not_unwound(recording));
     sentences.extend(kymo_profile::not_shown::not_shown(recording, &counts.by_type));
+    if wait_detail(recording) == WaitDetail::All {
+        sentences.push(
+            "these are samples of threads that ran; --wall shows the time of all threads, waits among it"
+                .to_owned(),
+        );
+    }
     sentences
 }
 
