@@ -56,7 +56,7 @@ pub(super) struct BpfMachine {
     pub(super) cpu: usize,
     /// Process and thread that run.
     pub(super) current: (i32, i32),
-    /// The running task, and its registers in user space.
+    /// The running task, and the registers of any task in user space.
     pub(super) task: u64,
     pub(super) registers: u64,
     /// The next samples find no room.
@@ -315,7 +315,6 @@ impl Run<'_> {
         } else if is(BpfHelper::CurrentTask) || is(BpfHelper::CurrentTaskTyped) {
             self.machine.task
         } else if is(BpfHelper::TaskRegisters) {
-            assert_eq!(r1, self.machine.task, "only of the running task");
             self.machine.registers
         } else if is(BpfHelper::ReadKernel) {
             let bytes = self.machine.bytes(r3, r2 as usize).to_vec();

@@ -7,18 +7,20 @@ use crate::resolve::Stacks;
 use crate::timeline::{CommId, ModuleKind, Modules, TimelineBuilder};
 use kymo_core::latency::Latencies;
 
-const STACKS: [&[&str]; 5] = [
+const STACKS: [&[&str]; 6] = [
     &["__lll_lock_wait", "wants"],
     &["pthread_cond_wait", "ObjectMonitor::enter", "enters"],
     &["pthread_cond_wait", "takes"],
     &["__lll_lock_wake", "holds"],
     &["futex_wake", "leaves"],
+    &["pthread_cond_wait"],
 ];
 const WANTS: ChainId = 0;
 const ENTERS: ChainId = 1;
 const TAKES: ChainId = 2;
 const HOLDS: ChainId = 3;
 const LEAVES: ChainId = 4;
+const BARE: ChainId = 5;
 
 const LOCK: FutexKey = (1, 0x1000);
 const PARKED: FutexKey = (1, 0x2000);
@@ -106,7 +108,7 @@ fn a_lock_by_its_address() {
 #[test]
 fn a_futex_of_a_thread() {
     let (mut bare, mut untold) = (wait(PARKED, (2, 0), WANTS, 400, 5), wait(PARKED, (2, 9), ENTERS, 100, 50));
-    (bare.unfinished, bare.chain) = (true, TAKES);
+    (bare.unfinished, bare.chain) = (true, BARE);
     (untold.told_ns, untold.count) = (90, 4);
     let waits = vec![untold, wait(PARKED, (2, 9), TAKES, 300, 20), bare];
     let found = locks(waits, vec![wake(PARKED, 9, LEAVES, 90)], vec![sums(PARKED, &[50, 20, 20, 20, 5])]);
@@ -116,6 +118,15 @@ fn a_futex_of_a_thread() {
     assert_eq!((enters.as_str(), leaves.as_str()), ("enters", "leaves"));
     assert_eq!((condition.kind, condition.exact), (LockKind::Condition, false));
     assert_eq!((condition.waits.total_ns, takes.as_str()), (20, "takes"));
+}
+
+/// Checks waits that have not ended, one with its whole stack and one with the innermost function:
+/// the first is what its stack says.
+#[test]
+fn unfinished_waits() {
+    let unfinished = |chain| WaitRow { unfinished: true, ..wait(PARKED, (2, 0), chain, 400, 5) };
+    let kind = |chain| locks(vec![unfinished(chain)], Vec::new(), vec![sums(PARKED, &[5])])[0].0.kind;
+    assert_eq!([TAKES, BARE, WANTS].map(kind), [LockKind::Condition, LockKind::Unknown, LockKind::Lock]);
 }
 
 /// Checks sums of which no row tells anything: they are not contention, and nothing is lost.

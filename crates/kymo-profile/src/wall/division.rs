@@ -67,7 +67,7 @@ impl Wall {
     /// before it.
     pub(super) fn parts(&self, wait: usize) -> [(State, u64); 5] {
         let (row, state) = (&self.waits[wait], self.state(wait));
-        let short = self.short_states.get(wait).copied().unwrap_or(State::Unknown);
+        let (short, _) = self.short(wait);
         let ready = if state == State::Throttled { state } else { State::Runnable };
         let blocked = if state == ready { short } else { state };
         let states = [State::Running, blocked, ready, short, State::Runnable];
@@ -93,7 +93,8 @@ impl Wall {
             thread.waits = sum([thread.waits, row.short_waits, waits]);
             thread.preemptions = sum([thread.preemptions, row.short_preemptions, preemptions]);
             if self.is_idle(index) {
-                thread.idle_ns = sum([thread.idle_ns, parts[1].1, parts[3].1]);
+                let short = if self.is_short_idle(index) { parts[3].1 } else { 0 };
+                thread.idle_ns = sum([thread.idle_ns, parts[1].1, short]);
             }
         }
         let mut threads: Vec<ThreadTime> = threads.into_values().collect();
@@ -117,17 +118,27 @@ impl Wall {
             let [_, blocked, ready, short, short_ready] = self.parts(index);
             // Ready threads wait for a CPU, wherever they are: one place for each site, too.
             let short_longest = row.short_longest_ns.unwrap_or(0);
-            let waited = [(blocked, row.blocked_ns, 1), (short, short_longest, row.short_waits)];
-            for ((state, time), longest, waits) in waited {
+            let short_site = self.sites.of(self.short(index).1);
+            // Who ended short waits is not known.
+            let waited = [
+                (self.is_idle(index), site, blocked, (row.blocked_ns, 1, self.end(index))),
+                (
+                    self.is_short_idle(index),
+                    short_site,
+                    short,
+                    (short_longest, row.short_waits, End::Unknown),
+                ),
+            ];
+            for (idle, site, (state, time), (longest, waits, end)) in waited {
                 if time == 0 {
                     continue;
                 }
-                let sum = sums.entry((state, site, self.is_idle(index))).or_default();
+                let sum = sums.entry((state, site, idle)).or_default();
                 sum.time_ns = sum.time_ns.saturating_add(time);
                 sum.waits = sum.waits.saturating_add(waits);
                 sum.longest_ns = sum.longest_ns.max(longest);
                 sum.threads.insert(row.thread.1);
-                let ended = sum.ended_by.entry(self.end(index)).or_default();
+                let ended = sum.ended_by.entry(end).or_default();
                 *ended = ended.saturating_add(time);
             }
             for ((state, time), longest) in [(ready, row.runnable_ns), (short_ready, 0)] {

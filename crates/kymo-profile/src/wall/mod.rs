@@ -97,8 +97,8 @@ pub struct Wall {
     pub summary: ReadSummary,
     /// What each wait was for, in the order of the waits.
     states: Vec<State>,
-    /// What the thread waited for last, of which its short waits count.
-    short_states: Vec<State>,
+    /// What the short waits of each row were for.
+    short: Vec<ShortPlace>,
     idle: Vec<bool>,
     /// For each wait what ended it.
     ends: Vec<End>,
@@ -117,6 +117,14 @@ pub struct Wall {
 /// Whether a function is one of the kernel's that only switch: the wait itself begins behind them.
 pub(crate) fn only_switches(function: &Function) -> bool {
     function.level == Level::Kernel && function.name.as_deref().is_none_or(state::is_switch)
+}
+
+/// What waits without rows of their own were for, and the wait at whose place they count: the last
+/// one in the same system call. Where several calls are mixed it is an estimate, by the last wait.
+#[derive(Clone, Copy, Debug)]
+struct ShortPlace {
+    state: State,
+    wait: usize,
 }
 
 /// What ended a wait.
@@ -181,7 +189,7 @@ impl Wall {
             calls: None,
             summary,
             states: Vec::new(),
-            short_states: Vec::new(),
+            short: Vec::new(),
             idle: Vec::new(),
             ends: Vec::new(),
             latencies: None,
@@ -193,7 +201,7 @@ impl Wall {
         };
         wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();
-        (wall.states, wall.short_states) = wall.states_of_waits();
+        (wall.states, wall.short) = wall.states_of_waits();
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
         wall
@@ -272,30 +280,70 @@ impl Wall {
         of_program(whole).is_some() && of_program(whole) == of_program(innermost)
     }
 
-    fn states_of_waits(&self) -> (Vec<State>, Vec<State>) {
+    fn states_of_waits(&self) -> (Vec<State>, Vec<ShortPlace>) {
         let mut last = rustc_hash::FxHashMap::default();
+        let mut of_calls = rustc_hash::FxHashMap::default();
         let mut known = rustc_hash::FxHashMap::default();
-        let is_arm = self.is_arm;
-        let states = self.waits.iter().map(|row| {
+        let states = self.waits.iter().enumerate().map(|(wait, row)| {
             let before: State = last.get(&row.thread).copied().unwrap_or(State::Unknown);
-            if row.is_end && row.blocked_ns == 0 && row.task_state != 0 {
-                // It has ended.
-                return (before, before);
+            // It has ended.
+            let is_over = row.is_end && row.blocked_ns == 0 && row.task_state != 0;
+            let state = if is_over {
+                before
+            } else {
+                let call = self.call_of(row);
+                *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
+                    let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
+                    state::of_wait(row.task_state, call, kernel, user)
+                })
+            };
+            let is_wait = !is_over && !matches!(state, State::Runnable | State::Throttled);
+            if is_wait && !row.is_end {
+                last.insert(row.thread, state);
             }
-            let (number, operation) = (row.syscall, row.operation);
-            let is_unfinished = row.is_end && self.stacks.frames(row.chain).len() <= 1;
-            let call = WaitCall { number, operation, is_arm, is_unfinished };
-            let state = *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
-                let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
-                state::of_wait(row.task_state, call, kernel, user)
+            if is_wait {
+                of_calls.insert((row.thread, row.syscall), (state, wait));
+            }
+            let estimate = (if is_wait && !row.is_end { state } else { before }, wait);
+            let same_call = row.short_call.map(|call| {
+                let by_call = || (self.state_of_call(call), wait);
+                of_calls.get(&(row.thread, call)).copied().unwrap_or_else(by_call)
             });
-            if row.is_end || matches!(state, State::Runnable | State::Throttled) {
-                return (state, before);
-            }
-            last.insert(row.thread, state);
-            (state, state)
+            let (state_of_short, place) = match same_call {
+                None | Some((State::Unknown, _)) => estimate,
+                Some(known) => known,
+            };
+            (state, ShortPlace { state: state_of_short, wait: place })
         });
         states.unzip()
+    }
+
+    /// The call that a row's wait was in.
+    fn call_of(&self, row: &WaitRow) -> WaitCall {
+        WaitCall {
+            number: row.syscall,
+            operation: row.operation,
+            is_arm: self.is_arm,
+            is_unfinished: row.is_end && self.stacks.frames(row.chain).len() <= 1,
+        }
+    }
+
+    /// What waits in a call are for, if nothing else is known of them.
+    fn state_of_call(&self, number: i64) -> State {
+        let call = WaitCall { number, operation: 0, is_arm: self.is_arm, is_unfinished: true };
+        state::of_wait(1, call, std::iter::empty(), std::iter::empty())
+    }
+
+    /// Whether the short waits of a row were idle: those that were for the same as its own.
+    fn is_short_idle(&self, wait: usize) -> bool {
+        self.is_idle(wait) && self.short(wait).0 == self.state(wait)
+    }
+
+    /// What the short waits of a row were for, and where.
+    fn short(&self, wait: usize) -> (State, ChainId) {
+        let ShortPlace { state, wait: place } =
+            self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
+        (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
     }
 
     /// The name of a thread, the last one that it had.

@@ -1,7 +1,7 @@
 //! The critical path of a thread: backwards over wake-ups, what decided how long it took.
 use super::SiteId;
 use super::needed::{by_thread, span};
-use super::{End, State, ThreadTime, Wall};
+use super::{End, ShortPlace, State, ThreadTime, Wall};
 use rustc_hash::FxHashMap;
 
 /// So many threads may have woken each other at one moment.
@@ -142,11 +142,11 @@ impl Wall {
     /// What the thread of this row did before its wait, since its row before.
     fn between(&self, wait: usize) -> Between {
         let row = &self.waits[wait];
-        let short = self.short_states.get(wait).copied().unwrap_or(State::Unknown);
+        let short = self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
         Between {
             run: row.run_ns,
             ready: row.short_runnable_ns,
-            waited: Some((row.short_blocked_ns, short, wait)),
+            waited: Some((row.short_blocked_ns, short.state, short.wait)),
         }
     }
 

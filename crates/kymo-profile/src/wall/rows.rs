@@ -57,6 +57,8 @@ pub struct WaitRow {
     /// The longest of the waits without rows of their own, until it was woken, ns; `None`: it was
     /// not recorded.
     pub short_longest_ns: Option<u64>,
+    /// The system call in which all of them were; `None`: in several, or that is not known.
+    pub short_call: Option<i64>,
 }
 
 impl WaitRow {
@@ -82,6 +84,7 @@ impl WaitRow {
             argument: 0,
             operation: 0,
             short_longest_ns: None,
+            short_call: None,
         }
     }
 
@@ -177,6 +180,7 @@ struct WaitFields {
     /// What older recordings do not have.
     operation: Option<Field>,
     short_longest_ns: Option<Field>,
+    short_call: Option<Field>,
 }
 
 /// The kind of a row at the end of a thread, or of the recording.
@@ -213,6 +217,7 @@ impl WaitFields {
             all: fields.map(|field| field.expect("all are there")),
             operation: format.field("argument_1").cloned(),
             short_longest_ns: format.field("short_longest_ns").cloned(),
+            short_call: format.field("short_call").cloned(),
         })
     }
 
@@ -413,6 +418,9 @@ impl Rows {
                 optional(&fields.operation).unwrap_or(0) as u32
             },
             short_longest_ns: optional(&fields.short_longest_ns),
+            short_call: optional(&fields.short_call)
+                .and_then(|call| call.checked_sub(1))
+                .map(u64::cast_signed),
         });
     }
 

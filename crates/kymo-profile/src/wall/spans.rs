@@ -67,13 +67,20 @@ impl Spans<'_> {
             End::Unknown => NOBODY,
         };
         let spans = [(begun, woken), (woken, row.time_ns), (before, begun), (before, begun)];
-        // How many waits each stands for, who ended it, and the CPU that a ready thread waited for.
-        let facts = [(1, ended, u32::MAX), (0, NOBODY, row.cpu), (row.short_waits, NOBODY, u32::MAX)];
-        let facts = facts.into_iter().chain([(0, NOBODY, u32::MAX)]);
-        for (((state, time), span), (count, (waker, extra), cpu)) in waits.into_iter().zip(spans).zip(facts) {
+        // How many waits each stands for, who ended it, the CPU that a ready thread waited for, and
+        // where.
+        let short = wall.short(index).1;
+        let (of_idle, is_short_idle) = (wall.is_idle(index), wall.is_short_idle(index));
+        let facts = [
+            (1, ended, u32::MAX, row.chain, of_idle),
+            (0, NOBODY, row.cpu, row.chain, of_idle),
+            (row.short_waits, NOBODY, u32::MAX, short, is_short_idle),
+            (0, NOBODY, u32::MAX, row.chain, is_short_idle),
+        ];
+        for (((state, time), span), fact) in waits.into_iter().zip(spans).zip(facts) {
             if time > 0 {
-                let of_idle = wall.is_idle(index);
-                let (event, stack, weight) = (wall.events.0, row.chain, Some(count));
+                let (count, (waker, extra), cpu, stack, of_idle) = fact;
+                let (event, weight) = (wall.events.0, Some(count));
                 let span = span_of(span, SpanState { state, of_idle }, time);
                 self.rows.push(Row { thread, cpu, event, stack, weight, waker, extra, ..span });
             }

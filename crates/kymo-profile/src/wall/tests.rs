@@ -152,6 +152,39 @@ fn short_waits_have_their_share_of_the_path() {
     assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210), 7)]);
 }
 
+/// Checks that short waits which were all in one call count where the thread has waited in it, and
+/// not as idle where its own wait is; and that a call alone tells what the waits of a thread were
+/// for that had no row.
+#[test]
+fn short_waits_are_of_their_call() {
+    let of_call = |row: WaitRow, syscall| WaitRow { syscall, ..row };
+    let sleep = of_call(wait((1, 2), SLEEP, 0, 50, 0, 0), 230);
+    let mixed = WaitRow {
+        short_blocked_ns: 90,
+        short_waits: 9,
+        short_call: Some(230),
+        ..of_call(wait((1, 2), CONDITION, 200, 300, 0, 0), 202)
+    };
+    let end = WaitRow {
+        is_end: true,
+        task_state: 0x80,
+        short_blocked_ns: 70,
+        short_waits: 7,
+        short_call: Some(230),
+        ..WaitRow::nothing(1000, (1, 3), CommId::unnamed(3), WAKES)
+    };
+    let wall = wall(vec![sleep, mixed, end], Vec::new());
+    let of = |tid| wall.threads().into_iter().find(|thread| thread.thread.1 == tid).expect("it is there");
+    let times = [State::Timer, State::Condition].map(|state| of(2).in_state(state));
+    assert_eq!((times, of(2).idle_ns), ([140, 100], 100));
+    assert_eq!(of(3).in_state(State::Timer), 70);
+    let places = wall.places();
+    let sleeps: Vec<_> = places.iter().filter(|place| place.state == State::Timer).collect();
+    let found: Vec<_> = sleeps.iter().map(|place| (place.time_ns, wall.site_name(place.site))).collect();
+    assert_eq!((found[0].0, &found[0].1[..5]), (140, "sleep"), "{found:?}");
+    spans_sum_to_the_threads(&wall).expect("they do");
+}
+
 /// Checks that the time of a thread that had no row is not put where it ended, and that of a wait
 /// in which the recording ends not where the thread has waited before, elsewhere.
 #[test]

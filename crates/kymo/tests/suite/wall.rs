@@ -151,6 +151,22 @@ fn many_short_sleeps() {
     }
 }
 
+/// Checks 400 threads that sleep some times each, of which few have records of their own: their time
+/// is a timer's, none is put where they ended, and none is unknown.
+#[test]
+fn threads_that_end_soon() {
+    if !ready("wall::threads_that_end_soon") {
+        return;
+    }
+    let Some(waits) = record("wall-nappers", &["nappers"]) else { return };
+    let report = waits.report(&[]);
+    let time = |state: &str| report["states"][state].as_u64().unwrap_or(0);
+    let all = report["total_ns"].as_u64().expect("a number");
+    let (asleep, ready) = (time("timer"), time("runnable") + time("running"));
+    is_about(asleep + ready, waits.measured("naps") + time("running"), "naps");
+    assert!((time("other") + time("unknown")) * 50 < all, "{:#}", report["states"]);
+}
+
 /// Checks threads that wait on a condition, or at a semaphore, since before the recording and until
 /// after it: their stacks are read where they stand, so that they are known, idle, and no wait for a
 /// lock. The program goes on.

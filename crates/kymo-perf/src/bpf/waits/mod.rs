@@ -333,6 +333,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             waits: word(entry::WAITS),
             preemptions: word(entry::PREEMPTIONS),
             longest_ns: word(entry::LONGEST),
+            call: word(entry::CALL),
         },
         syscall: -1,
         arguments: [0; 2],

@@ -32,7 +32,10 @@ pub(super) mod entry {
     pub(in super::super) const THRESHOLD: i16 = 96;
     /// The longest wait that no record has told yet, ns, until the thread was woken.
     pub(in super::super) const LONGEST: i16 = 104;
-    pub(in super::super) const WORDS: usize = 14;
+    /// The system call of the waits that no record has told yet, plus one; 0: they were in several
+    /// calls, or outside of any, or that is not known.
+    pub(in super::super) const CALL: i16 = 112;
+    pub(in super::super) const WORDS: usize = 15;
 }
 
 /// It has a CPU.
@@ -56,11 +59,11 @@ pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-const PENDING: i16 = 128;
+const PENDING: i16 = 136;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 136;
-const COUNTED: i16 = 144;
-pub(super) const SCRATCH_BYTES: usize = 152;
+const BUDGET: i16 = 144;
+const COUNTED: i16 = 152;
+pub(super) const SCRATCH_BYTES: usize = 160;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -77,6 +80,9 @@ const VALUE: i16 = -48 - 8 * entry::WORDS as i16;
 const CALL_REGISTERS: [(i32, i32, i16); 1] = [(104, 24, at::ARGUMENT_1)];
 #[cfg(not(target_arch = "x86_64"))]
 const CALL_REGISTERS: [(i32, i32, i16); 2] = [(8, 8, at::ARGUMENT_1), (272, 16, at::ARGUMENT_0)];
+
+/// Where they have the number of the call.
+const CALL_REGISTER: i32 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
 
 /// The descriptors of the maps, and who is followed.
 #[derive(Clone, Copy, Debug)]
@@ -226,6 +232,7 @@ impl Assembler {
             (at::SHORT_WAITS, entry::WAITS),
             (at::SHORT_PREEMPTIONS, entry::PREEMPTIONS),
             (at::SHORT_LONGEST, entry::LONGEST),
+            (at::SHORT_CALL, entry::CALL),
         ];
         for (to, from) in told {
             self.load64(R1, R7, from);
@@ -280,6 +287,7 @@ impl Assembler {
             self.load64(R2, R9, from);
             self.wait_as_long(R2);
         }
+        self.store64_imm(R7, entry::CALL, 0);
         self.load32(R2, R9, at::TASK_STATE);
         self.shift_left_imm(R2, 33); // throttled or not
         self.mov_imm(R3, 1);
@@ -382,6 +390,7 @@ impl Assembler {
         self.sub(R3, R2);
         self.add_word(R7, entry::BLOCKED, R3);
         self.wait_as_long(R3);
+        self.store64_imm(R7, entry::CALL, 0);
         self.count_word(R7, entry::WAITS);
         self.mov(R2, R4);
     }
@@ -491,6 +500,9 @@ impl Assembler {
         self.load64(R2, R7, entry::TASK_STATE);
         self.shift_left_imm(R2, 33); // throttled or not
         self.jump_if(R2, 0, was_ready);
+        if maps.tasks == TaskAccess::Loads {
+            self.note_call();
+        }
         self.count_word(R7, entry::WAITS);
         self.jump(end);
         self.place(was_ready);
@@ -515,6 +527,35 @@ impl Assembler {
             self.store64_imm(R9, PENDING, 1);
         }
         self.place(rest);
+    }
+}
+
+impl Assembler {
+    /// The entry at R7 knows the call in which the next thread has waited, the tracepoint's third
+    /// argument, if its waits that are not told yet were in the same one.
+    fn note_call(&mut self) {
+        let known = self.label();
+        self.load64(R1, R6, 16);
+        self.call(BpfHelper::TaskRegisters);
+        self.mov(R3, R0);
+        self.add_imm(R3, CALL_REGISTER);
+        self.store64_imm(FP, VALUE, 0);
+        self.stack_address(R1, VALUE);
+        self.mov_imm(R2, 8);
+        self.call(BpfHelper::ReadKernel);
+        self.load64(R2, FP, VALUE);
+        if cfg!(not(target_arch = "x86_64")) {
+            self.shift_left_imm(R2, 32);
+            self.shift_right_signed_imm(R2, 32);
+        }
+        self.add_imm(R2, 1);
+        self.load64(R1, R7, entry::WAITS);
+        self.jump_if(R1, 0, known);
+        self.load64(R1, R7, entry::CALL);
+        self.jump_if_same(R1, R2, known);
+        self.mov_imm(R2, 0);
+        self.place(known);
+        self.store64(R7, entry::CALL, R2);
     }
 }
 

@@ -54,14 +54,21 @@ fn records() {
         blocked_ns: 100,
         runnable_ns: 20,
         run_ns: 3,
-        short: ShortWaits { blocked_ns: 1000, runnable_ns: 200, waits: 9, preemptions: 4, longest_ns: 400 },
+        short: ShortWaits {
+            blocked_ns: 1000,
+            runnable_ns: 200,
+            waits: 9,
+            preemptions: 4,
+            longest_ns: 400,
+            call: 231,
+        },
         syscall: -1,
         arguments: [0x1234, 1],
     };
     let mut raw = record.to_raw();
     assert_eq!((raw.len() + 4) % 8, 0);
     assert_eq!((WaitRecord::parse(&raw), record.off_cpu_ns()), (Some(record), 1320));
-    assert_eq!(WaitRecord::parse(&raw[..119]), None);
+    assert_eq!(WaitRecord::parse(&raw[..127]), None);
     raw[record::at::KIND as usize] = 5;
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
