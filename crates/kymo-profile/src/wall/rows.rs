@@ -57,7 +57,8 @@ pub struct WaitRow {
     /// The longest of the waits without rows of their own, until it was woken, ns; `None`: it was
     /// not recorded.
     pub short_longest_ns: Option<u64>,
-    /// The system call in which all of them were; `None`: in several, or that is not known.
+    /// The system call in which nine tenths of their time were, at least; `None`: there is none, or
+    /// that is not known.
     pub short_call: Option<i64>,
 }
 
@@ -181,6 +182,7 @@ struct WaitFields {
     operation: Option<Field>,
     short_longest_ns: Option<Field>,
     short_call: Option<Field>,
+    short_call_ns: Option<Field>,
 }
 
 /// The kind of a row at the end of a thread, or of the recording.
@@ -218,6 +220,7 @@ impl WaitFields {
             operation: format.field("argument_1").cloned(),
             short_longest_ns: format.field("short_longest_ns").cloned(),
             short_call: format.field("short_call").cloned(),
+            short_call_ns: format.field("short_call_ns").cloned(),
         })
     }
 
@@ -420,7 +423,10 @@ impl Rows {
             short_longest_ns: optional(&fields.short_longest_ns),
             short_call: optional(&fields.short_call)
                 .and_then(|call| call.checked_sub(1))
-                .map(u64::cast_signed),
+                .map(u64::cast_signed)
+                .filter(|_| {
+                    optional(&fields.short_call_ns).is_some_and(|time| time >= short_blocked_ns / 10 * 9)
+                }),
         });
     }
 

@@ -334,6 +334,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             preemptions: word(entry::PREEMPTIONS),
             longest_ns: word(entry::LONGEST),
             call: word(entry::CALL),
+            call_ns: word(entry::CALL_NS),
         },
         syscall: -1,
         arguments: [0; 2],

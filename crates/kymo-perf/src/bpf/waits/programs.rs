@@ -32,10 +32,11 @@ pub(super) mod entry {
     pub(in super::super) const THRESHOLD: i16 = 96;
     /// The longest wait that no record has told yet, ns, until the thread was woken.
     pub(in super::super) const LONGEST: i16 = 104;
-    /// The system call of the waits that no record has told yet, plus one; 0: they were in several
-    /// calls, or outside of any, or that is not known.
+    /// The system call in which most of the waits were that no record has told yet, plus one; 0:
+    /// outside of any, or that is not known. And their time in it, ns, at least.
     pub(in super::super) const CALL: i16 = 112;
-    pub(in super::super) const WORDS: usize = 15;
+    pub(in super::super) const CALL_NS: i16 = 120;
+    pub(in super::super) const WORDS: usize = 16;
 }
 
 /// It has a CPU.
@@ -59,11 +60,11 @@ pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-const PENDING: i16 = 136;
+const PENDING: i16 = 144;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 144;
-const COUNTED: i16 = 152;
-pub(super) const SCRATCH_BYTES: usize = 160;
+const BUDGET: i16 = 152;
+const COUNTED: i16 = 160;
+pub(super) const SCRATCH_BYTES: usize = 168;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -233,6 +234,7 @@ impl Assembler {
             (at::SHORT_PREEMPTIONS, entry::PREEMPTIONS),
             (at::SHORT_LONGEST, entry::LONGEST),
             (at::SHORT_CALL, entry::CALL),
+            (at::SHORT_CALL_NS, entry::CALL_NS),
         ];
         for (to, from) in told {
             self.load64(R1, R7, from);
@@ -287,7 +289,6 @@ impl Assembler {
             self.load64(R2, R9, from);
             self.wait_as_long(R2);
         }
-        self.store64_imm(R7, entry::CALL, 0);
         self.load32(R2, R9, at::TASK_STATE);
         self.shift_left_imm(R2, 33); // throttled or not
         self.mov_imm(R3, 1);
@@ -390,7 +391,6 @@ impl Assembler {
         self.sub(R3, R2);
         self.add_word(R7, entry::BLOCKED, R3);
         self.wait_as_long(R3);
-        self.store64_imm(R7, entry::CALL, 0);
         self.count_word(R7, entry::WAITS);
         self.mov(R2, R4);
     }
@@ -531,10 +531,10 @@ impl Assembler {
 }
 
 impl Assembler {
-    /// The entry at R7 knows the call in which the next thread has waited, the tracepoint's third
-    /// argument, if its waits that are not told yet were in the same one.
+    /// The entry at R7 has the call of most waits that are not told yet: that of the next thread,
+    /// the tracepoint's third argument, whose wait is over now.
     fn note_call(&mut self) {
-        let known = self.label();
+        let (first, same, known) = (self.label(), self.label(), self.label());
         self.load64(R1, R6, 16);
         self.call(BpfHelper::TaskRegisters);
         self.mov(R3, R0);
@@ -549,13 +549,20 @@ impl Assembler {
             self.shift_right_signed_imm(R2, 32);
         }
         self.add_imm(R2, 1);
+        self.load64(R3, FP, BLOCKED_NS);
         self.load64(R1, R7, entry::WAITS);
-        self.jump_if(R1, 0, known);
+        self.jump_if(R1, 0, first);
         self.load64(R1, R7, entry::CALL);
-        self.jump_if_same(R1, R2, known);
-        self.mov_imm(R2, 0);
-        self.place(known);
+        self.jump_if_same(R1, R2, same);
+        self.load64(R1, R7, entry::CALL_NS);
+        self.jump_on(Compare::GreaterEqual, R1, R3, known);
+        self.place(first);
         self.store64(R7, entry::CALL, R2);
+        self.store64(R7, entry::CALL_NS, R3);
+        self.jump(known);
+        self.place(same);
+        self.add_word(R7, entry::CALL_NS, R3);
+        self.place(known);
     }
 }
 

@@ -26,10 +26,11 @@ pub(super) mod at {
     pub(in super::super) const SYSCALL: i16 = 104;
     pub(in super::super) const SHORT_LONGEST: i16 = 112;
     pub(in super::super) const SHORT_CALL: i16 = 120;
+    pub(in super::super) const SHORT_CALL_NS: i16 = 128;
 }
 
 /// Bytes of a record: with the word that says so, a multiple of 8.
-pub(super) const RECORD_BYTES: usize = 132;
+pub(super) const RECORD_BYTES: usize = 140;
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +87,11 @@ pub struct ShortWaits {
     pub preemptions: u64,
     /// The longest of them, until the thread was woken, ns.
     pub longest_ns: u64,
-    /// The system call in which all of them were, plus one; 0: in several, or that is not known.
+    /// The system call in which most of them were, plus one; 0: outside of any, or that is not
+    /// known.
     pub call: u64,
+    /// How long they were blocked in it, ns, at least.
+    pub call_ns: u64,
 }
 
 impl WaitRecord {
@@ -114,7 +118,8 @@ impl WaitRecord {
         "\tfield:u64 argument_0;\toffset:96;\tsize:8;\tsigned:0;\n",
         "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n",
         "\tfield:u64 short_longest_ns;\toffset:112;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 short_call;\toffset:120;\tsize:8;\tsigned:0;\n\n",
+        "\tfield:u64 short_call;\toffset:120;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 short_call_ns;\toffset:128;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
         "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu longest=%llu waker=%d syscall=%lld\", ",
         "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
@@ -150,6 +155,7 @@ impl WaitRecord {
                 preemptions: long(at::SHORT_PREEMPTIONS)?,
                 longest_ns: long(at::SHORT_LONGEST)?,
                 call: long(at::SHORT_CALL)?,
+                call_ns: long(at::SHORT_CALL_NS)?,
             },
             syscall: long(at::SYSCALL)?.cast_signed(),
             arguments: [long(at::ARGUMENT_0)?, long(at::ARGUMENT_1)?],
@@ -175,6 +181,7 @@ impl WaitRecord {
             (at::SHORT_PREEMPTIONS, self.short.preemptions),
             (at::SHORT_LONGEST, self.short.longest_ns),
             (at::SHORT_CALL, self.short.call),
+            (at::SHORT_CALL_NS, self.short.call_ns),
             (at::ARGUMENT_0, self.arguments[0]),
             (at::ARGUMENT_1, self.arguments[1]),
             (at::SYSCALL, self.syscall.cast_unsigned()),

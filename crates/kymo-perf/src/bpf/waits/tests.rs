@@ -61,6 +61,7 @@ fn records() {
             preemptions: 4,
             longest_ns: 400,
             call: 231,
+            call_ns: 990,
         },
         syscall: -1,
         arguments: [0x1234, 1],
@@ -68,7 +69,7 @@ fn records() {
     let mut raw = record.to_raw();
     assert_eq!((raw.len() + 4) % 8, 0);
     assert_eq!((WaitRecord::parse(&raw), record.off_cpu_ns()), (Some(record), 1320));
-    assert_eq!(WaitRecord::parse(&raw[..127]), None);
+    assert_eq!(WaitRecord::parse(&raw[..135]), None);
     raw[record::at::KIND as usize] = 5;
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
