@@ -7,6 +7,7 @@ use super::refusal::EnterError;
 use super::seccomp;
 use super::target::TargetProcess;
 use super::{memory, rings};
+use crate::proc;
 use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::holds::{HoldReport, TABLE_BYTES};
@@ -170,6 +171,10 @@ pub struct Client {
     /// What became of that since it was asked last.
     holding: Mutex<Holding>,
 }
+
+/// So long the agent's thread may take to wait again, where it has no CPU.
+const MOST_AWAKE: Duration = Duration::from_secs(1);
+const AWAKE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
@@ -452,7 +457,20 @@ impl Client {
     fn ask_with(&self, command: &Command, file: Option<&OwnedFd>) -> Result<Reply, ProtocolError> {
         let mut limits = self.limits();
         self.say_with(command, file.map(OwnedFd::as_fd), limits.until)?;
-        self.hear(&mut limits)
+        let reply = self.hear(&mut limits)?;
+        self.wait_until_asleep();
+        Ok(reply)
+    }
+
+    /// The agent's thread has said its answer, and waits for the next command soon. A filter of all
+    /// threads that comes before could end the program at the call that waits: nobody is told
+    /// meanwhile that kymo is there.
+    fn wait_until_asleep(&self) {
+        let (Some(&tid), Some(target)) = (self.agent.get(), self.target.get()) else { return };
+        let until = Instant::now() + MOST_AWAKE;
+        while proc::state(target.pid, tid) == Some('R') && Instant::now() < until {
+            std::thread::sleep(AWAKE_PAUSE);
+        }
     }
 
     /// Says it, and hears answers until `part` says that it was the last one.
