@@ -1,7 +1,7 @@
 //! The engine inside of several programs that run: each is entered, and counts are added up.
 //!
-//! A site is served in all of them or in none: the kernel, which then serves it, would set its traps
-//! in all of them, and a trap in a patch ends a program.
+//! A site is served in all of them or in none: the kernel, which then serves it, would set its
+//! traps in all of them, and a trap in a patch ends a program.
 use crate::engine::{Caller, Engine, Reading};
 use crate::inproc::{Entered, Refusals};
 use kymo_symbols::sites::Site;

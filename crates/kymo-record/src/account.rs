@@ -121,8 +121,8 @@ impl fmt::Display for LossAccount {
 pub struct Unwound {
     /// Walks and why they ended.
     pub stats: UnwindStats,
-    /// Samples of user tasks without one byte of stack: the task was just starting or ending, or its
-    /// stack pointer was in a page that was never touched, and no page beyond it had come.
+    /// Samples of user tasks without one byte of stack: the task was just starting or ending, or
+    /// its stack pointer was in a page that was never touched, and no page beyond it had come.
     pub without_stack: u64,
     /// Buffers that were unwound before all mappings were known, because a CPU's ring could not be
     /// read for too long.

@@ -1,5 +1,5 @@
 //! Unwinds the stack of a stopped thread, to decide whether its process can be entered there.
-use crate::reduce;
+use crate::process_modules::modules_of_processes;
 use kymo_perf::inject::{Registers, Unwind, UnwoundStack};
 use kymo_perf::proc::Mappings;
 use kymo_symbols::unwind::{
@@ -32,7 +32,7 @@ impl Default for Callers {
         let closed = Arc::<AtomicBool>::default();
         let is_closed = Arc::clone(&closed);
         // Relaxed: one thread prepares and walks.
-        let modules = reduce::modules_of_processes(move || is_closed.load(Ordering::Relaxed));
+        let modules = modules_of_processes(move || is_closed.load(Ordering::Relaxed));
         Callers { modules, closed, space: AddressSpace::new(), unwinder: Unwinder::new(Convention::Return) }
     }
 }

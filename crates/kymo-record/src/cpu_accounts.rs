@@ -151,8 +151,8 @@ fn of_thread(tid: i32) -> Option<u64> {
     proc::text(format!("/proc/{tid}/task/{tid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
 }
 
-/// Of a CPU without its idle time, in a text of /proc/stat. A container may be shown a text in which
-/// CPUs are missing.
+/// Of a CPU without its idle time, in a text of /proc/stat. A container may be shown a text in
+/// which CPUs are missing.
 fn of_cpu(text: &str, cpu: u32) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("cpu{cpu} ")))?;
     let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();

@@ -2,8 +2,8 @@
 //!
 //! A recording that misses a CPU, or whose samples come too seldom, looks complete by itself: no
 //! record says that something is missing. But the kernel accounts the CPU time of every process, by
-//! `wait4(2)` for a command and in /proc for others (`cpu_accounts.rs`). Samples of a clock stand for a
-//! period of CPU time each, so both sums must be the same.
+//! `wait4(2)` for a command and in /proc for others (`cpu_accounts.rs`). Samples of a clock stand
+//! for a period of CPU time each, so both sums must be the same.
 use crate::cpu_accounts::{Account, Accounted};
 use crate::options::Delay;
 use crate::plan::RecordingPlan;
@@ -39,9 +39,9 @@ impl CpuTime {
     fn sampled(account: Account, seen_ns: u64, samples: u64, period_ns: u64) -> CpuTime {
         let counted = CpuTime::counted(account, seen_ns);
         let ideal = samples.max(account.used_ns / period_ns.max(1)).saturating_add(1);
-        // A stretch of running gets the samples that fit into it, or one more: a variance of a quarter
-        // at most. Of many short ones each has one at most. A process that ends is one more stretch
-        // than its switches tell, for which its parent mostly has waited.
+        // A stretch of running gets the samples that fit into it, or one more: a variance of a
+        // quarter at most. Of many short ones each has one at most. A process that ends is one more
+        // stretch than its switches tell, for which its parent mostly has waited.
         let variance = account.runs.map_or(ideal, |runs| ideal.min(runs / 2 + 1));
         let deviations = 3.0 * (variance as f64).sqrt();
         CpuTime { error_ns: counted.error_ns + (deviations * period_ns as f64) as u64, ..counted }

@@ -104,6 +104,7 @@ mod pipeline;
 mod plan;
 mod pool;
 mod previous;
+mod process_modules;
 mod python;
 mod record_stats;
 mod reduce;

@@ -117,8 +117,8 @@ pub(crate) struct Outcome {
     pub(crate) stalls: Stalls,
     /// Files without a build id that nobody finds again.
     pub(crate) gone_without_names: GoneFiles,
-    /// Threads that have panicked, by what they do.
-    pub(crate) panicked: Vec<&'static str>,
+    /// Threads that have panicked, in words.
+    pub(crate) panicked: Vec<String>,
 }
 
 struct DrainStage<'a> {
@@ -326,41 +326,40 @@ impl<'a> Pipeline<'a> {
             watch.iter().for_each(|watch| watch.end());
             let code = code_names.and_then(|names| names.join().ok()).unwrap_or_default();
             base.shared.stop();
-            let written = recorder.and_then(|recorder| recorder.join().ok());
-            let gone_without_names = file_watch.gone();
             let mut panicked = Panicked::default();
             Outcome {
-                gone_without_names,
+                written: recorder.and_then(|recorder| recorder.join().ok()),
+                gone_without_names: file_watch.gone(),
                 ended,
                 accounted,
                 late_accounts: run_loop.accounts,
                 code,
-                listed: listed.or_else(|| panicked.join("lists what exists", listing)).unwrap_or_default(),
-                unwound: reducer
-                    .map(|reducer| panicked.join("unwinds stacks", Some(reducer)).unwrap_or_default()),
-                cpu_gaps: panicked.join("watches CPUs", cpus).unwrap_or_default(),
-                stalls: panicked.join("watches for stalls", monitor).unwrap_or_default(),
-                pauses: panicked.join("watches the rate of samples", throttle).unwrap_or_default(),
-                written,
+                listed: listed.unwrap_or_else(|| panicked.join("lists what exists", listing)),
+                unwound: reducer.map(|reducer| panicked.join("unwinds stacks", Some(reducer))),
+                cpu_gaps: panicked.join("watches CPUs", cpus),
+                stalls: panicked.join("watches for stalls", monitor),
+                pauses: panicked.join("watches the rate of samples", throttle),
                 user_lost,
-                of_python: panicked.join("finds Python", finder).unwrap_or_default(),
+                of_python: panicked.join("finds Python", finder),
                 panicked: panicked.0,
             }
         })
     }
 }
 
-/// Threads that have panicked, by what they do.
+/// Threads that have panicked, in words.
 #[derive(Default)]
-struct Panicked(Vec<&'static str>);
+struct Panicked(Vec<String>);
 
 impl Panicked {
-    fn join<T>(&mut self, what: &'static str, thread: Option<ScopedJoinHandle<'_, T>>) -> Option<T> {
-        let result = thread?.join();
+    /// What the thread has returned; nothing, if there is none, or it has panicked.
+    fn join<T: Default>(&mut self, what: &str, thread: Option<ScopedJoinHandle<'_, T>>) -> T {
+        let Some(result) = thread.map(ScopedJoinHandle::join) else { return T::default() };
         if result.is_err() {
-            self.0.push(what);
+            let words = "panicked, which is a fault of kymo: what it had in hand is missing";
+            self.0.push(format!("the thread that {what} {words}"));
         }
-        result.ok()
+        result.unwrap_or_default()
     }
 }
 

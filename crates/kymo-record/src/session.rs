@@ -327,13 +327,8 @@ impl Session {
         let mut written =
             written.ok_or_else(|| system("write")(io::Error::other("the writer's thread panicked")))?;
         written.stats.files.extend(listed.files);
-        let mut remarks: Vec<String> = match limits.max_bytes {
-            Some(limit) if written.full => {
-                let kib = limit.div_ceil(1024);
-                vec![format!("the size limit of {kib} KiB was reached: the recording ended there")]
-            }
-            _ => Vec::new(),
-        };
+        let mut remarks: Vec<String> =
+            limits.max_bytes.filter(|_| written.full).map(limit_reached).into_iter().collect();
         let refusal = plan.python_refusal.as_deref();
         if plan.python_event.is_none() && plan.reduces() && (plan.options.python || refusal.is_some()) {
             remarks.extend(python::without_names(&written.stats.files, refusal));
@@ -342,11 +337,7 @@ impl Session {
         remarks.extend(remark);
         remarks.extend(code.remarks(written.stats.code.as_ref(), written.stats.samples));
         remarks.extend(of_python);
-        remarks.extend(panicked.iter().map(|what| {
-            format!(
-                "the thread that {what} panicked, which is a fault of kymo: what it had in hand is missing"
-            )
-        }));
+        remarks.extend(panicked);
         remarks.extend(opened.observer.waits.iter().flat_map(Waits::remarks));
         remarks.extend(opened.observer.locks.iter().flat_map(Locks::remarks));
         remarks.append(&mut opened.holds.lock().unwrap_or_else(PoisonError::into_inner).remarks);
@@ -386,6 +377,10 @@ impl Session {
         remarks.extend(opened.observer.remove());
         Ok(Summary { exit, cpu_time, unwound, pauses, unfollowed, remarks, ..summary })
     }
+}
+
+fn limit_reached(bytes: u64) -> String {
+    format!("the size limit of {} KiB was reached: the recording ended there", bytes.div_ceil(1024))
 }
 
 /// The CPU time of a command while its events were on. `late`: its accounts when they came on.

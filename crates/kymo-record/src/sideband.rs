@@ -32,8 +32,8 @@ pub(crate) struct Sideband {
     time_at: Option<usize>,
     kernel: Vec<Vec<u8>>,
     processes: BTreeMap<i32, Process>,
-    /// Records that add up: symbols of the kernel, programs of BPF, cgroups, functions of interpreters,
-    /// build ids of files.
+    /// Records that add up: symbols of the kernel, programs of BPF, cgroups, functions of
+    /// interpreters, build ids of files.
     others: VecDeque<Vec<u8>>,
     ended: VecDeque<(u64, i32, i32)>,
     round: u64,

@@ -8,12 +8,12 @@
 //!
 //! # Invariants
 //! - **T1** No page is brought into memory, and no file of the process is opened again.
-//! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer, before
-//!   and after it was read.
-//! - **T3** It takes [`MOST_TIME`] at most, whatever the processes are: threads behind that have the
-//!   innermost frame only.
+//! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer,
+//!   before and after it was read.
+//! - **T3** It takes [`MOST_TIME`] at most, whatever the processes are: threads behind that have
+//!   the innermost frame only.
 use crate::callers::space_of;
-use crate::reduce;
+use crate::process_modules::modules_of_processes;
 use kymo_perf::bpf::{TaskRegisters, registers_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
@@ -40,13 +40,13 @@ pub(crate) struct WaitingStacks {
     modules: UnwindModules,
     unwinder: Unwinder,
     registers: HashMap<i32, TaskRegisters>,
-    process: Option<Process>,
+    process: Option<WaitingProcess>,
     stack: Vec<u8>,
     until: Instant,
 }
 
 /// The process that was read last.
-struct Process {
+struct WaitingProcess {
     pid: i32,
     space: AddressSpace,
     memory: ProcessMemory,
@@ -66,7 +66,7 @@ impl WaitingStacks {
                 .unwrap_or_default()
         };
         WaitingStacks {
-            modules: reduce::modules_of_processes(|| false),
+            modules: modules_of_processes(|| false),
             unwinder: Unwinder::new(Convention::Perf),
             registers,
             process: None,
@@ -88,9 +88,9 @@ impl WaitingStacks {
         }
         if self.process.as_ref().is_none_or(|process| process.pid != pid) {
             let space = space_of(&self.modules, pid, &proc::maps(pid));
-            self.process = Some(Process { pid, space, memory: ProcessMemory::open(pid).ok()? });
+            self.process = Some(WaitingProcess { pid, space, memory: ProcessMemory::open(pid).ok()? });
         }
-        let Process { space, memory, .. } = self.process.as_ref()?;
+        let WaitingProcess { space, memory, .. } = self.process.as_ref()?;
         let regs = user_regs(call, self.registers.get(&tid))?;
         let read = memory.read_resident(pid, call.sp, &mut self.stack).ok()?;
         if proc::waiting_call(pid, tid) != Some(call) {

@@ -49,8 +49,8 @@ fn parse_line(text: &[u8], start: usize, end: usize) -> Option<Line<'_>> {
     Some(Line { address, kind, name, name_at: start + digits + 3, module })
 }
 
-/// The rule by which a symbol ends. Functions may be called `__something_end`, so markers of code are
-/// told by their whole names, and those of data by a prefix that no variable has.
+/// The rule by which a symbol ends. Functions may be called `__something_end`, so markers of code
+/// are told by their whole names, and those of data by a prefix that no variable has.
 fn end_rule(kind: u8, name: &[u8]) -> EndRule {
     let is_code = matches!(kind, b't' | b'T' | b'w' | b'W');
     let is_marker = match is_code {
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!(list.references["_text"], 0xffffffff81000000);
     }
 
-    /// Checks that markers and thunks of a kernel's end do not reach over the padding behind them, as
-    /// Debian's 6.12 has it, that functions with names like markers keep their code, and that a
+    /// Checks that markers and thunks of a kernel's end do not reach over the padding behind them,
+    /// as Debian's 6.12 has it, that functions with names like markers keep their code, and that a
     /// marker that shares its address with a function has it, as with perf.
     #[test]
     fn padding_has_no_name() {

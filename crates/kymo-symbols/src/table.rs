@@ -263,8 +263,8 @@ impl TableBuilder {
         self.room.push(room);
     }
 
-    /// Symbols without a length end at these addresses, too: functions without a symbol start there,
-    /// or symbols that are not kept. Ascending.
+    /// Symbols without a length end at these addresses, too: functions without a symbol start
+    /// there, or symbols that are not kept. Ascending.
     pub(super) fn end_at(&mut self, starts: Vec<u64>) {
         self.other_starts = starts;
     }

@@ -1,8 +1,9 @@
-//! The registers that threads had in user space when they entered the kernel, without stopping them.
+//! The registers that threads had in user space when they entered the kernel, without stopping
+//! them.
 //!
-//! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack needs
-//! besides, the registers that a called function must keep, is where the kernel has put it at the
-//! entry: a program that runs for each task, when its file is read, copies it from there.
+//! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack
+//! needs besides, the registers that a called function must keep, is where the kernel has put it at
+//! the entry: a program that runs for each task, when its file is read, copies it from there.
 use super::attach::load;
 use super::error::BpfError;
 use super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R6, R7};
@@ -99,7 +100,8 @@ mod tests {
     use kymo_testing::skip;
     use std::process::{Command, Stdio};
 
-    /// Checks that the place of a process that waits is the one that /proc has, among its registers.
+    /// Checks that the place of a process that waits is the one that /proc has, among its
+    /// registers.
     #[test]
     fn registers_of_a_process_that_waits() {
         const TEST: &str = "bpf::task_registers::registers_of_a_process_that_waits";

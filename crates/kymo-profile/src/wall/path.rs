@@ -156,8 +156,8 @@ impl Wall {
     }
 
     /// The path of a thread over all its time, and how long that is. If none is named: of the first
-    /// thread of the process with most time, or of the busiest one where that path is mostly its own
-    /// sleep.
+    /// thread of the process with most time, or of the busiest one where that path is mostly its
+    /// own sleep.
     pub(super) fn path_of_interest(
         &self,
         threads: &[ThreadTime],

@@ -465,7 +465,8 @@ mod tests {
         assert_eq!([at(0), at(1 << 31)], [State::Runnable, State::Throttled]);
     }
 
-    /// Checks that nothing is called a lock, or idle, of which no stack and no call tells what it is.
+    /// Checks that nothing is called a lock, or idle, of which no stack and no call tells what it
+    /// is.
     #[test]
     fn waits_of_which_nothing_tells() {
         let futex = ["futex_wait_queue", "__futex_wait", "futex_wait", "do_futex", "__x64_sys_futex"];

@@ -94,8 +94,8 @@ impl FileWatch {
         }
     }
 
-    /// Records for the recording that tell the build ids of files, as far as they were read since the
-    /// last call: the table in the header is written at the end only, which a recorder that is
+    /// Records for the recording that tell the build ids of files, as far as they were read since
+    /// the last call: the table in the header is written at the end only, which a recorder that is
     /// killed does not reach.
     pub(crate) fn take_build_ids(&self) -> Vec<u8> {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).build_ids)

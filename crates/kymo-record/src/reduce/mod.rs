@@ -58,7 +58,6 @@
 //! the machine on which it was measured produce while they switch tasks as fast as they can. A
 //! machine with hundreds of busy CPUs would need several:
 //! docs/internals/design/0005-several-reducers.md says how.
-mod files;
 mod guessed;
 mod hotspot;
 mod moved_text;
@@ -71,13 +70,12 @@ mod stack_pages;
 mod tests;
 mod worker;
 
-pub(crate) use files::modules_of_processes;
-
 use crate::account::Unwound;
 use crate::channel::{Next, Receiver, Sender};
 use crate::mapped_files::FileTap;
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
+use crate::process_modules;
 use crate::python::PythonStacks;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
@@ -133,7 +131,7 @@ impl<'a> Reducer<'a> {
         unwind_bytes: u64,
         out: Sender<Message>,
     ) -> Self {
-        let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules(unwind_bytes)));
+        let worker = Worker::new(Arc::clone(&events), Arc::new(process_modules::modules(unwind_bytes)));
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());
         let (large_held, position, preferred) = (0, 1, true);

@@ -129,7 +129,8 @@ fn gnu_link(elf: &ElfFile) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((bytes[..end].to_vec(), bytes[end + 1..].to_vec()))
 }
 
-/// What the section of DWARF 5 says of its file: that another one has a part of it, or that it is one.
+/// What the section of DWARF 5 says of its file: that another one has a part of it, or that it is
+/// one.
 const HAS_SUPPLEMENTARY: u8 = 0;
 const IS_SUPPLEMENTARY: u8 = 1;
 

@@ -1,5 +1,5 @@
-//! What each verb that writes a recording does at its end for the names: copies of files that nobody
-//! finds again.
+//! What each verb that writes a recording does at its end for the names: copies of files that
+//! nobody finds again.
 use std::fs;
 use std::path::PathBuf;
 

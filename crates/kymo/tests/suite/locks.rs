@@ -182,8 +182,8 @@ fn processes_that_end_meanwhile() {
     assert!(named.count() >= 1, "{json:#}");
 }
 
-/// Checks two threads that have each the lock that the other wants, since before they were observed:
-/// both locks have names, one waiter each, and its place.
+/// Checks two threads that have each the lock that the other wants, since before they were
+/// observed: both locks have names, one waiter each, and its place.
 #[test]
 fn deadlock_that_was_there_before() {
     const TEST: &str = "locks::deadlock_that_was_there_before";

@@ -199,7 +199,8 @@ fn serves(program: &mut Running) {
 }
 
 /// Checks that a daemon which has given up root, so that its files in /proc are root's, is entered
-/// each of 50 times, counted exactly, and left with its own code; also after a kymo that was killed.
+/// each of 50 times, counted exactly, and left with its own code; also after a kymo that was
+/// killed.
 #[test]
 fn not_dumpable_processes_are_entered() {
     const TEST: &str = "sandboxed_targets::not_dumpable_processes_are_entered";

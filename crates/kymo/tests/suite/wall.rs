@@ -151,8 +151,8 @@ fn many_short_sleeps() {
     }
 }
 
-/// Checks 400 threads that sleep some times each, of which few have records of their own: their time
-/// is a timer's, none is put where they ended, and none is unknown.
+/// Checks 400 threads that sleep some times each, of which few have records of their own: their
+/// time is a timer's, none is put where they ended, and none is unknown.
 #[test]
 fn threads_that_end_soon() {
     if !ready("wall::threads_that_end_soon") {
@@ -168,8 +168,8 @@ fn threads_that_end_soon() {
 }
 
 /// Checks threads that wait on a condition, or at a semaphore, since before the recording and until
-/// after it: their stacks are read where they stand, so that they are known, idle, and no wait for a
-/// lock. The program goes on.
+/// after it: their stacks are read where they stand, so that they are known, idle, and no wait for
+/// a lock. The program goes on.
 #[test]
 fn waits_that_began_before() {
     if !ready("wall::waits_that_began_before") {

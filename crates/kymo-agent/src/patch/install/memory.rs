@@ -47,9 +47,9 @@ impl Memory for (u64, &[u8]) {
 /// written, too, as a debugger would. So no page is ever made writable for a patch.
 ///
 /// Some kernels write only pages that the process may write itself ([`OwnMemory::is_forced`]). The
-/// file of a process that is not dumpable (a daemon that has given up root) belongs to root, and the
-/// process may not open it. Then a system call reads memory and writes what is writable. In both
-/// cases the one who holds the threads writes code.
+/// file of a process that is not dumpable (a daemon that has given up root) belongs to root, and
+/// the process may not open it. Then a system call reads memory and writes what is writable. In
+/// both cases the one who holds the threads writes code.
 #[derive(Debug)]
 pub struct OwnMemory(Option<File>);
 

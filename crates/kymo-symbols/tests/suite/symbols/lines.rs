@@ -146,9 +146,9 @@ fn split_debug_information() {
     }
 }
 
-/// Checks that functions are found whose names and units `dwz` has put into a file that two programs
-/// share; and that where this file is missing or another one, nothing wrong is named, and one
-/// sentence says which file it is.
+/// Checks that functions are found whose names and units `dwz` has put into a file that two
+/// programs share; and that where this file is missing or another one, nothing wrong is named, and
+/// one sentence says which file it is.
 #[test]
 fn shared_debug_information() {
     let test = "shared_debug_information";

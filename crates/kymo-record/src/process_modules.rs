@@ -5,7 +5,7 @@ use kymo_symbols::unwind::{Image, MappedFile, UnwindModules, own_vdso};
 use std::io;
 
 /// The modules of the processes that run here. `most_bytes`: what their unwind data may take.
-pub(super) fn modules(most_bytes: u64) -> UnwindModules {
+pub(crate) fn modules(most_bytes: u64) -> UnwindModules {
     UnwindModules::with_opener(Box::new(open), most_bytes)
 }
 
