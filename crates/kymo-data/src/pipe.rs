@@ -73,7 +73,7 @@ impl PipeDescription {
                 return Ok(());
             }
             PERF_RECORD_HEADER_EVENT_TYPE => {
-                self.state = RecorderState::of_record(record).or(self.state);
+                self.state = RecorderState::parse(record).or(self.state);
                 return Ok(());
             }
             _ => return Ok(()),

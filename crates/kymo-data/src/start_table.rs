@@ -60,7 +60,7 @@ impl RecorderState {
     }
 
     /// What such a mark says; `None` for all other records.
-    pub(crate) fn of_record(record: &RawRecord<'_>) -> Option<RecorderState> {
+    pub(crate) fn parse(record: &RawRecord<'_>) -> Option<RecorderState> {
         RecorderState::from_number(u64_at(mark::body_of_kind(record, mark::RECORDER_STATE)?, 16)?)
     }
 

@@ -59,7 +59,7 @@ impl FileBuildIds {
 
     /// The table of the header, with the kernel and its modules.
     pub(crate) fn table(self, modules: &[KernelModule]) -> Vec<BuildId> {
-        let kernel = of_kernel();
+        let kernel = kernel_build_id();
         let modules = modules.iter().filter_map(|module| {
             let id = proc::module_build_id(&module.name)?;
             Some(entry(PERF_RECORD_MISC_KERNEL, id, synth::module_file(module).into_bytes()))
@@ -74,7 +74,7 @@ fn entry(misc: u16, id: Vec<u8>, filename: Vec<u8>) -> BuildId {
 }
 
 /// The entry of the kernel that runs.
-pub(crate) fn of_kernel() -> Option<BuildId> {
+pub(crate) fn kernel_build_id() -> Option<BuildId> {
     proc::kernel_build_id().map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()))
 }
 

@@ -122,9 +122,13 @@ impl Locks {
         let (Some(wait_spec), Some(sums_spec)) = (wait_spec, sums_spec) else { return Vec::new() };
         let time_ns = recording_time(monotonic_ns, clock);
         let mut bytes = Vec::new();
-        let mut stacks = WaitingStacks::of(&waits.iter().map(|wait| wait.tid).collect::<Vec<_>>());
+        let process = |wait: &_| {
+            let FutexRecord { pid, tid, .. } = *wait;
+            (proc::process_of(tid).unwrap_or(pid), tid)
+        };
+        let mut stacks = WaitingStacks::of(waits.iter().map(process).collect());
         for wait in waits {
-            let (pid, tid) = (proc::process_of(wait.tid).unwrap_or(wait.pid), wait.tid);
+            let (pid, tid) = process(&wait);
             let stack = stacks.stack_of(pid, tid);
             let is_this = stack.call.is_some_and(|call| call.arguments[0] == wait.address);
             let frames = if is_this { stack.frames } else { Vec::new() };

@@ -164,7 +164,7 @@ impl Session {
             tracing_data,
             compressed: compressor.as_ref().map(Compressor::info),
             // Until the table of all files takes its place at the end.
-            build_ids: build_ids::of_kernel().filter(|_| plan.options.build_ids).into_iter().collect(),
+            build_ids: build_ids::kernel_build_id().filter(|_| plan.options.build_ids).into_iter().collect(),
             ..machine.join()
         };
         let features = features(machine, &plan, &events, &specs);

@@ -70,7 +70,7 @@ impl StandaloneWriter {
         }
         let features = Features {
             event_desc: events.iter().map(EventSpec::desc).collect(),
-            build_ids: build_ids::of_kernel().into_iter().collect(),
+            build_ids: build_ids::kernel_build_id().into_iter().collect(),
             ..machine::features(version, cmdline)
         };
         let (sink, naming) = Sink::create(&output, None, events, &features)?;

@@ -7,17 +7,20 @@
 //! ```
 //!
 //! # Invariants
-//! - **T1** No page is brought into memory, and no file of the process is opened again.
-//! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer,
-//!   before and after it was read.
-//! - **T3** It takes [`MOST_TIME`] at most, whatever the processes are: threads behind that have
-//!   the innermost frame only.
+//! - **T1** No page is brought into memory, and no thread of the process is stopped.
+//! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer, before
+//!   and after it was read.
+//! - **T3** It takes [`MOST_TIME`] at most, whatever the processes are: a thread of its own opens
+//!   their files and reads, and nobody joins it, because a file system may keep it waiting for ever.
+//!   Threads behind that have the innermost frame only.
 use crate::callers::space_of;
 use crate::process_modules::modules_of_processes;
 use kymo_perf::bpf::{TaskRegisters, registers_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::collections::HashMap;
+use std::sync::mpsc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// So long stacks are read at the end of a recording.
@@ -35,14 +38,46 @@ pub(crate) struct WaitingStack {
     pub(crate) frames: Vec<u64>,
 }
 
-/// Reads the stacks of threads that wait.
-pub(crate) struct WaitingStacks {
+/// What was read in time.
+pub(crate) struct WaitingStacks(HashMap<i32, WaitingStack>);
+
+impl WaitingStacks {
+    /// Of these processes' threads; those of one process should follow each other. Waits for
+    /// [`MOST_TIME`] at most.
+    pub(crate) fn of(threads: Vec<(i32, i32)>) -> WaitingStacks {
+        let (mut found, until) = (HashMap::new(), Instant::now() + MOST_TIME);
+        let count = threads.len();
+        let (send, receive) = mpsc::channel();
+        let read = move || {
+            let mut reader = StackReader::of(&threads);
+            // Nobody listens any more: it took too long.
+            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, reader.stack_of(pid, tid))));
+        };
+        let started = count > 0 && Builder::new().name("waiting stacks".into()).spawn(read).is_ok();
+        while started && found.len() < count {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok((tid, stack)) = receive.recv_timeout(left) else { break };
+            found.insert(tid, stack);
+        }
+        WaitingStacks(found)
+    }
+
+    /// Where this thread waits.
+    pub(crate) fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
+        self.0.remove(&tid).unwrap_or_else(|| {
+            let call = proc::waiting_call(pid, tid);
+            WaitingStack { call, frames: call.map(|call| call.pc).into_iter().collect() }
+        })
+    }
+}
+
+/// Reads the stacks of threads that wait, as long as that takes.
+struct StackReader {
     modules: UnwindModules,
     unwinder: Unwinder,
     registers: HashMap<i32, TaskRegisters>,
     process: Option<WaitingProcess>,
     stack: Vec<u8>,
-    until: Instant,
 }
 
 /// The process that was read last.
@@ -52,10 +87,9 @@ struct WaitingProcess {
     memory: ProcessMemory,
 }
 
-impl WaitingStacks {
-    /// Of these threads.
-    pub(crate) fn of(threads: &[i32]) -> WaitingStacks {
-        let mut wanted = threads.to_vec();
+impl StackReader {
+    fn of(threads: &[(i32, i32)]) -> StackReader {
+        let mut wanted: Vec<i32> = threads.iter().map(|(_, tid)| *tid).collect();
         wanted.sort_unstable();
         let registers = if wanted.is_empty() {
             HashMap::new()
@@ -65,27 +99,22 @@ impl WaitingStacks {
                 .inspect_err(|error| tracing::debug!(%error, "stacks are read without registers"))
                 .unwrap_or_default()
         };
-        WaitingStacks {
+        StackReader {
             modules: modules_of_processes(|| false),
             unwinder: Unwinder::new(Convention::Perf),
             registers,
             process: None,
             stack: vec![0; STACK_BYTES],
-            until: Instant::now() + MOST_TIME,
         }
     }
 
-    /// Where this thread waits. Threads of one process should follow each other.
-    pub(crate) fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
+    fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
         let Some(call) = proc::waiting_call(pid, tid) else { return WaitingStack::default() };
         let frames = self.walk(pid, tid, call).unwrap_or_else(|| vec![call.pc]);
         WaitingStack { call: Some(call), frames }
     }
 
     fn walk(&mut self, pid: i32, tid: i32, call: WaitingCall) -> Option<Vec<u64>> {
-        if Instant::now() >= self.until {
-            return None;
-        }
         if self.process.as_ref().is_none_or(|process| process.pid != pid) {
             let space = space_of(&self.modules, pid, &proc::maps(pid));
             self.process = Some(WaitingProcess { pid, space, memory: ProcessMemory::open(pid).ok()? });
@@ -145,7 +174,7 @@ mod tests {
         while proc::waiting_call(pid, pid).is_none_or(|call| call.number != libc::SYS_read) {
             std::thread::yield_now();
         }
-        let found = WaitingStacks::of(&[pid]).stack_of(pid, pid);
+        let found = WaitingStacks::of(vec![(pid, pid)]).stack_of(pid, pid);
         drop(cat.stdin.take());
         cat.wait().unwrap();
         assert_eq!(found.call.map(|call| call.number), Some(libc::SYS_read));

@@ -118,8 +118,8 @@ impl Waits {
         let time_ns = recording_time(monotonic_ns, clock);
         left.sort_unstable_by_key(|record| (record.pid, record.tid));
         let waits = |record: &WaitRecord| record.task_state != 0 && record.blocked_ns > 0;
-        let waiting: Vec<i32> = left.iter().filter(|record| waits(record)).map(|record| record.tid).collect();
-        let mut stacks = WaitingStacks::of(&waiting);
+        let waiting = left.iter().filter(|record| waits(record));
+        let mut stacks = WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect());
         let end = |mut record: WaitRecord| {
             let stack =
                 if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
