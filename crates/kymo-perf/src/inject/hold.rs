@@ -7,7 +7,8 @@
 //!   wait for each          until a list names nobody new                         |
 //!   look at each           registers; what signals have interrupted, on stacks   |  stopped
 //!   "held" ... "written"   the agent's thread writes                             |
-//!   let all go                                                                 --'
+//!   let those go whose calls `restart_syscall` goes on with, wait until they do   |
+//!   let all others go                                                          --'
 //! ```
 //! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left.
 //! All of this has a time limit: then all are let go, and the agent writes by traps, or leaves it
@@ -22,7 +23,8 @@
 //!   result, so the kernel decides when the thread goes on, as it does for other calls.
 //! - It was in one that the kernel would go on with by `restart_syscall`, which a filter of system
 //!   calls may forbid ([`restarts_by_another_call`]): the call itself is repeated where the thread
-//!   has a filter.
+//!   has a filter. Where it has none, another thread may put one on that holds for all threads: so
+//!   the others stand until it has made that call ([`restarting`]).
 //! - It was stopped by SIGSTOP: it is, until SIGCONT.
 //!
 //! # Who cannot be held
@@ -30,6 +32,7 @@
 //! all others are let go until it stops, and then interrupted again while it stands. A program that
 //! executes another one ([`Reaper`]) is not held. A process that shares this one's memory without
 //! being one of its threads is not seen, unless it is a child of `vfork`.
+mod restarting;
 mod stacks;
 
 use super::code_writes::{self, CodeEdit, CodeWriter};
@@ -40,6 +43,7 @@ use super::target::TargetProcess;
 use crate::proc;
 use crate::sys::ptrace::{PtraceStop, Traced};
 use kymo_core::probe::wire::EDIT_BYTES;
+use restarting::Restarting;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stacks::Stacks;
 use std::collections::HashSet;
@@ -63,6 +67,10 @@ const TOTAL: Duration = Duration::from_secs(8);
 /// How long threads that were interrupted, and do not stop, are waited for before the kernel has to
 /// let them go.
 const LETTING_GO: Duration = Duration::from_millis(200);
+/// How long all others stand until threads have gone on with their calls, and how long that is
+/// waited for in all.
+const RESTARTS_HELD: Duration = Duration::from_millis(50);
+const RESTARTS: Duration = Duration::from_secs(1);
 /// How often it is tried, and the longest pause in between.
 const TRIES: u32 = 50;
 const MOST_PAUSE: Duration = Duration::from_millis(200);
@@ -168,9 +176,15 @@ struct HeldThread {
     signal: i32,
     /// It does, or is gone; otherwise it was interrupted and has not stopped yet.
     stands: bool,
+    /// It goes on with `restart_syscall`.
+    restarts: bool,
 }
 
 impl HeldThread {
+    fn new(traced: Traced, stands: bool) -> HeldThread {
+        HeldThread { traced, signal: 0, stands, restarts: false }
+    }
+
     /// Waits until it stands still, but not for ever.
     fn wait(&mut self, limit: Duration) -> io::Result<()> {
         if let PtraceStop::Signal(signal) = self.traced.wait(limit)? {
@@ -183,11 +197,13 @@ impl HeldThread {
 
     /// Takes an EINTR away that no signal has made, as soon as it stands: this process may end at
     /// any moment, and the program goes on with what the registers say then.
-    fn hide_the_stop(&self) {
+    fn hide_the_stop(&mut self) {
         // One that is gone needs nothing.
         let Ok(mut registers) = self.traced.registers() else { return };
-        let is_forbidden = || restarts_by_another_call(&registers) && seccomp::is_filtered(self.traced.tid());
-        if was_interrupted_spuriously(&registers) || is_forbidden() {
+        self.restarts = restarts_by_another_call(&registers);
+        let is_forbidden = self.restarts && seccomp::is_filtered(self.traced.tid());
+        if was_interrupted_spuriously(&registers) || is_forbidden {
+            self.restarts = false;
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             _ = self.traced.set_registers(&registers);
         }
@@ -241,8 +257,7 @@ impl HeldThreads {
 
     /// A thread that stands still already, which is the only one of its process.
     pub(super) fn of_stopped(thread: Traced) -> HeldThreads {
-        let thread = HeldThread { traced: thread, signal: 0, stands: true };
-        HeldThreads { threads: vec![thread], since: Some(Instant::now()), until: Instant::now() + TOTAL }
+        HeldThreads { threads: vec![HeldThread::new(thread, true)], since: Some(Instant::now()), until: Instant::now() + TOTAL }
     }
 
     /// The thread of [`HeldThreads::of_stopped`], which still stands.
@@ -325,7 +340,7 @@ impl HeldThreads {
             for &tid in &new {
                 if let Some(traced) = seize(target.pid, tid, self.until)? {
                     ends.also(tid);
-                    self.threads.push(HeldThread { traced, signal: 0, stands: false });
+                    self.threads.push(HeldThread::new(traced, false));
                 }
             }
             if new.is_empty() {
@@ -434,6 +449,16 @@ impl HeldThreads {
     pub(super) fn release(&mut self) -> Duration {
         let (stand, others): (Vec<HeldThread>, Vec<HeldThread>) =
             self.threads.drain(..).partition(|thread| thread.stands);
+        // A thread that goes on before a signal ends its call.
+        let (restart, stand): (Vec<HeldThread>, Vec<HeldThread>) =
+            stand.into_iter().partition(|thread| thread.restarts && thread.signal == 0);
+        let mut restarting = Restarting::default();
+        for HeldThread { traced, .. } in restart {
+            restarting.let_go(traced);
+        }
+        if !stand.is_empty() {
+            restarting.wait(RESTARTS_HELD);
+        }
         for HeldThread { traced, signal, .. } in stand {
             // One that is gone need not go on.
             _ = traced.release(signal);
@@ -448,7 +473,9 @@ impl HeldThreads {
                 Err(_) => thread.traced.leave_to_the_kernel(),
             }
         }
-        self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
+        let stood = self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        restarting.wait(RESTARTS);
+        stood
     }
 }
 

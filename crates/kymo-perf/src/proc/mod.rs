@@ -106,6 +106,12 @@ pub(crate) fn ran(pid: i32, tid: i32) -> Option<u64> {
     text.split(' ').next()?.parse().ok().filter(|&ran| ran > 0)
 }
 
+/// How often a thread was given a CPU; `None` where the kernel does not say, or it is gone.
+pub(crate) fn turns(pid: i32, tid: i32) -> Option<u64> {
+    let text = text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.trim_end().rsplit(' ').next()?.parse().ok().filter(|&turns| turns > 0)
+}
+
 /// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is
 /// gone.
 pub fn state(pid: i32, tid: i32) -> Option<char> {
