@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a thread may wait for a CPU: a machine that gives it none for so long is no use.
 const MOST_WAITING: Duration = Duration::from_secs(60);
+/// A longer time between two looks is that of who looked, and had no CPU.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How long a thread is looked at before it is asked, with pauses that double: one that is about to
 /// wait, perhaps for a CPU first, waits by then, and no call of it ends early.
 const LOOKING: Duration = Duration::from_millis(3);
@@ -69,9 +71,9 @@ fn is_gone(tid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
 
-/// How long a thread could have answered: the time since the start, but for that in which it was
-/// ready to run and got no CPU. On a busy machine, or at a low priority, a thread may be off its
-/// CPU for seconds, and it is not silent for that.
+/// How long a thread could have answered: the time in which it waited, and what it ran. On a busy
+/// machine, or at a low priority, a thread may be ready and off its CPU for seconds, and it is not
+/// silent for that. Nor is it because the thread that looks at it had no CPU.
 struct Turns {
     tid: i32,
     /// What it had run at the last look, in nanoseconds, as the kernel accounts it.
@@ -101,10 +103,13 @@ impl Turns {
     /// To be called again and again. Whether it has had enough time.
     fn are_over(&mut self, patience: Duration) -> bool {
         let (now, ran) = (Instant::now(), Turns::ran(self.tid));
-        let waited_for_cpu = ran.is_some() && ran == self.ran && Turns::is_ready(self.tid);
-        if !waited_for_cpu {
-            self.had += now - self.looked;
-        }
+        let since = now - self.looked;
+        self.had += match (ran, self.ran) {
+            (Some(ran), Some(before)) if Turns::is_ready(self.tid) => {
+                since.min(Duration::from_nanos(ran.saturating_sub(before)))
+            }
+            _ => since.min(MOST_BETWEEN_LOOKS),
+        };
         (self.looked, self.ran) = (now, ran);
         self.had > patience || now - self.begin > MOST_WAITING
     }
