@@ -87,8 +87,10 @@ impl BorrowedStack {
 
 /// Starts the conversation's thread; EBUSY, EAGAIN.
 fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c_int> {
-    // Away from the numbers that a program closes or gives anew.
-    let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
+    // Away from the numbers that a program closes or gives anew. With threads the kernel waits for
+    // all CPUs when the table of descriptors grows (expand_files): a borrowed thread does not.
+    let is_alone = by == HeldBy::FirstWaits;
+    let socket = if is_alone { memory_file::out_of_the_way(socket) } else { socket };
     if is_counted_for() {
         return Err(libc::EBUSY);
     }
@@ -98,6 +100,7 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
     }
     let body = move || {
         hold_signals_back();
+        let socket = UnixDatagram::from(if is_alone { socket } else { memory_file::out_of_the_way(socket) });
         filters::begin(socket.as_raw_fd());
         // It calls functions of the C library as the program does.
         crate::patch::exclude_current_thread();
