@@ -257,7 +257,11 @@ impl HeldThreads {
 
     /// A thread that stands still already, which is the only one of its process.
     pub(super) fn of_stopped(thread: Traced) -> HeldThreads {
-        HeldThreads { threads: vec![HeldThread::new(thread, true)], since: Some(Instant::now()), until: Instant::now() + TOTAL }
+        HeldThreads {
+            threads: vec![HeldThread::new(thread, true)],
+            since: Some(Instant::now()),
+            until: Instant::now() + TOTAL,
+        }
     }
 
     /// The thread of [`HeldThreads::of_stopped`], which still stands.

@@ -8,7 +8,9 @@ use crate::proc;
 use crate::sys::ptrace::Traced;
 use std::time::{Duration, Instant};
 
-const PAUSE: Duration = Duration::from_micros(50);
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+/// Who looks has a high priority, and may have the CPU that they wait for.
+const MOST_PAUSE: Duration = Duration::from_millis(4);
 
 /// Threads that may not have made the call yet.
 #[derive(Debug, Default)]
@@ -49,12 +51,14 @@ impl Restarting {
     /// Waits until all have made the call, but no longer than `limit`.
     pub(super) fn wait(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
+        let mut pause = FIRST_PAUSE;
         loop {
             self.0.retain_mut(|thread| !thread.has_restarted());
             if self.0.is_empty() || Instant::now() >= until {
                 return;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MOST_PAUSE);
         }
     }
 }
