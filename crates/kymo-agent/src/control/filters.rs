@@ -143,10 +143,11 @@ pub(super) fn is_withdrawn() -> bool {
     WITHDRAWN.load(Ordering::Relaxed)
 }
 
-/// Whether a filter may forbid what a handler of signals ends with: then no thread is sent one, and
-/// no trap is written.
+/// Whether a filter may forbid what a handler of signals does or ends with: then no thread is sent
+/// one, and no trap is written. A filter that nobody saw coming is known by what the kernel says of
+/// the threads.
 pub(super) fn forbids_handlers() -> bool {
-    restriction::is_on() && !is_withdrawn()
+    !is_withdrawn() && (restriction::is_on() || patch::is_another_filtered())
 }
 
 fn instead_of(name: &[u8]) -> Option<u64> {

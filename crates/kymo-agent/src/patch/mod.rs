@@ -183,7 +183,9 @@ pub(crate) use install::patcher::{release_counters, write_code};
 pub use install::plan::{Function, Surroundings, plan, plan_begin, plan_exits, plan_inside};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
+pub(crate) use install::threads::is_another_filtered;
 use kymo_core::holds::HoldRole;
+
 pub use kymo_core::probe::returns_oddly;
 pub use layout::DEPTH;
 pub(crate) use os::add_to_count;

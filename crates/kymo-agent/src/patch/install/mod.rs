@@ -16,6 +16,6 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 mod publish;
 pub(crate) mod refusal;
-mod threads;
+pub(crate) mod threads;
 mod traps;
 mod unwinder_hooks;

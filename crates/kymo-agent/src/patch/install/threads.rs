@@ -120,13 +120,20 @@ impl Turns {
 /// makes or ends a thread. It blocks its own two signals, too, which programs cannot.
 fn blocks_traps(tid: i32) -> (bool, bool) {
     const OWN: u64 = 0b11 << 31;
-    let mask = || {
-        let status = os::text(&format!("/proc/self/task/{tid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let mask = mask().unwrap_or(0);
+    let mask = status_field(tid, "SigBlk:").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0);
     (mask & trap::SIGNAL_BIT != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
+}
+
+/// What the kernel says in this line of a thread's status.
+fn status_field(tid: i32, name: &str) -> Option<String> {
+    let status = os::text(&format!("/proc/self/task/{tid}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+}
+
+/// Whether another thread has a filter of system calls (seccomp) and the calling one has none.
+pub(crate) fn is_another_filtered() -> bool {
+    let is_filtered = |tid: i32| status_field(tid, "Seccomp:").is_some_and(|mode| mode != "0");
+    !is_filtered(clock::own_tid()) && others().is_ok_and(|tids| tids.into_iter().any(is_filtered))
 }
 
 /// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process
