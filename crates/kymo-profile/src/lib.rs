@@ -106,6 +106,7 @@ pub mod sched;
 pub mod script;
 pub mod stat;
 pub mod text;
+pub mod thread_stacks;
 pub mod timeline;
 mod tracepoint;
 pub mod unwind_samples;

@@ -9,11 +9,11 @@ use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
 
 /// The registers that a user stack is unwound from.
 #[cfg(target_arch = "x86_64")]
-const USER_REGS: u64 = 0xff_0fff;
+pub(crate) const USER_REGS: u64 = 0xff_0fff;
 #[cfg(target_arch = "aarch64")]
-const USER_REGS: u64 = (1 << 33) - 1;
+pub(crate) const USER_REGS: u64 = (1 << 33) - 1;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const USER_REGS: u64 = 0;
+pub(crate) const USER_REGS: u64 = 0;
 
 /// The register with the caller of a leaf function, where the kernel's call chains leave it out:
 /// the link register.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /proc/TID/syscall ---> call, stack pointer, place --.
-//!  registers_of_tasks --> the other registers ---------+--> walk --> the call again: the same?
+//!  states_of_tasks -----> the other registers ---------+--> walk --> the call again: the same?
 //!  /proc/PID/mem -------> the stack ------------------'             no: it has waited in between
 //! ```
 //!
@@ -15,9 +15,9 @@
 //!   Threads behind that have the innermost frame only.
 use crate::callers::space_of;
 use crate::process_modules::modules_of_processes;
-use kymo_perf::bpf::{TaskRegisters, registers_of_tasks};
+use kymo_perf::bpf::{TaskRegisters, TaskState, states_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
-use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::collections::HashMap;
 use std::sync::mpsc;
 use std::thread::Builder;
@@ -36,6 +36,10 @@ pub(crate) struct WaitingStack {
     /// Addresses, innermost first, those of callers within the call; the innermost one only, if no
     /// more could be read.
     pub(crate) frames: Vec<u64>,
+    /// They reach the function that the thread has begun in.
+    pub(crate) is_whole: bool,
+    /// How long it has had no CPU, if the kernel tells.
+    pub(crate) off_cpu_ns: Option<u64>,
 }
 
 /// What was read in time.
@@ -66,16 +70,17 @@ impl WaitingStacks {
     pub(crate) fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
         self.0.remove(&tid).unwrap_or_else(|| {
             let call = proc::waiting_call(pid, tid);
-            WaitingStack { call, frames: call.map(|call| call.pc).into_iter().collect() }
+            let frames = call.map(|call| call.pc).into_iter().collect();
+            WaitingStack { call, frames, ..WaitingStack::default() }
         })
     }
 }
 
 /// Reads the stacks of threads that wait, as long as that takes.
-struct StackReader {
+pub(crate) struct StackReader {
     modules: UnwindModules,
     unwinder: Unwinder,
-    registers: HashMap<i32, TaskRegisters>,
+    states: HashMap<i32, TaskState>,
     process: Option<WaitingProcess>,
     stack: Vec<u8>,
 }
@@ -88,13 +93,13 @@ struct WaitingProcess {
 }
 
 impl StackReader {
-    fn of(threads: &[(i32, i32)]) -> StackReader {
+    pub(crate) fn of(threads: &[(i32, i32)]) -> StackReader {
         let mut wanted: Vec<i32> = threads.iter().map(|(_, tid)| *tid).collect();
         wanted.sort_unstable();
-        let registers = if wanted.is_empty() {
+        let states = if wanted.is_empty() {
             HashMap::new()
         } else {
-            let found = registers_of_tasks(|tid| wanted.binary_search(&tid).is_ok());
+            let found = states_of_tasks(|tid| wanted.binary_search(&tid).is_ok());
             found
                 .inspect_err(|error| tracing::debug!(%error, "stacks are read without registers"))
                 .unwrap_or_default()
@@ -102,32 +107,62 @@ impl StackReader {
         StackReader {
             modules: modules_of_processes(|| false),
             unwinder: Unwinder::new(Convention::Perf),
-            registers,
+            states,
             process: None,
             stack: vec![0; STACK_BYTES],
         }
     }
 
-    fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
-        let Some(call) = proc::waiting_call(pid, tid) else { return WaitingStack::default() };
-        let frames = self.walk(pid, tid, call).unwrap_or_else(|| vec![call.pc]);
-        WaitingStack { call: Some(call), frames }
+    /// Of a thread of the process that was read last, if they follow each other.
+    pub(crate) fn stack_of(&mut self, pid: i32, tid: i32) -> WaitingStack {
+        let off_cpu_ns = self.states.get(&tid).map(|state| state.off_cpu_ns);
+        let Some(call) = proc::waiting_call(pid, tid) else {
+            return WaitingStack { off_cpu_ns, ..WaitingStack::default() };
+        };
+        let (frames, is_whole) = self.walk(pid, tid, call).unwrap_or_else(|| (vec![call.pc], false));
+        WaitingStack { call: Some(call), frames, is_whole, off_cpu_ns }
     }
 
-    fn walk(&mut self, pid: i32, tid: i32, call: WaitingCall) -> Option<Vec<u64>> {
+    /// The thread's own id in its C library (`pthread_self`), if the kernel tells.
+    pub(crate) fn thread_pointer(&self, tid: i32) -> Option<u64> {
+        self.states.get(&tid).map(|state| state.thread_pointer).filter(|&pointer| pointer != 0)
+    }
+
+    /// Reads memory of a process that is there; how much of it came.
+    pub(crate) fn read(&mut self, pid: i32, address: u64, bytes: &mut [u8]) -> Option<usize> {
+        self.process(pid)?.memory.read_resident(pid, address, bytes).ok()
+    }
+
+    /// The code and the memory of a process.
+    fn process(&mut self, pid: i32) -> Option<&WaitingProcess> {
         if self.process.as_ref().is_none_or(|process| process.pid != pid) {
             let space = space_of(&self.modules, pid, &proc::maps(pid));
             self.process = Some(WaitingProcess { pid, space, memory: ProcessMemory::open(pid).ok()? });
         }
+        self.process.as_ref()
+    }
+
+    /// The frames, and whether they are whole.
+    fn walk(&mut self, pid: i32, tid: i32, call: WaitingCall) -> Option<(Vec<u64>, bool)> {
+        let regs = user_regs(call, self.states.get(&tid).map(|state| &state.registers))?;
+        self.process(pid)?;
         let WaitingProcess { space, memory, .. } = self.process.as_ref()?;
-        let regs = user_regs(call, self.registers.get(&tid))?;
         let read = memory.read_resident(pid, call.sp, &mut self.stack).ok()?;
         if proc::waiting_call(pid, tid) != Some(call) {
             return None;
         }
         let mut frames = Vec::new();
-        self.unwinder.unwind(space, &regs, &self.stack[..read], MAX_FRAMES, &mut frames);
-        (!frames.is_empty()).then_some(frames)
+        let stop = self.unwinder.unwind(space, &regs, &self.stack[..read], MAX_FRAMES, &mut frames);
+        (!frames.is_empty()).then_some((frames, stop == Stop::Root))
+    }
+
+    /// The frames of a thread that ran, by what a sample has copied of it.
+    pub(crate) fn unwind(&mut self, pid: i32, regs: &UserRegs, stack: &[u8]) -> Option<(Vec<u64>, bool)> {
+        self.process(pid)?;
+        let mut frames = Vec::new();
+        let space = &self.process.as_ref()?.space;
+        let stop = self.unwinder.unwind(space, regs, stack, MAX_FRAMES, &mut frames);
+        (!frames.is_empty()).then_some((frames, stop == Stop::Root))
     }
 }
 

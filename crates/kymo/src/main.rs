@@ -67,6 +67,7 @@ enum Verb {
     Sched(cmd::sched::SchedCommand),
     Watch(Box<cmd::watch::WatchArgs>),
     Locks(Box<cmd::locks::LocksArgs>),
+    Stacks(Box<cmd::stacks::StacksArgs>),
     Bench(kymo_bench::BenchArgs),
     Evlist(cmd::evlist::EvlistArgs),
     #[command(name = "buildid-list")]
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
         Verb::Sched(args) => cmd::sched::run(args),
         Verb::Watch(args) => cmd::watch::run(*args),
         Verb::Locks(args) => cmd::locks::run(*args),
+        Verb::Stacks(args) => cmd::stacks::run(*args),
         Verb::Bench(args) => kymo_bench::run(args),
         Verb::Evlist(args) => cmd::evlist::run(args),
         Verb::BuildIdList(args) => cmd::build_ids::list(args),

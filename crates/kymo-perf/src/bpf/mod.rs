@@ -97,7 +97,7 @@ mod memlock;
 mod program;
 mod python;
 mod sys;
-mod task_registers;
+mod task_states;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -116,7 +116,7 @@ pub use python::{
     FrameKind, PythonCode, PythonFrame, PythonLayout, PythonMaps, PythonRecord, PythonRequest, PythonWalker,
     StackPage, StackWish,
 };
-pub use task_registers::{TaskRegisters, registers_of_tasks};
+pub use task_states::{TaskRegisters, TaskState, states_of_tasks};
 pub use waits::{ShortWaits, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

@@ -21,8 +21,12 @@ pub(super) enum Member {
     Involuntary,
     /// `task_struct.se.sum_exec_runtime`: ns on CPUs, up to when the scheduler last looked.
     CpuTime,
+    /// `task_struct.se.prev_sum_exec_runtime`: what that was when it was last given a CPU.
+    CpuTimeBefore,
     /// `task_struct.sched_info.run_delay`: ns that it was ready and waited for a CPU.
     Waited,
+    /// `task_struct.sched_info.last_arrival`: when it was last given a CPU, by the scheduler's clock.
+    LastArrival,
     /// `task_struct.thread.fsbase`: what the register FS is based on, which is the thread's own id in
     /// the C library (x86-64).
     FsBase,
@@ -46,10 +50,12 @@ impl Member {
             Member::Voluntary => 16,
             Member::Involuntary => 24,
             Member::CpuTime => 32,
-            Member::Waited => 48,
-            Member::FsBase => 56,
-            Member::Throttled => 64,
             Member::Queue => 40,
+            Member::CpuTimeBefore => 48,
+            Member::Waited => 56,
+            Member::LastArrival => 64,
+            Member::FsBase => 72,
+            Member::Throttled => 80,
         }
     }
 
@@ -61,7 +67,9 @@ impl Member {
             Member::Voluntary => (TASK_TYPE, const { at("0:2") }),
             Member::Involuntary => (TASK_TYPE, const { at("0:3") }),
             Member::CpuTime => (TASK_TYPE, const { at("0:4:0") }),
+            Member::CpuTimeBefore => (TASK_TYPE, const { at("0:4:2") }),
             Member::Waited => (TASK_TYPE, const { at("0:5:0") }),
+            Member::LastArrival => (TASK_TYPE, const { at("0:5:1") }),
             Member::FsBase => (TASK_TYPE, const { at("0:6:0") }),
             Member::Throttled => (TASK_TYPE, const { at("0:7") }),
             Member::Queue => (TASK_TYPE, const { at("0:4:1") }),
@@ -73,7 +81,7 @@ impl Member {
 
 /// The strings, each with its zero; a type names its string by byte position.
 const STRINGS: &[u8] =
-    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0thread\0thread_struct\0fsbase\x000:6:0\0throttled\x000:7\0cfs_rq\x000:4:1\0throttle_count\0";
+    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0thread\0thread_struct\0fsbase\x000:6:0\0throttled\x000:7\0cfs_rq\x000:4:1\0throttle_count\0prev_sum_exec_runtime\x000:4:2\0last_arrival\x000:5:1\0";
 
 /// Where a string begins; one that is none of [`STRINGS`] does not compile.
 const fn at(name: &str) -> u32 {
@@ -126,17 +134,17 @@ const UNSIGNED_64_BITS: u32 = 64;
 const BYTE_OFFSET: u32 = 0;
 
 #[rustfmt::skip]
-const TYPES: [u32; 86] = [
+const TYPES: [u32; 92] = [
     at("int"), KIND_INT, 4, SIGNED_32_BITS,             // int
-    at("task_struct"), KIND_STRUCT | 8, 72,             // struct task_struct {
+    at("task_struct"), KIND_STRUCT | 8, 88,             // struct task_struct {
         at("pid"), INT_TYPE, 0,                         //     int pid;
         at("signal"), POINTER_TYPE, 64,                 //     struct signal_struct *signal; (at bit 64)
         at("nvcsw"), LONG_TYPE, 128,                    //     unsigned long nvcsw;
         at("nivcsw"), LONG_TYPE, 192,                   //     unsigned long nivcsw;
         at("se"), ENTITY_TYPE, 256,                     //     struct sched_entity se;
-        at("sched_info"), INFO_TYPE, 384,               //     struct sched_info sched_info;
-        at("thread"), THREAD_TYPE, 448,                 //     struct thread_struct thread;
-        at("throttled"), LONG_TYPE, 512,                //     unsigned long throttled; (the kernel narrows loads)
+        at("sched_info"), INFO_TYPE, 448,               //     struct sched_info sched_info;
+        at("thread"), THREAD_TYPE, 576,                 //     struct thread_struct thread;
+        at("throttled"), LONG_TYPE, 640,                //     unsigned long throttled; (the kernel narrows loads)
     0, KIND_POINTER, SIGNAL_TYPE,                       // };
     at("signal_struct"), KIND_STRUCT | 1, 4,            // struct signal_struct {
         at("live"), ATOMIC_TYPE, 0,                     //     struct { int counter; } live;
@@ -145,11 +153,13 @@ const TYPES: [u32; 86] = [
     0, KIND_PROTO, INT_TYPE,                            // int follow()
     at("follow"), KIND_FUNCTION, PROTO_TYPE,
     at("long"), KIND_INT, 8, UNSIGNED_64_BITS,          // unsigned long
-    at("sched_entity"), KIND_STRUCT | 2, 16,            // struct sched_entity {
+    at("sched_entity"), KIND_STRUCT | 3, 24,            // struct sched_entity {
         at("sum_exec_runtime"), LONG_TYPE, 0,           //     unsigned long sum_exec_runtime;
-        at("cfs_rq"), QUEUE_POINTER_TYPE, 64,           //     struct cfs_rq *cfs_rq; };
-    at("sched_info"), KIND_STRUCT | 1, 8,               // struct sched_info {
-        at("run_delay"), LONG_TYPE, 0,                  //     unsigned long run_delay; };
+        at("cfs_rq"), QUEUE_POINTER_TYPE, 64,           //     struct cfs_rq *cfs_rq;
+        at("prev_sum_exec_runtime"), LONG_TYPE, 128,    //     unsigned long prev_sum_exec_runtime; };
+    at("sched_info"), KIND_STRUCT | 2, 16,              // struct sched_info {
+        at("run_delay"), LONG_TYPE, 0,                  //     unsigned long run_delay;
+        at("last_arrival"), LONG_TYPE, 64,              //     unsigned long last_arrival; };
     at("thread_struct"), KIND_STRUCT | 1, 8,            // struct thread_struct {
         at("fsbase"), LONG_TYPE, 0,                     //     unsigned long fsbase; };
     at("cfs_rq"), KIND_STRUCT | 1, 4,                   // struct cfs_rq {

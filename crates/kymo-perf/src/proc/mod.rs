@@ -119,6 +119,27 @@ pub fn state(pid: i32, tid: i32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
+/// A thread's number in its own pid namespace; `None` if it is gone.
+pub fn own_number(pid: i32, tid: i32) -> Option<i32> {
+    let status = text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    field(&status, "NSpid")?.split_ascii_whitespace().last()?.parse().ok()
+}
+
+/// How often a thread has left its CPU, for whatever reason; `None` if it is gone.
+pub fn switches(pid: i32, tid: i32) -> Option<u64> {
+    let status = text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let count = |name: &str| field(&status, name)?.parse::<u64>().ok();
+    Some(count("voluntary_ctxt_switches")? + count("nonvoluntary_ctxt_switches")?)
+}
+
+/// The kernel's functions in which a thread waits, innermost first (`man 5 proc_pid_stack`); none
+/// where it runs, is gone, or may not be asked: root may.
+pub fn kernel_stack(pid: i32, tid: i32) -> Vec<String> {
+    let text = text(format!("/proc/{pid}/task/{tid}/stack")).unwrap_or_default();
+    let name = |line: &str| Some(line.split_once("] ")?.1.split('+').next()?.to_owned());
+    text.lines().filter_map(name).collect()
+}
+
 /// The system call that a thread waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingCall {

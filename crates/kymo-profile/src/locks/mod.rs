@@ -43,7 +43,7 @@ use crate::timeline::Timeline;
 use crate::wall::{plain_name, site_text};
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
-use names::Names;
+pub(crate) use names::Names;
 
 /// The locks of a recording.
 #[derive(Debug)]

@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 const MOST_DISTANCE: u64 = 1 << 32;
 
 /// Finds variables by address; files are opened once.
-pub(super) struct Names<'a> {
+pub(crate) struct Names<'a> {
     timeline: &'a Timeline,
     store: &'a SymbolStore,
     files: FxHashMap<ModuleId, Option<ModuleFile>>,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Names<'a> {
+    pub(crate) fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Names<'a> {
         Names { timeline, store, files: FxHashMap::default() }
     }
 
     /// The variable at an address of this version of an address space, and the file that has it.
-    pub(super) fn of(&mut self, maps: u32, address: u64) -> Option<(DataAt, String)> {
+    pub(crate) fn of(&mut self, maps: u32, address: u64) -> Option<(DataAt, String)> {
         let timeline = self.timeline;
         let code = timeline.maps(maps).iter(&timeline.mappings).filter(|mapping| {
             let is_file = timeline.modules.get(mapping.module).kind == ModuleKind::File;

@@ -58,6 +58,7 @@ pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
 pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
 pub use sites::SiteId;
+pub(crate) use state::of_waiting_thread;
 pub use state::{SpanState, State};
 pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};

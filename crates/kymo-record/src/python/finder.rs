@@ -124,47 +124,19 @@ impl<'a> PythonFinder<'a> {
     /// Enters a process if there is CPython in it.
     fn look(&mut self, pid: i32) -> Finding {
         let before = exe(pid);
-        let text = proc::maps(pid);
-        // The program's own file counts whatever its name.
-        let own = before.as_ref().map(|exe| exe.as_os_str().as_bytes());
-        for map in Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.inode != 0) {
-            let name = map.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-            if !is_named_python(name) && own != Some(map.path) {
-                continue;
-            }
-            let Some(runtime) = self.runtime(pid, &map) else { continue };
-            let Some(bias) = runtime.load_bias(map.start, map.offset) else { continue };
-            match layout(&runtime) {
-                Ok(layout) => return self.enter(pid, &runtime, &layout, bias, before),
-                Err(why) => {
-                    let (major, minor) = runtime.version;
-                    self.remark(format!("frames of Python {major}.{minor} are shown as native ones: {why}"));
-                    return Finding::Entered;
-                }
+        let interpreters = self.interpreters;
+        match find(pid, &mut |pid, map| self.runtime(pid, map), interpreters) {
+            Ok(Some(found)) => self.enter(pid, &found, before),
+            Ok(None) => Finding::Nothing,
+            Err(remark) => {
+                self.remark(remark);
+                Finding::Entered
             }
         }
-        Finding::Nothing
     }
 
-    fn enter(
-        &mut self,
-        pid: i32,
-        runtime: &PythonRuntime,
-        layout: &VersionLayout,
-        bias: u64,
-        before: Option<PathBuf>,
-    ) -> Finding {
-        let there = |linked: u64| linked.wrapping_add(bias);
-        let evaluate = runtime.evaluate.iter().map(|range| there(range.start)..there(range.end));
-        let id = self.interpreters.add(Interpreter {
-            layout: layout.code,
-            evaluate: evaluate.collect(),
-            code_type: there(runtime.code_type),
-            is_separated: layout.walk.frames == FrameKind::Separated,
-            is_entered_each: layout.walk.frames == FrameKind::Object,
-        });
-        let interpreters = there(runtime.runtime).wrapping_add(layout.interpreters);
-        if let Err(error) = self.walker.enter(pid, &layout.walk, interpreters, id) {
+    fn enter(&mut self, pid: i32, found: &FoundPython, before: Option<PathBuf>) -> Finding {
+        if let Err(error) = self.walker.enter(pid, &found.layout.walk, found.interpreters, found.id) {
             self.remark(format!("frames of Python are shown as native ones: {error}"));
         } else if exe(pid) != before {
             // Another program was executed meanwhile, and may have been removed before it was there.
@@ -178,10 +150,7 @@ impl<'a> PythonFinder<'a> {
         if let Some(known) = self.files.get(&key) {
             return known.clone();
         }
-        // Through the mapping: it is that file, whatever its path means here.
-        let file = format!("/proc/{pid}/map_files/{:x}-{:x}", map.start, map.end);
-        let name = Path::new(OsStr::from_bytes(map.path));
-        let found = PythonRuntime::find(Path::new(&file), name, &self.budget).map(Arc::new);
+        let found = runtime_of(pid, map, &self.budget).map(Arc::new);
         self.files.insert(key, found.clone());
         found
     }
@@ -191,6 +160,71 @@ impl<'a> PythonFinder<'a> {
             self.remarks.push(remark);
         }
     }
+}
+
+/// CPython that was found in a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundPython {
+    pub(super) layout: VersionLayout,
+    /// Where the address of its first interpreter is.
+    pub(super) interpreters: u64,
+    /// As [`Interpreters`] knows it.
+    pub(super) id: u32,
+}
+
+/// CPython in a process, if there is one.
+///
+/// # Errors
+/// Why its frames are not read, for the user.
+pub(super) fn find_python(
+    pid: i32,
+    budget: &Budget,
+    interpreters: &Interpreters,
+) -> Result<Option<FoundPython>, String> {
+    find(pid, &mut |pid, map| runtime_of(pid, map, budget).map(Arc::new), interpreters)
+}
+
+/// `runtime`: what a file that is mapped there holds.
+fn find(
+    pid: i32,
+    runtime: &mut dyn FnMut(i32, &MapsEntry<'_>) -> Option<Arc<PythonRuntime>>,
+    interpreters: &Interpreters,
+) -> Result<Option<FoundPython>, String> {
+    let exe = exe(pid);
+    let text = proc::maps(pid);
+    // The program's own file counts whatever its name.
+    let own = exe.as_ref().map(|exe| exe.as_os_str().as_bytes());
+    for map in Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.inode != 0) {
+        let name = map.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        if !is_named_python(name) && own != Some(map.path) {
+            continue;
+        }
+        let Some(runtime) = runtime(pid, &map) else { continue };
+        let Some(bias) = runtime.load_bias(map.start, map.offset) else { continue };
+        let layout = layout(&runtime).map_err(|why| {
+            let (major, minor) = runtime.version;
+            format!("frames of Python {major}.{minor} are shown as native ones: {why}")
+        })?;
+        let there = |linked: u64| linked.wrapping_add(bias);
+        let evaluate = runtime.evaluate.iter().map(|range| there(range.start)..there(range.end));
+        let id = interpreters.add(Interpreter {
+            layout: layout.code,
+            evaluate: evaluate.collect(),
+            code_type: there(runtime.code_type),
+            is_separated: layout.walk.frames == FrameKind::Separated,
+            is_entered_each: layout.walk.frames == FrameKind::Object,
+        });
+        let interpreters = there(runtime.runtime).wrapping_add(layout.interpreters);
+        return Ok(Some(FoundPython { layout, interpreters, id }));
+    }
+    Ok(None)
+}
+
+/// Through the mapping: it is that file, whatever its path means here.
+fn runtime_of(pid: i32, map: &MapsEntry<'_>, budget: &Budget) -> Option<PythonRuntime> {
+    let file = format!("/proc/{pid}/map_files/{:x}-{:x}", map.start, map.end);
+    let name = Path::new(OsStr::from_bytes(map.path));
+    PythonRuntime::find(Path::new(&file), name, budget)
 }
 
 /// The file of the program that a process runs.

@@ -11,15 +11,18 @@
 //!
 //! - `finder`: looks at processes, and knows all interpreters that were found.
 //! - `layouts`: offsets by version. `code`, `lines`: what a code object says.
+//! - `reader`: the same walk from outside, for `kymo stacks`.
 //! - `chain`: Python's frames in the place of native ones. `stacks`: what the reducer keeps.
 mod chain;
 mod code;
 mod finder;
 mod layouts;
 mod lines;
+mod reader;
 mod stacks;
 
 pub(crate) use finder::{Interpreters, PythonFinder};
+pub(crate) use reader::PythonReader;
 pub(crate) use stacks::PythonStacks;
 
 use crate::mapped_files::RecordedFile;

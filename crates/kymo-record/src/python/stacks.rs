@@ -16,12 +16,12 @@ const MOST_WAITING: usize = 4;
 /// The name of what the functions seem to be mapped from.
 const MODULE: &[u8] = b"[python]";
 
-/// The frames of a sample that is still to come.
+/// The frames of a thread, innermost first.
 #[derive(Debug)]
-struct WaitingStack {
-    tid: i32,
-    interpreter: u32,
-    frames: Vec<PythonFrame>,
+pub(super) struct WalkedFrames {
+    pub(super) tid: i32,
+    pub(super) interpreter: u32,
+    pub(super) frames: Vec<PythonFrame>,
 }
 
 /// Frames that wait, and the functions that were met.
@@ -31,7 +31,7 @@ pub(crate) struct PythonStacks {
     attr: Attr,
     id: Option<u64>,
     /// By ring.
-    waiting: FxHashMap<usize, Vec<WaitingStack>>,
+    waiting: FxHashMap<usize, Vec<WalkedFrames>>,
     known: FxHashMap<u32, Interpreter>,
     /// The address of each code object's function: by interpreter, address, and names.
     functions: FxHashMap<(u32, u64, u32), u64>,
@@ -70,15 +70,20 @@ impl PythonStacks {
                     waiting.remove(0);
                 }
                 let frames = PythonRecord::frames(frames).collect();
-                waiting.push(WaitingStack { tid, interpreter, frames });
+                waiting.push(WalkedFrames { tid, interpreter, frames });
             }
-            Some(PythonRecord::Code { interpreter, code }) => self.code(interpreter, &code),
+            Some(PythonRecord::Code { interpreter, code }) => self.tell(interpreter, &code),
             None => {}
         }
     }
 
+    /// The interpreters that were found.
+    pub(super) fn interpreters(&self) -> &Interpreters {
+        &self.interpreters
+    }
+
     /// Tells the function of a code object.
-    fn code(&mut self, id: u32, code: &PythonCode<'_>) {
+    pub(super) fn tell(&mut self, id: u32, code: &PythonCode<'_>) {
         if !self.knows(id) {
             return;
         }
@@ -119,6 +124,18 @@ impl PythonStacks {
         most: usize,
     ) -> bool {
         let Some(stack) = self.waiting.get_mut(&ring).and_then(Vec::pop) else { return false };
+        self.put_walked((pid, tid, time_ns), stack, native, whole, most)
+    }
+
+    /// The same for frames that were read from outside.
+    pub(super) fn put_walked(
+        &mut self,
+        (pid, tid, time_ns): (i32, i32, u64),
+        stack: WalkedFrames,
+        native: &mut Vec<u64>,
+        whole: bool,
+        most: usize,
+    ) -> bool {
         if stack.tid != tid || !self.knows(stack.interpreter) {
             return false;
         }

@@ -29,6 +29,7 @@ pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod sched;
 pub(crate) mod script;
+pub(crate) mod stacks;
 pub(crate) mod stat;
 pub(crate) mod switching;
 pub(crate) mod symbolize;

@@ -1,5 +1,5 @@
-//! The registers that threads had in user space when they entered the kernel, without stopping
-//! them.
+//! What the kernel knows of threads, without stopping them: the registers that they had in user
+//! space when they entered the kernel, and since when they have no CPU.
 //!
 //! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack
 //! needs besides, the registers that a called function must keep, is where the kernel has put it at
@@ -23,23 +23,39 @@ const TASKS: &std::ffi::CStr = c"bpf_iter_task";
 const WORDS: usize = 21;
 #[cfg(not(target_arch = "x86_64"))]
 const WORDS: usize = 34;
-/// A record: the thread's id, and its registers.
-const RECORD_BYTES: usize = 8 + 8 * WORDS;
+/// What is read of a task, in the order of the record.
+const MEMBERS: [(Member, i32); 4] =
+    [(Member::Id, 4), (Member::LastArrival, 8), (Member::CpuTime, 8), (Member::CpuTimeBefore, 8)];
+const HEAD_WORDS: usize = MEMBERS.len() + 1;
+/// A record: those members, the register FS, and the registers.
+const RECORD_BYTES: usize = 8 * (HEAD_WORDS + WORDS);
 /// On the stack of the program.
 const RECORD: i16 = -(RECORD_BYTES as i16);
-const REGISTERS: i16 = RECORD + 8;
+const FS_BASE: i16 = RECORD + 8 * MEMBERS.len() as i16;
+const REGISTERS: i16 = RECORD + 8 * HEAD_WORDS as i16;
 
 /// The registers of a thread in user space, in the order of the kernel's `struct pt_regs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRegisters(pub [u64; WORDS]);
 
-/// The registers of all threads that `wanted` says are wanted, by thread id in the first pid
-/// namespace. Those of a thread that runs are of its last entry into the kernel. It takes about a
-/// microsecond for each thread of the machine, and stops none.
+/// What the kernel knows of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskState {
+    /// In user space, at its last entry into the kernel.
+    pub registers: TaskRegisters,
+    /// The thread's own id in the C library (`pthread_self`); 0 on other processors than x86-64.
+    pub thread_pointer: u64,
+    /// Since when it has no CPU, in ns before the call, to about 10 ms; of no meaning for one that
+    /// has.
+    pub off_cpu_ns: u64,
+}
+
+/// The states of all threads that `wanted` says are wanted, by thread id in the first pid
+/// namespace. It takes about a microsecond for each thread of the machine, and stops none.
 ///
 /// # Errors
 /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.15.
-pub fn registers_of_tasks(wanted: impl Fn(i32) -> bool) -> Result<HashMap<i32, TaskRegisters>, BpfError> {
+pub fn states_of_tasks(wanted: impl Fn(i32) -> bool) -> Result<HashMap<i32, TaskState>, BpfError> {
     let types = TaskTypes::load().map_err(BpfError::Types)?;
     let attach =
         |cause| BpfError::Attach { program: NAME, point: TASKS.to_string_lossy().into_owned(), cause };
@@ -50,20 +66,37 @@ pub fn registers_of_tasks(wanted: impl Fn(i32) -> bool) -> Result<HashMap<i32, T
     let file = sys::open_iterator(loaded.as_fd()).map_err(attach)?;
     let mut bytes = Vec::new();
     File::from(file).read_to_end(&mut bytes).map_err(attach)?;
-    Ok(parse(&bytes, wanted))
+    Ok(parse(&bytes, rustix::thread::gettid().as_raw_pid(), wanted))
 }
 
-const NAME: &str = "kymo_registers";
+const NAME: &str = "kymo_tasks";
 
-fn parse(bytes: &[u8], wanted: impl Fn(i32) -> bool) -> HashMap<i32, TaskRegisters> {
+/// A task's record: its id, when it left its CPU if it has, and the rest.
+struct Record {
+    tid: i32,
+    /// By the scheduler's clock.
+    left_ns: u64,
+    state: TaskState,
+}
+
+/// `own`: the thread that has read, which has had a CPU up to then.
+fn parse(bytes: &[u8], own: i32, wanted: impl Fn(i32) -> bool) -> HashMap<i32, TaskState> {
     let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
     let parse = |record: &[u8; RECORD_BYTES]| {
         let (words, _) = record.as_chunks();
         let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
-        let tid = words.next().map_or(0, |tid| tid as i32);
-        (tid, TaskRegisters(std::array::from_fn(|_| words.next().unwrap_or(0))))
+        let [tid, arrival, ran, before, thread_pointer] = std::array::from_fn(|_| words.next().unwrap_or(0));
+        let registers = TaskRegisters(std::array::from_fn(|_| words.next().unwrap_or(0)));
+        let left_ns = arrival.saturating_add(ran.saturating_sub(before));
+        Record { tid: tid as i32, left_ns, state: TaskState { registers, thread_pointer, off_cpu_ns: 0 } }
     };
-    records.iter().map(parse).filter(|(tid, _)| wanted(*tid)).collect()
+    let records: Vec<Record> = records.iter().map(parse).collect();
+    let now = records.iter().find(|record| record.tid == own).map_or(0, |record| record.left_ns);
+    let state = |record: Record| {
+        let off_cpu_ns = now.saturating_sub(record.left_ns);
+        (record.tid, TaskState { off_cpu_ns, ..record.state })
+    };
+    records.into_iter().filter(|record| wanted(record.tid)).map(state).collect()
 }
 
 /// Runs for each task: writes a record.
@@ -73,8 +106,15 @@ fn program() -> Program {
     a.mov(R6, R1); // R6 = the context: what is read, and the task
     a.load64(R7, R6, 8);
     a.jump_if(R7, 0, end); // behind the last one
-    a.load_member((R1, R7), 4, Member::Id, &mut wanted);
-    a.store64(FP, RECORD, R1);
+    for ((member, bytes), at) in MEMBERS.into_iter().zip((RECORD..).step_by(8)) {
+        a.load_member((R1, R7), bytes, member, &mut wanted);
+        a.store64(FP, at, R1);
+    }
+    a.mov_imm(R1, 0);
+    if cfg!(target_arch = "x86_64") {
+        a.load_member((R1, R7), 8, Member::FsBase, &mut wanted);
+    }
+    a.store64(FP, FS_BASE, R1);
     a.mov(R1, R7);
     a.call(BpfHelper::TaskRegisters);
     a.mov(R3, R0);
@@ -104,7 +144,7 @@ mod tests {
     /// registers.
     #[test]
     fn registers_of_a_process_that_waits() {
-        const TEST: &str = "bpf::task_registers::registers_of_a_process_that_waits";
+        const TEST: &str = "bpf::task_states::registers_of_a_process_that_waits";
         let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let tid = cat.id() as i32;
         let call = loop {
@@ -113,12 +153,15 @@ mod tests {
                 _ => std::thread::yield_now(),
             }
         };
-        let found = registers_of_tasks(|of| of == tid);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let found = states_of_tasks(|of| of == tid);
         drop(cat.stdin.take());
         cat.wait().unwrap();
         match found {
             Ok(found) => {
-                let TaskRegisters(words) = found[&tid];
+                let TaskState { registers: TaskRegisters(words), off_cpu_ns, .. } = found[&tid];
+                // It has waited since before the pause.
+                assert!(off_cpu_ns > 250_000_000, "{off_cpu_ns}");
                 assert!(words.contains(&call.pc) && words.contains(&call.sp), "{call:x?} {words:x?}");
                 assert_eq!(found.len(), 1);
             }

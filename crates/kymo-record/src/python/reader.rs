@@ -1,0 +1,181 @@
+//! [`PythonReader`]: reads the frames of Python's threads from outside, as the walker does in the
+//! kernel, in a process that is not observed. Nothing stops; what changes meanwhile is left out.
+use super::finder::{FoundPython, find_python};
+use super::stacks::{PythonStacks, WalkedFrames};
+use kymo_perf::bpf::{FrameKind, PythonCode, PythonFrame, PythonLayout};
+use kymo_symbols::Budget;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Interpreters and thread states that are looked at, and frames of a thread.
+const MOST_STATES: usize = 20_000;
+const MOST_FRAMES: usize = 4096;
+/// How much is read of a code object, of a text, and of a table of lines.
+const CODE_BYTES: usize = 192;
+const TEXT_BYTES: usize = 584;
+const LINE_BYTES: usize = 12 << 10;
+/// What the lowest bits of a frame's code say is how it is owned (3.14).
+const CODE_MASK: u64 = !7;
+/// Where an object of bytes has its length, and its bytes.
+const BYTES_LENGTH_AT: u64 = 16;
+const BYTES_AT: u64 = 32;
+
+/// Reads memory of the process: how many bytes came.
+pub(crate) type ReadMemory<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> usize;
+
+/// CPython of the process that was looked at last.
+pub(crate) struct PythonReader {
+    budget: Budget,
+    stacks: PythonStacks,
+    process: Option<PythonProcess>,
+    /// Code objects that were told.
+    told: FxHashSet<(i32, u64)>,
+}
+
+/// A process, and its interpreter if there is one.
+struct PythonProcess {
+    pid: i32,
+    python: Option<FoundPython>,
+    /// The innermost frame of each thread, by `pthread_self`.
+    frames: FxHashMap<u64, u64>,
+    remark: Option<String>,
+}
+
+fn word(read: ReadMemory<'_>, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (read(at, &mut bytes) == 8).then_some(u64::from_le_bytes(bytes))
+}
+
+impl PythonReader {
+    /// `stacks`: where functions get their addresses.
+    pub(crate) fn new(stacks: PythonStacks) -> PythonReader {
+        PythonReader { budget: Budget::new(), stacks, process: None, told: FxHashSet::default() }
+    }
+
+    /// Puts Python's frames into the chain of a thread, if it runs Python. `thread_pointer`: its
+    /// `pthread_self`; `is_whole`: the chain reaches the thread's start.
+    pub(crate) fn put(
+        &mut self,
+        (pid, tid): (i32, i32),
+        thread_pointer: u64,
+        native: &mut Vec<u64>,
+        is_whole: bool,
+        read: ReadMemory<'_>,
+    ) {
+        self.look(pid, read);
+        let Some(PythonProcess { python: Some(python), frames, .. }) = &self.process else { return };
+        let (layout, id) = (python.layout.walk, python.id);
+        let Some(&innermost) = frames.get(&thread_pointer) else { return };
+        let frames = walk(&layout, innermost, read);
+        for frame in &frames {
+            if self.told.insert((pid, frame.code)) {
+                tell(&mut self.stacks, &layout, id, frame.code, read);
+            }
+        }
+        let walked = WalkedFrames { tid, interpreter: id, frames };
+        self.stacks.put_walked((pid, tid, 0), walked, native, is_whole, MOST_FRAMES);
+    }
+
+    /// Records that name the functions, and what the user should know.
+    pub(crate) fn take_records(&mut self) -> (Vec<u8>, Option<String>) {
+        let remark = self.process.as_mut().and_then(|process| process.remark.take());
+        (self.stacks.take_records(), remark)
+    }
+
+    /// Looks at a process, once.
+    fn look(&mut self, pid: i32, read: ReadMemory<'_>) {
+        if self.process.as_ref().is_some_and(|process| process.pid == pid) {
+            return;
+        }
+        let found = find_python(pid, &self.budget, self.stacks.interpreters());
+        let (python, remark) = match found {
+            Ok(python) => (python, None),
+            Err(remark) => (None, Some(remark)),
+        };
+        let frames = python.as_ref().map(|python| thread_frames(python, read)).unwrap_or_default();
+        self.process = Some(PythonProcess { pid, python, frames, remark });
+    }
+}
+
+/// The innermost frame of each thread of all interpreters.
+fn thread_frames(python: &FoundPython, read: ReadMemory<'_>) -> FxHashMap<u64, u64> {
+    let layout = &python.layout.walk;
+    let (mut found, mut left) = (FxHashMap::default(), MOST_STATES);
+    let at = |offset: u32| u64::from(offset);
+    let mut interpreter = word(read, python.interpreters).unwrap_or(0);
+    while interpreter != 0 && left > 0 {
+        let mut state = word(read, interpreter.wrapping_add(at(layout.interpreter_threads))).unwrap_or(0);
+        while state != 0 && left > 0 {
+            left -= 1;
+            let id = word(read, state.wrapping_add(at(layout.thread_id)));
+            let mut frame = word(read, state.wrapping_add(at(layout.thread_frame)));
+            if let (Some(holder), Some(offset)) = (frame, layout.inner_frame) {
+                frame = word(read, holder.wrapping_add(at(offset)));
+            }
+            found.extend(id.zip(frame).filter(|(_, frame)| *frame != 0));
+            state = word(read, state.wrapping_add(at(layout.thread_next))).unwrap_or(0);
+        }
+        left = left.saturating_sub(1);
+        interpreter = word(read, interpreter.wrapping_add(at(layout.interpreter_next))).unwrap_or(0);
+    }
+    found
+}
+
+/// The frames from this one on, innermost first.
+fn walk(layout: &PythonLayout, mut frame: u64, read: ReadMemory<'_>) -> Vec<PythonFrame> {
+    let mut frames = Vec::new();
+    let mut bytes = vec![0; (layout.frame_bytes as usize).clamp(8, 512)];
+    while frame != 0 && frames.len() < MOST_FRAMES && read(frame, &mut bytes) == bytes.len() {
+        let field = |offset: u32| {
+            let word = bytes.get(offset as usize..)?.first_chunk::<8>()?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let (Some(code), Some(position), Some(previous)) =
+            (field(layout.frame_code), field(layout.frame_position), field(layout.frame_previous))
+        else {
+            break;
+        };
+        let code = code & CODE_MASK;
+        let position = match layout.frames {
+            FrameKind::Object => position,
+            // An address within the code object.
+            FrameKind::Marked | FrameKind::Separated => position.wrapping_sub(code),
+        };
+        let mark = bytes.get(layout.frame_mark as usize).copied().map_or(u32::MAX, u32::from);
+        let entered = mark == layout.entry_mark;
+        frames.push(PythonFrame { code, names: 0, position: position as u32 & !(1 << 31), entered });
+        frame = previous;
+    }
+    frames
+}
+
+/// Tells the function of a code object.
+fn tell(stacks: &mut PythonStacks, layout: &PythonLayout, id: u32, address: u64, read: ReadMemory<'_>) {
+    let mut object = vec![0; CODE_BYTES];
+    if read(address, &mut object) < object.len() {
+        return;
+    }
+    let names = address.wrapping_add(u64::from(layout.code_names));
+    let pointer = |at: u64, read: ReadMemory<'_>| word(read, names + 8 * at).filter(|&pointer| pointer != 0);
+    // The file's name, the name, and from 3.11 on the qualified name, and the lines.
+    let has_qualified = layout.frames != FrameKind::Object;
+    let text = |pointer: Option<u64>, read: ReadMemory<'_>| {
+        let mut bytes = vec![0; TEXT_BYTES];
+        let length = pointer.map_or(0, |pointer| read(pointer, &mut bytes));
+        bytes.truncate(length);
+        bytes
+    };
+    let pointers = [pointer(0, read), pointer(1, read), if has_qualified { pointer(2, read) } else { None }];
+    let texts = pointers.map(|pointer| text(pointer, read));
+    let table = pointer(if has_qualified { 3 } else { 2 }, read);
+    let length = table.and_then(|table| word(read, table + BYTES_LENGTH_AT)).unwrap_or(0);
+    let mut lines = vec![0; (length as usize).min(LINE_BYTES)];
+    let got = table.map_or(0, |table| read(table + BYTES_AT, &mut lines));
+    let code = PythonCode {
+        address,
+        names: 0,
+        object: &object,
+        texts: [&texts[0], &texts[1], &texts[2]],
+        lines: (&lines[..got.min(lines.len())], got as u64 == length),
+    };
+    stacks.tell(id, &code);
+}

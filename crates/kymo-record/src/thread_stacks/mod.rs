@@ -1,0 +1,261 @@
+//! The stacks of all threads of processes at this moment, as a recording: one sample of each
+//! thread, with what it waits for.
+//!
+//! ```text
+//!  /proc: threads, states, calls, files --------------.
+//!  blocked: registers from the kernel, stack (StackReader) --+--> thread-stack samples --> file
+//!  running: one sample of an event of its own (running) -----|        + names and mappings
+//!  Python: frames from the interpreter's own list -----------'
+//! ```
+//!
+//! # Invariants
+//! - **S1** No thread is stopped, and no system call of one is interrupted.
+//! - **S2** What could not be read is written as such, with the reason: a stack is whole, or it is
+//!   said why not.
+//! - **S3** It takes [`MOST_TIME`] at most to read stacks, whatever the processes are.
+mod objects;
+mod record;
+mod running;
+
+use record::{THREAD_STACK, ThreadRecord};
+
+use crate::error::{RecordError, system};
+
+use crate::output::{Output, OutputError};
+use crate::python::{PythonReader, PythonStacks};
+use crate::sink::Sink;
+use crate::synth::{self, TaskSynthesis};
+use crate::user_rings::UserEvent;
+use crate::waiting_stacks::{StackReader, WaitingStack};
+use crate::waits::OwnSample;
+use crate::{build_ids, formats, machine};
+use kymo_data::{Attr, Event, EventSet, EventSpec, abi};
+use kymo_perf::proc;
+use objects::Objects;
+use running::RunningThreads;
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, mpsc};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// So long stacks are read.
+const MOST_TIME: Duration = Duration::from_secs(10);
+/// The number of the description, which no tracepoint of the kernel has.
+const KIND: u16 = 59_010;
+const ID: u64 = 1;
+
+/// A recording of stacks.
+#[derive(Debug)]
+pub struct StackRecording {
+    /// The complete file.
+    pub file: File,
+    /// How many threads are in it.
+    pub threads: usize,
+    /// What the user should know.
+    pub remarks: Vec<String>,
+}
+
+/// Records the stacks of all threads of these processes now, into memory or a file. `version` and
+/// `cmdline` go into the file's header. Stops no thread; takes about a millisecond for ten threads,
+/// and [`MOST_TIME`] at most.
+///
+/// # Errors
+/// The output cannot be made or written; none of the processes is there.
+pub fn record_stacks(
+    pids: &[i32],
+    output: &Output,
+    version: &str,
+    cmdline: &[String],
+) -> Result<StackRecording, RecordError> {
+    let mut threads = Vec::new();
+    for &pid in pids {
+        threads.extend(proc::tasks(pid).unwrap_or_default().into_iter().map(|tid| (pid, tid)));
+    }
+    if threads.is_empty() {
+        return Err(system("list the threads of the processes")(std::io::ErrorKind::NotFound.into()));
+    }
+    let spec = spec();
+    let (samples, remarks) = samples(&threads, &spec);
+    let file = write(pids, output, &spec, &samples, machine::features(version, cmdline))?;
+    Ok(StackRecording { file, threads: threads.len(), remarks })
+}
+
+fn spec() -> EventSpec {
+    let fields = [
+        abi::PERF_SAMPLE_IDENTIFIER,
+        abi::PERF_SAMPLE_IP,
+        abi::PERF_SAMPLE_TID,
+        abi::PERF_SAMPLE_TIME,
+        abi::PERF_SAMPLE_CPU,
+        abi::PERF_SAMPLE_PERIOD,
+        abi::PERF_SAMPLE_CALLCHAIN,
+        abi::PERF_SAMPLE_RAW,
+    ];
+    let attr = Attr {
+        kind: abi::PERF_TYPE_TRACEPOINT,
+        config: KIND.into(),
+        sample_type: fields.into_iter().fold(0, |all, field| all | field),
+        flags: abi::ATTR_FLAG_SAMPLE_ID_ALL,
+        ..Attr::default()
+    };
+    EventSpec { attr, ids: vec![ID], name: THREAD_STACK.to_owned() }
+}
+
+/// The samples of all threads, and what the user should know.
+fn samples(threads: &[(i32, i32)], spec: &EventSpec) -> (Vec<u8>, Vec<String>) {
+    let mut facts: Vec<ThreadRecord> =
+        threads.iter().map(|&(pid, tid)| ThreadRecord::look(pid, tid)).collect();
+    let mut remarks = Vec::new();
+    let stacks = read_stacks(threads, &facts, spec, &mut remarks);
+    let mut objects = Objects::default();
+    let mut bytes = Vec::new();
+    facts.iter_mut().for_each(ThreadRecord::look_again);
+    for record in &mut facts {
+        let found = stacks.get(&record.tid);
+        bytes.extend(found.iter().flat_map(|found| &found.names));
+        remarks.extend(found.and_then(|found| found.remark.clone()));
+        record.take_in(found);
+        if let Some(call) = found.and_then(|found| found.stack.call) {
+            record.object = objects.of(record.pid, call);
+        }
+        let frames = found.map(|found| found.stack.frames.clone()).unwrap_or_default();
+        let sample =
+            OwnSample { kind: KIND, pid: record.pid, tid: record.tid, time_ns: 0, period: 1, frames };
+        bytes.extend(sample.with(record.to_raw(), spec));
+    }
+    (bytes, remarks)
+}
+
+/// What was read of a thread in time.
+#[derive(Debug, Default)]
+pub(crate) struct FoundStack {
+    stack: WaitingStack,
+    /// The futex's word, and the two behind it.
+    words: [Option<u32>; 3],
+    /// Why there is no stack.
+    reason: &'static str,
+    /// Records that name functions of it.
+    names: Vec<u8>,
+    /// What the user should know.
+    remark: Option<String>,
+}
+
+/// Reads the stacks in a thread of its own, which nobody joins: a file system may keep it waiting
+/// for ever.
+fn read_stacks(
+    threads: &[(i32, i32)],
+    facts: &[ThreadRecord],
+    spec: &EventSpec,
+    remarks: &mut Vec<String>,
+) -> HashMap<i32, FoundStack> {
+    let (mut found, until) = (HashMap::new(), Instant::now() + MOST_TIME);
+    let (send, receive) = mpsc::channel();
+    let wanted: Vec<(i32, i32, char)> =
+        threads.iter().zip(facts).map(|(&(pid, tid), fact)| (pid, tid, fact.state)).collect();
+    let events = EventSet::new(vec![Event::new(spec.attr.clone(), spec.ids.clone(), 0)]);
+    let read = move || {
+        let threads: Vec<(i32, i32)> = wanted.iter().map(|&(pid, tid, _)| (pid, tid)).collect();
+        let mut reader = StackReader::of(&threads);
+        let is_running = |state: char| state == 'R';
+        let running: Vec<i32> =
+            wanted.iter().filter(|(.., state)| is_running(*state)).map(|(_, tid, _)| *tid).collect();
+        let mut running = RunningThreads::sample(&running);
+        let mut python = PythonReader::new(PythonStacks::new(Arc::default(), &events));
+        for &(pid, tid, state) in &wanted {
+            let mut stack = match is_running(state) {
+                true => running.stack_of(&mut reader, pid, tid),
+                false => waiting_stack(&mut reader, pid, tid),
+            };
+            stack.put_python(&mut python, &mut reader, (pid, tid));
+            if send.send((tid, stack)).is_err() {
+                return;
+            }
+        }
+    };
+    if let Err(error) = Builder::new().name("thread stacks".into()).spawn(read) {
+        remarks.push(format!("no stacks are read: no thread could be made for it: {error}"));
+        return found;
+    }
+    while found.len() < threads.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok((tid, stack)) = receive.recv_timeout(left) else { break };
+        found.insert(tid, stack);
+    }
+    if found.len() < threads.len() {
+        let missing = threads.len() - found.len();
+        let seconds = MOST_TIME.as_secs();
+        remarks.push(format!("{missing} stacks were not read within {seconds} s"));
+    }
+    found
+}
+
+impl FoundStack {
+    /// Puts the frames of Python into it, if there are any.
+    fn put_python(&mut self, python: &mut PythonReader, reader: &mut StackReader, (pid, tid): (i32, i32)) {
+        let Some(thread_pointer) = reader.thread_pointer(tid) else { return };
+        let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
+        let WaitingStack { frames, is_whole, .. } = &mut self.stack;
+        python.put((pid, tid), thread_pointer, frames, *is_whole, read);
+        (self.names, self.remark) = python.take_records();
+    }
+}
+
+/// The stack of a thread that is not on a CPU.
+fn waiting_stack(reader: &mut StackReader, pid: i32, tid: i32) -> FoundStack {
+    let stack = reader.stack_of(pid, tid);
+    let mut words = [None; 3];
+    if let Some(call) = stack.call {
+        let mut bytes = [0; 12];
+        let read = reader.read(pid, call.arguments[0], &mut bytes).unwrap_or(0);
+        for (word, bytes) in words.iter_mut().zip(bytes[..read].as_chunks::<4>().0) {
+            *word = Some(u32::from_ne_bytes(*bytes));
+        }
+    }
+    FoundStack { stack, words, ..FoundStack::default() }
+}
+
+/// Writes the recording.
+fn write(
+    pids: &[i32],
+    output: &Output,
+    spec: &EventSpec,
+    samples: &[u8],
+    features: kymo_data::Features,
+) -> Result<File, RecordError> {
+    let event = UserEvent {
+        name: THREAD_STACK.to_owned(),
+        system: "kymo".to_owned(),
+        format: format!("name: thread_stack\nID: {KIND}\n{}", ThreadRecord::FORMAT),
+        kind: KIND.into(),
+        id: ID,
+    };
+    let tracing_data = formats::data(&[], &[event]).map_err(system("describe the event of stacks"))?;
+    let mut features = kymo_data::Features {
+        event_desc: vec![spec.desc()],
+        build_ids: build_ids::kernel_build_id().into_iter().collect(),
+        tracing_data: Some(tracing_data),
+        ..features
+    };
+    let events = [spec.clone()];
+    let (mut sink, naming) = Sink::create(output, None, &events, &features)?;
+    let file = sink.another_handle().map_err(system("keep the recording"))?;
+    if let Some(mut naming) = naming {
+        naming.publish()?;
+    }
+    let modules = proc::modules();
+    let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: true };
+    let existing = synth::tasks(&spec.attr, pids, wanted);
+    let mut records = synth::kernel(&spec.attr, proc::kernel_text(), &modules);
+    records.extend(existing.records);
+    let failed = |why| OutputError { action: "write", path: output.path(), why };
+    sink.append(&records, 0).map_err(failed)?;
+    sink.append(samples, 1).map_err(failed)?;
+    let build_ids = build_ids::FileBuildIds::of(&existing.files, true);
+    sink.append(&build_ids.records(), 0).map_err(failed)?;
+    features.build_ids = build_ids.table(&modules);
+    match sink.finish(&features).error {
+        Some(why) => Err(failed(why).into()),
+        None => Ok(file),
+    }
+}
