@@ -13,9 +13,6 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// An answer is read up to here.
-const ANSWER_BYTES: usize = 64 << 10;
-
 /// Connects to the machine's socket, and makes sure that it is the machine that listens there.
 pub(super) fn connect(
     tmp: &TmpFolder,
@@ -49,8 +46,14 @@ pub(super) fn connect(
     Ok(socket)
 }
 
-/// Sends a command and waits until the machine has carried it out.
-pub(super) fn command(socket: OwnedFd, command: &str, deadline: Instant) -> Result<(), HotspotError> {
+/// Sends a command and waits until the machine has carried it out: what it has answered, of which
+/// so many bytes are kept.
+pub(super) fn command(
+    socket: OwnedFd,
+    command: &str,
+    most: usize,
+    deadline: Instant,
+) -> Result<String, HotspotError> {
     let request = ["1\0jcmd\0", command, "\0\0\0"].concat();
     let mut left = request.as_bytes();
     while !left.is_empty() {
@@ -63,7 +66,7 @@ pub(super) fn command(socket: OwnedFd, command: &str, deadline: Instant) -> Resu
     }
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
-    while answer.len() < ANSWER_BYTES {
+    while answer.len() < most {
         match rustix::io::read(&socket, &mut piece) {
             Ok(0) => break,
             Ok(got) => answer.extend_from_slice(&piece[..got]),
@@ -77,10 +80,10 @@ pub(super) fn command(socket: OwnedFd, command: &str, deadline: Instant) -> Resu
     judge(&answer)
 }
 
-fn judge(answer: &[u8]) -> Result<(), HotspotError> {
+fn judge(answer: &[u8]) -> Result<String, HotspotError> {
     let text = String::from_utf8_lossy(answer);
     match text.split_once('\n') {
-        Some(("0", _)) => Ok(()),
+        Some(("0", answer)) => Ok(answer.to_owned()),
         Some((_, text)) if text.contains("Unknown diagnostic command") => Err(HotspotError::TooOld),
         _ if answer.is_empty() => Err(HotspotError::Gone),
         // The text of an exception; a hostile one is shown escaped and short.

@@ -34,6 +34,9 @@ use std::time::{Duration, Instant};
 
 /// Larger maps are cut here: real ones have a few MB.
 const LARGEST_MAP: u64 = 128 << 20;
+/// What is read of an answer: of one that says whether it worked, and of one with stacks.
+const ANSWER_BYTES: usize = 64 << 10;
+const DUMP_BYTES: usize = 64 << 20;
 /// How often it is looked whether the socket is there.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -119,16 +122,29 @@ impl Hotspot {
             let why = format!("its /tmp/{} was there before and would be overwritten", self.map_name());
             return Err(HotspotError::Refused(why));
         }
+        let answered = self.command("Compiler.perfmap", ANSWER_BYTES, deadline);
+        // Also after an error: a machine that was too slow may have written it.
+        let text = self.take_map();
+        answered?;
+        text.map_err(failed("read the map that it wrote"))
+    }
+
+    /// Asks for the stacks of all Java threads, as `jstack` prints them. The machine stops its Java
+    /// threads for that, as long as it takes to look at them.
+    ///
+    /// # Errors
+    /// [`HotspotError`]; the machine is then as it was, but for what [`Hotspot::left_behind`] says.
+    pub fn thread_dump(&mut self, timeout: Duration) -> Result<String, HotspotError> {
+        self.command("Thread.print", DUMP_BYTES, Instant::now() + timeout)
+    }
+
+    fn command(&mut self, command: &str, most: usize, deadline: Instant) -> Result<String, HotspotError> {
         if !self.has_socket() {
             self.open_socket(deadline)?;
         }
         self.remove_trigger();
         let socket = client::connect(&self.tmp, &self.socket_name(), self.pid, deadline)?;
-        let answered = client::command(socket, "Compiler.perfmap", deadline);
-        // Also after an error: a machine that was too slow may have written it.
-        let text = self.take_map();
-        answered?;
-        text.map_err(failed("read the map that it wrote"))
+        client::command(socket, command, most, deadline)
     }
 
     /// The file that stays in the machine's /tmp, because the machine has not seen it yet.

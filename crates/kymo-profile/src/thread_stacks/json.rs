@@ -1,6 +1,6 @@
 //! Stacks as JSON.
-use super::{Activity, LockHolder, StackExtent, StackGroup, ThreadNow, ThreadStacks};
-use crate::wall::{State, plain_name};
+use super::{Activity, LockHolder, StackExtent, StackFrame, StackGroup, ThreadNow, ThreadStacks};
+use crate::wall::State;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -47,6 +47,8 @@ struct Stack {
 struct Frame {
     function: String,
     module: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
     inlined: bool,
 }
 
@@ -87,13 +89,13 @@ pub fn write_stacks_json(out: &mut dyn Write, stacks: &ThreadStacks, notes: &[St
             .iter()
             .map(|deadlock| Circle { threads: deadlock.threads.clone(), sentence: stacks.sentence(deadlock) })
             .collect(),
-        stacks: stacks.groups.iter().map(|group| stack(stacks, group)).collect(),
+        stacks: stacks.groups.iter().map(stack).collect(),
     };
     serde_json::to_writer_pretty(&mut *out, &report)?;
     writeln!(out)
 }
 
-fn stack(stacks: &ThreadStacks, group: &StackGroup) -> Stack {
+fn stack(group: &StackGroup) -> Stack {
     let (activity, waits_for) = match group.threads.first().map_or(Activity::Ended, |first| first.activity) {
         Activity::Running => ("running", None),
         Activity::Waiting(state) => ("waiting", Some(state)),
@@ -102,10 +104,12 @@ fn stack(stacks: &ThreadStacks, group: &StackGroup) -> Stack {
         Activity::Zombie => ("zombie", None),
         Activity::Ended => ("ended", None),
     };
-    let frame = |&id: &crate::functions::FunctionId| {
-        let function = stacks.functions.get(id);
-        let module = function.module.map(|module| stacks.timeline.modules.get(module).short_name.clone());
-        Frame { function: plain_name(&stacks.functions, id), module, inlined: function.inlined }
+    let frame = |frame: &StackFrame| Frame {
+        function: frame.function.clone(),
+        module: frame.module.clone(),
+        file: frame.place.as_ref().map(|(file, _)| file.to_string()),
+        line: frame.place.as_ref().map(|(_, line)| *line),
+        inlined: frame.inlined,
     };
     Stack {
         pid: group.threads.first().map_or(0, |first| first.pid),

@@ -49,6 +49,10 @@ pub(super) fn awaited(
     thread_of: &dyn Fn(i32) -> Option<i32>,
     names: &mut Names<'_>,
 ) -> Option<AwaitedLock> {
+    if !row.monitor.is_empty() {
+        let holder = thread_of(row.holder).map_or(LockHolder::Unknown, LockHolder::Thread);
+        return Some(AwaitedLock { address: None, variable: Some(row.monitor.clone()), holder });
+    }
     let waits = matches!(activity, Activity::Waiting(State::Lock) | Activity::Uninterruptible(State::Lock));
     if !waits {
         return None;

@@ -14,6 +14,7 @@
 //! - **T2** A deadlock is told only of threads that had no CPU from before the first stack was read
 //!   until after the last: what they wait for is true at one moment.
 mod deadlock;
+mod frame;
 mod json;
 mod lock;
 mod rows;
@@ -22,17 +23,17 @@ mod tests;
 mod text;
 
 pub use deadlock::Deadlock;
+pub use frame::StackFrame;
 pub use json::write_stacks_json;
 pub use lock::{AwaitedLock, LockHolder};
 pub use rows::StackExtent;
 pub use text::write_stacks;
 
-use crate::functions::{FunctionId, Functions};
 use crate::load::{LoadOptions, collect_sideband};
 use crate::locks::Names;
-use crate::resolve::{ResolveOptions, Resolver};
-use crate::timeline::Timeline;
-use crate::wall::{State, of_waiting_thread, plain_name};
+use crate::resolve::Resolver;
+use crate::wall::{State, of_waiting_thread};
+use frame::FrameNames;
 use kymo_data::{ReadError, ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 use rows::ThreadRow;
@@ -84,7 +85,7 @@ pub struct StackGroup {
     /// They, by number.
     pub threads: Vec<ThreadNow>,
     /// The functions of their stack, innermost first.
-    pub frames: Vec<FunctionId>,
+    pub frames: Vec<StackFrame>,
     /// The kernel's functions, innermost first.
     pub kernel: Vec<String>,
     /// How much of the stack there is.
@@ -96,10 +97,6 @@ pub struct StackGroup {
 /// All stacks of a recording.
 #[derive(Debug)]
 pub struct ThreadStacks {
-    /// Who was what.
-    pub timeline: Timeline,
-    /// Names.
-    pub functions: Functions,
     /// Processes: number and name.
     pub processes: Vec<(i32, String)>,
     /// By process; the most threads first.
@@ -118,7 +115,6 @@ impl ThreadStacks {
     pub fn open(
         recording: &Recording,
         options: &LoadOptions,
-        resolve: ResolveOptions,
         store: &SymbolStore,
     ) -> Result<Option<ThreadStacks>, ReadError> {
         if !rows::has_stacks(recording) {
@@ -126,17 +122,16 @@ impl ThreadStacks {
         }
         let (timeline, ..) = collect_sideband(recording, options.workers, store.options(), &|_, _| ())?;
         let (rows, summary) = rows::read(recording, &timeline, options)?;
-        let mut functions = Functions::default();
-        let stacks = Resolver::new(&timeline, store).resolve(&rows.chains, &mut functions, resolve);
+        let mut frames_of = FrameNames::new(&timeline, Resolver::new(&timeline, store));
         let mut names = Names::new(&timeline, store);
         let is_arm = recording.features.arch.as_deref() == Some("aarch64");
         let threads: FxHashMap<(i32, i32), i32> =
             rows.threads.iter().map(|row| ((row.pid, row.own_tid), row.tid)).collect();
-        let mut groups: FxHashMap<(i32, Activity, &[FunctionId]), StackGroup> = FxHashMap::default();
+        let mut groups: FxHashMap<(i32, Activity, Vec<StackFrame>), StackGroup> = FxHashMap::default();
         for row in &rows.threads {
-            // A chain without a frame is resolved to its address, 0.
-            let frames = if row.extent == StackExtent::Missing { &[] } else { stacks.frames(row.chain) };
-            let user: Vec<String> = frames.iter().map(|id| plain_name(&functions, *id)).collect();
+            let mut frames = frames_of.of(&rows.chains, row.chain);
+            frame::put_managed(&mut frames, &row.managed);
+            let user: Vec<String> = frames.iter().map(|frame| frame.function.clone()).collect();
             let activity = activity(row, is_arm, &user);
             let thread_of = |own_tid: i32| threads.get(&(row.pid, own_tid)).copied();
             let lock = lock::awaited(row, activity, &user, &thread_of, &mut names);
@@ -150,11 +145,12 @@ impl ThreadStacks {
                 object: row.object.clone(),
                 lock,
                 joins,
-                is_steady: row.is_steady,
+                // A machine tells of its monitors as they are at one moment.
+                is_steady: row.is_steady || !row.monitor.is_empty(),
             };
-            let group = groups.entry((row.pid, activity, frames)).or_insert_with(|| StackGroup {
+            let group = groups.entry((row.pid, activity, frames.clone())).or_insert_with(|| StackGroup {
                 threads: Vec::new(),
-                frames: frames.to_vec(),
+                frames,
                 kernel: row.kernel.clone(),
                 extent: row.extent,
                 reason: row.reason.clone(),
@@ -175,7 +171,7 @@ impl ThreadStacks {
             (pid, first.map_or_else(String::new, |row| timeline.comm(row.comm).into_owned()))
         };
         let processes = processes.into_iter().map(name).collect();
-        Ok(Some(ThreadStacks { timeline, functions, processes, groups, deadlocks, summary }))
+        Ok(Some(ThreadStacks { processes, groups, deadlocks, summary }))
     }
 
     /// A thread, by number.

@@ -1,4 +1,5 @@
 //! Reads the samples of a recording of stacks.
+use super::StackFrame;
 use crate::chains::{ChainId, Chains};
 use crate::load::LoadOptions;
 use crate::timeline::{CommId, Moment, Timeline};
@@ -47,6 +48,12 @@ pub(super) struct ThreadRow {
     /// The kernel's functions, innermost first.
     pub(super) kernel: Vec<String>,
     pub(super) reason: String,
+    /// Frames of a runtime that names its own, innermost first.
+    pub(super) managed: Vec<StackFrame>,
+    /// The lock of the runtime that it waits for; empty: none.
+    pub(super) monitor: String,
+    /// The thread that has it, by its own number; 0 if that is not known.
+    pub(super) holder: i32,
 }
 
 /// All threads of a recording.
@@ -57,7 +64,7 @@ pub(super) struct ThreadRows {
     pub(super) threads: Vec<ThreadRow>,
 }
 
-const NUMBERS: [&str; 11] = [
+const NUMBERS: [&str; 12] = [
     "state",
     "stack",
     "call",
@@ -69,8 +76,9 @@ const NUMBERS: [&str; 11] = [
     "word2",
     "own_tid",
     "steady",
+    "holder",
 ];
-const TEXTS: [&str; 3] = ["object", "kernel", "reason"];
+const TEXTS: [&str; 5] = ["object", "kernel", "reason", "managed", "monitor"];
 
 /// The event, and its fields by the recording's own description.
 struct StackEvent {
@@ -107,6 +115,19 @@ impl StackEvent {
             _ => String::new(),
         }
     }
+}
+
+/// Frames from a text: function, file and line between tabs, frames between newlines.
+fn managed(text: &str) -> Vec<StackFrame> {
+    let frame = |line: &str| {
+        let mut words = line.split('\t');
+        let (function, file) = (words.next()?.to_owned(), words.next().unwrap_or_default());
+        let line = words.next().and_then(|line| line.parse().ok());
+        let module = Some(file.to_owned()).filter(|file| !file.is_empty());
+        let place = line.map(|line| (file.into(), line));
+        Some(StackFrame { function, module, place, inlined: false, is_generated: false })
+    };
+    text.lines().filter_map(frame).collect()
 }
 
 /// Whether a recording has stacks of threads.
@@ -153,7 +174,8 @@ impl ThreadRows {
         recorded.layout.parse_into(record.header.misc, record.body, &mut sample).ok()?;
         let raw = sample.raw?;
         let numbers = event.numbers(raw)?;
-        let [state, stack, call, first, second, off_cpu_ns, word0, word1, word2, own_tid, steady] = numbers;
+        let [state, stack, call, first, second, off_cpu_ns, word0, word1, word2, own_tid, steady, holder] =
+            numbers;
         let pid = sample.pid?;
         let tid = sample.tid.unwrap_or(pid);
         // All of it is of one moment.
@@ -183,6 +205,9 @@ impl ThreadRows {
             object: event.text(0, raw),
             kernel: kernel.split(';').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             reason: event.text(2, raw),
+            managed: managed(&event.text(3, raw)),
+            monitor: event.text(4, raw),
+            holder: holder as i32,
         });
         Some(())
     }

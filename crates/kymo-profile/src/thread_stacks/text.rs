@@ -1,8 +1,9 @@
 //! Stacks as text.
-use super::{Activity, AwaitedLock, Deadlock, LockHolder, StackExtent, StackGroup, ThreadNow, ThreadStacks};
-use crate::functions::FunctionId;
+use super::{
+    Activity, AwaitedLock, Deadlock, LockHolder, StackExtent, StackFrame, StackGroup, ThreadNow, ThreadStacks,
+};
 use crate::text::shown;
-use crate::wall::{State, plain_name, time};
+use crate::wall::{State, time};
 use std::io::{self, Write};
 
 /// Threads that are named of a group.
@@ -53,8 +54,8 @@ fn write_group(
     for name in group.kernel.iter().filter(|_| kernel || tells) {
         writeln!(out, "    {}  [kernel]", shown(name))?;
     }
-    for &frame in &group.frames {
-        writeln!(out, "    {}", shown(&stacks.frame_text(frame)))?;
+    for frame in &group.frames {
+        writeln!(out, "    {}", shown(&frame.text()))?;
     }
     match group.extent {
         StackExtent::Whole => Ok(()),
@@ -100,6 +101,22 @@ fn lock_text(lock: &AwaitedLock) -> String {
         (Some(variable), _) => format!("lock {variable}"),
         (None, Some(address)) => format!("lock {address:#x}"),
         (None, None) => "a lock of its runtime".to_owned(),
+    }
+}
+
+impl StackFrame {
+    /// As text: the function, where it is in the source or which file it is in.
+    fn text(&self) -> String {
+        let StackFrame { function, module, place, inlined, .. } = self;
+        let inlined = if *inlined { " (inlined)" } else { "" };
+        let module = module.as_deref().unwrap_or("unknown");
+        match place {
+            Some((file, line)) => {
+                let file = file.rsplit('/').next().unwrap_or(file);
+                format!("{function}{inlined}  {file}:{line}  ({module})")
+            }
+            None => format!("{function}{inlined}  ({module})"),
+        }
     }
 }
 
@@ -153,14 +170,6 @@ impl ThreadStacks {
             },
             _ => format!("{text}, since when is not known (root can see it)"),
         }
-    }
-
-    /// A frame: its function, and the file that it is in.
-    pub fn frame_text(&self, frame: FunctionId) -> String {
-        let module = self.functions.get(frame).module;
-        let module = module.map_or("unknown", |module| &self.timeline.modules.get(module).short_name);
-        let inlined = if self.functions.get(frame).inlined { " (inlined)" } else { "" };
-        format!("{}{inlined}  ({module})", plain_name(&self.functions, frame))
     }
 
     fn thread_text(&self, tid: i32) -> String {

@@ -5,7 +5,8 @@
 //!  /proc: threads, states, calls, files --------------.
 //!  blocked: registers from the kernel, stack (StackReader) --+--> thread-stack samples --> file
 //!  running: one sample of an event of its own (running) -----|        + names and mappings
-//!  Python: frames from the interpreter's own list -----------'
+//!  Python: frames from the interpreter's own list -----------|
+//!  Java: frames and monitors from the machine's own list ----'
 //! ```
 //!
 //! # Invariants
@@ -13,6 +14,7 @@
 //! - **S2** What could not be read is written as such, with the reason: a stack is whole, or it is
 //!   said why not.
 //! - **S3** It takes [`MOST_TIME`] at most to read stacks, whatever the processes are.
+mod java;
 mod objects;
 mod record;
 mod running;
@@ -29,6 +31,7 @@ use crate::user_rings::UserEvent;
 use crate::waiting_stacks::{StackReader, WaitingStack};
 use crate::waits::OwnSample;
 use crate::{build_ids, formats, machine};
+use java::JavaThread;
 use kymo_data::{Attr, Event, EventSet, EventSpec, abi};
 use kymo_perf::proc;
 use objects::Objects;
@@ -108,6 +111,7 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec) -> (Vec<u8>, Vec<String>) {
         threads.iter().map(|&(pid, tid)| ThreadRecord::look(pid, tid)).collect();
     let mut remarks = Vec::new();
     let stacks = read_stacks(threads, &facts, spec, &mut remarks);
+    let java = java_threads(threads, &mut remarks);
     let mut objects = Objects::default();
     let mut bytes = Vec::new();
     facts.iter_mut().for_each(ThreadRecord::look_again);
@@ -116,6 +120,7 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec) -> (Vec<u8>, Vec<String>) {
         bytes.extend(found.iter().flat_map(|found| &found.names));
         remarks.extend(found.and_then(|found| found.remark.clone()));
         record.take_in(found);
+        java.get(&(record.pid, record.own_tid)).iter().for_each(|java| record.take_in_java(java));
         if let Some(call) = found.and_then(|found| found.stack.call) {
             record.object = objects.of(record.pid, call);
         }
@@ -125,6 +130,22 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec) -> (Vec<u8>, Vec<String>) {
         bytes.extend(sample.with(record.to_raw(), spec));
     }
     (bytes, remarks)
+}
+
+/// The Java threads of all processes, by process and their own numbers.
+fn java_threads(threads: &[(i32, i32)], remarks: &mut Vec<String>) -> HashMap<(i32, i32), JavaThread> {
+    let mut found = HashMap::new();
+    let mut last = 0;
+    for &(pid, _) in threads {
+        if std::mem::replace(&mut last, pid) == pid {
+            continue;
+        }
+        match java::threads(pid) {
+            Ok(threads) => found.extend(threads.into_iter().map(|(tid, thread)| ((pid, tid), thread))),
+            Err(remark) => remarks.push(remark),
+        }
+    }
+    found
 }
 
 /// What was read of a thread in time.

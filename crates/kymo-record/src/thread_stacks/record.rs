@@ -1,14 +1,15 @@
 //! What is told of a thread beside its stack, as the raw bytes of its sample.
 use super::FoundStack;
+use super::java::JavaThread;
 use kymo_perf::proc;
 
 /// The event of stacks.
 pub(super) const THREAD_STACK: &str = "thread-stack";
 
 /// Where the texts begin.
-const TEXTS_AT: usize = 80;
-/// The longest text.
-const MOST_TEXT: usize = 1 << 10;
+const TEXTS_AT: usize = 96;
+/// The longest text; a sample has 64 KiB at most.
+const MOST_TEXT: usize = 12 << 10;
 
 /// How much of a thread's stack there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,13 @@ pub(super) struct ThreadRecord {
     pub(super) object: String,
     /// The kernel's functions, innermost first, between semicolons.
     pub(super) kernel: String,
+    /// Frames of a runtime that names its own, innermost first: function, file and line between
+    /// tabs, frames between newlines.
+    pub(super) managed: String,
+    /// The lock of the runtime that it waits for, and the thread that has it (0: not known).
+    pub(super) monitor: String,
+    /// See `monitor`.
+    pub(super) holder: i32,
     /// Why there is no stack, or no whole one.
     pub(super) reason: String,
 }
@@ -77,7 +85,10 @@ impl ThreadRecord {
         "\tfield:__data_loc char[] object;\toffset:64;\tsize:4;\tsigned:0;\n",
         "\tfield:__data_loc char[] kernel;\toffset:68;\tsize:4;\tsigned:0;\n",
         "\tfield:__data_loc char[] reason;\toffset:72;\tsize:4;\tsigned:0;\n",
-        "\tfield:unsigned int steady;\toffset:76;\tsize:4;\tsigned:0;\n\n",
+        "\tfield:unsigned int steady;\toffset:76;\tsize:4;\tsigned:0;\n",
+        "\tfield:int holder;\toffset:80;\tsize:4;\tsigned:1;\n",
+        "\tfield:__data_loc char[] managed;\toffset:84;\tsize:4;\tsigned:0;\n",
+        "\tfield:__data_loc char[] monitor;\toffset:88;\tsize:4;\tsigned:0;\n\n",
         "print fmt: \"state=%c call=%lld off_cpu_ns=%lld object=%s kernel=%s\", ",
         "REC->state, REC->call, REC->off_cpu_ns, __get_str(object), __get_str(kernel)\n",
     );
@@ -120,6 +131,13 @@ impl ThreadRecord {
         };
     }
 
+    /// Takes in what its runtime tells of it.
+    pub(super) fn take_in_java(&mut self, java: &JavaThread) {
+        self.managed = java.frames.clone();
+        self.monitor = java.monitor.clone();
+        self.holder = java.holder.unwrap_or(0);
+    }
+
     /// Looks whether it had no CPU since [`ThreadRecord::look`].
     pub(super) fn look_again(&mut self) {
         self.is_steady = self.switches.is_some() && proc::switches(self.pid, self.tid) == self.switches;
@@ -149,7 +167,15 @@ impl ThreadRecord {
         }
         put(60, &self.own_tid.to_ne_bytes());
         put(76, &u32::from(self.is_steady).to_ne_bytes());
-        for (text, at) in [&self.object, &self.kernel, &self.reason].into_iter().zip((64..).step_by(4)) {
+        put(80, &self.holder.to_ne_bytes());
+        let texts = [
+            (&self.object, 64),
+            (&self.kernel, 68),
+            (&self.reason, 72),
+            (&self.managed, 84),
+            (&self.monitor, 88),
+        ];
+        for (text, at) in texts {
             let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
             let place = raw.len() as u32 | (text.len() as u32 + 1) << 16;
             raw[at..at + 4].copy_from_slice(&place.to_ne_bytes());

@@ -17,7 +17,6 @@ use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_perf::proc;
 use kymo_profile::load::LoadOptions;
-use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::thread_stacks::{ThreadStacks, write_stacks, write_stacks_json};
 use kymo_record::{Output, StackRecording, record_stacks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -128,7 +127,7 @@ fn look(args: &StacksArgs) -> anyhow::Result<ExitCode> {
 /// Prints what a recording has.
 fn show(args: &StacksArgs, recording: &Recording, name: &str, notes: &[String]) -> anyhow::Result<ExitCode> {
     let store = args.symbols.store(recording);
-    let stacks = ThreadStacks::open(recording, &LoadOptions::default(), ResolveOptions::default(), &store)
+    let stacks = ThreadStacks::open(recording, &LoadOptions::default(), &store)
         .with_context(|| format!("failed to read {name}"))?;
     let Some(stacks) = stacks else {
         return Err(exit::usage(anyhow!(
