@@ -158,7 +158,7 @@ pub use series::{Limits, LiveSnapshot, RemovedFiles, SwitchRule};
 pub use session::Session;
 pub use standalone_writer::{StandaloneEnd, StandaloneWriter};
 pub use targets::children_note;
-pub use thread_stacks::{StackRecording, record_stacks};
+pub use thread_stacks::{StackOptions, StackRecording, record_stacks};
 pub use throttle::Pauses;
 pub use user_rings::{UserEvent, UserEventControl, UserRings};
 pub use whole::write_whole;

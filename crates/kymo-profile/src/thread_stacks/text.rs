@@ -113,7 +113,9 @@ impl StackFrame {
         match place {
             Some((file, line)) => {
                 let file = file.rsplit('/').next().unwrap_or(file);
-                format!("{function}{inlined}  {file}:{line}  ({module})")
+                // Of what an interpreter runs, the source is the module.
+                let module = if file == module { String::new() } else { format!("  ({module})") };
+                format!("{function}{inlined}  {file}:{line}{module}")
             }
             None => format!("{function}{inlined}  ({module})"),
         }

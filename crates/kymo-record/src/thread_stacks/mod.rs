@@ -10,7 +10,8 @@
 //! ```
 //!
 //! # Invariants
-//! - **S1** No thread is stopped, and no system call of one is interrupted.
+//! - **S1** No thread is stopped, and no system call of one is interrupted; but a Java machine that
+//!   is asked for its threads stops them by itself.
 //! - **S2** What could not be read is written as such, with the reason: a stack is whole, or it is
 //!   said why not.
 //! - **S3** It takes [`MOST_TIME`] at most to read stacks, whatever the processes are.
@@ -48,6 +49,21 @@ const MOST_TIME: Duration = Duration::from_secs(10);
 const KIND: u16 = 59_010;
 const ID: u64 = 1;
 
+/// What is recorded.
+#[derive(Clone, Debug)]
+pub struct StackOptions {
+    /// All threads of these processes.
+    pub pids: Vec<i32>,
+    /// Where to.
+    pub output: Output,
+    /// Java's machines are asked for their threads, which they stop for that as `jstack` has it.
+    pub asks_jvms: bool,
+    /// Who records, and by which command line: both go into the file's header.
+    pub version: String,
+    /// See `version`.
+    pub cmdline: Vec<String>,
+}
+
 /// A recording of stacks.
 #[derive(Debug)]
 pub struct StackRecording {
@@ -59,28 +75,24 @@ pub struct StackRecording {
     pub remarks: Vec<String>,
 }
 
-/// Records the stacks of all threads of these processes now, into memory or a file. `version` and
-/// `cmdline` go into the file's header. Stops no thread; takes about a millisecond for ten threads,
-/// and [`MOST_TIME`] at most.
+/// Records the stacks of all threads of processes now, into memory or a file. Takes about a
+/// millisecond for ten threads, and [`MOST_TIME`] at most.
 ///
 /// # Errors
 /// The output cannot be made or written; none of the processes is there.
-pub fn record_stacks(
-    pids: &[i32],
-    output: &Output,
-    version: &str,
-    cmdline: &[String],
-) -> Result<StackRecording, RecordError> {
+pub fn record_stacks(options: &StackOptions) -> Result<StackRecording, RecordError> {
     let mut threads = Vec::new();
-    for &pid in pids {
+    for &pid in &options.pids {
         threads.extend(proc::tasks(pid).unwrap_or_default().into_iter().map(|tid| (pid, tid)));
     }
     if threads.is_empty() {
-        return Err(system("list the threads of the processes")(std::io::ErrorKind::NotFound.into()));
+        let pids: Vec<String> = options.pids.iter().map(i32::to_string).collect();
+        let why = std::io::Error::other(format!("there is no process {}", pids.join(", ")));
+        return Err(system("list threads")(why));
     }
     let spec = spec();
-    let (samples, remarks) = samples(&threads, &spec);
-    let file = write(pids, output, &spec, &samples, machine::features(version, cmdline))?;
+    let (samples, remarks) = samples(&threads, &spec, options.asks_jvms);
+    let file = write(options, &spec, &samples)?;
     Ok(StackRecording { file, threads: threads.len(), remarks })
 }
 
@@ -106,12 +118,12 @@ fn spec() -> EventSpec {
 }
 
 /// The samples of all threads, and what the user should know.
-fn samples(threads: &[(i32, i32)], spec: &EventSpec) -> (Vec<u8>, Vec<String>) {
+fn samples(threads: &[(i32, i32)], spec: &EventSpec, asks_jvms: bool) -> (Vec<u8>, Vec<String>) {
     let mut facts: Vec<ThreadRecord> =
         threads.iter().map(|&(pid, tid)| ThreadRecord::look(pid, tid)).collect();
     let mut remarks = Vec::new();
     let stacks = read_stacks(threads, &facts, spec, &mut remarks);
-    let java = java_threads(threads, &mut remarks);
+    let java = if asks_jvms { java_threads(threads, &mut remarks) } else { HashMap::new() };
     let mut objects = Objects::default();
     let mut bytes = Vec::new();
     facts.iter_mut().for_each(ThreadRecord::look_again);
@@ -152,6 +164,8 @@ fn java_threads(threads: &[(i32, i32)], remarks: &mut Vec<String>) -> HashMap<(i
 #[derive(Debug, Default)]
 pub(crate) struct FoundStack {
     stack: WaitingStack,
+    /// What it did when that was read; `None`: as it was when it was first looked at.
+    state: Option<char>,
     /// The futex's word, and the two behind it.
     words: [Option<u32>; 3],
     /// Why there is no stack.
@@ -233,17 +247,13 @@ fn waiting_stack(reader: &mut StackReader, pid: i32, tid: i32) -> FoundStack {
             *word = Some(u32::from_ne_bytes(*bytes));
         }
     }
-    FoundStack { stack, words, ..FoundStack::default() }
+    let state = proc::state(pid, tid);
+    FoundStack { stack, state, words, ..FoundStack::default() }
 }
 
 /// Writes the recording.
-fn write(
-    pids: &[i32],
-    output: &Output,
-    spec: &EventSpec,
-    samples: &[u8],
-    features: kymo_data::Features,
-) -> Result<File, RecordError> {
+fn write(options: &StackOptions, spec: &EventSpec, samples: &[u8]) -> Result<File, RecordError> {
+    let StackOptions { pids, output, version, cmdline, .. } = options;
     let event = UserEvent {
         name: THREAD_STACK.to_owned(),
         system: "kymo".to_owned(),
@@ -256,7 +266,7 @@ fn write(
         event_desc: vec![spec.desc()],
         build_ids: build_ids::kernel_build_id().into_iter().collect(),
         tracing_data: Some(tracing_data),
-        ..features
+        ..machine::features(version, cmdline)
     };
     let events = [spec.clone()];
     let (mut sink, naming) = Sink::create(output, None, &events, &features)?;

@@ -110,10 +110,11 @@ impl ThreadRecord {
 
     /// Takes in what was read of its stack.
     pub(super) fn take_in(&mut self, found: Option<&FoundStack>) {
-        let Some(FoundStack { stack, words, reason, .. }) = found else {
+        let Some(FoundStack { stack, state, words, reason, .. }) = found else {
             self.reason = "it was not read in time".to_owned();
             return;
         };
+        self.state = state.unwrap_or(self.state);
         if let Some(call) = stack.call {
             (self.call, self.arguments) = (call.number, call.arguments);
         }

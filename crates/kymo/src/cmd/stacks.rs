@@ -18,7 +18,7 @@ use kymo_data::Recording;
 use kymo_perf::proc;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::thread_stacks::{ThreadStacks, write_stacks, write_stacks_json};
-use kymo_record::{Output, StackRecording, record_stacks};
+use kymo_record::{Output, StackOptions, StackRecording, record_stacks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::report::SymbolArgs;
@@ -28,7 +28,7 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// Show what each thread of a process does now: its stack, what it waits for, and who has it
 ///
-/// No thread is stopped. Threads with equal stacks are shown once, with their number. Threads that
+/// No thread is stopped, but by a Java machine that is asked for its threads. Threads with equal stacks are shown once, with their number. Threads that
 /// wait for each other's locks are told in a sentence.
 #[derive(Debug, Args)]
 #[command(
@@ -57,6 +57,10 @@ pub(crate) struct StacksArgs {
     /// Keep the stacks in this perf.data file; one that is there becomes FILE.old
     #[arg(short, long, value_name = "FILE", conflicts_with = "watch")]
     output: Option<PathBuf>,
+    /// Do not ask Java's machines, which stop their threads for the answer as for jstack: Java's
+    /// functions stay addresses
+    #[arg(long)]
+    no_jvm: bool,
     /// Show the kernel's functions of all threads, too
     #[arg(long)]
     kernel: bool,
@@ -110,10 +114,15 @@ fn look(args: &StacksArgs) -> anyhow::Result<ExitCode> {
         None => Output::Memory,
     };
     output.check()?;
-    let version = concat!("kymo ", env!("CARGO_PKG_VERSION"));
-    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let StackRecording { file, remarks, .. } = record_stacks(&pids, &output, version, &words)
-        .map_err(|error| anyhow!("failed to read the stacks: {error}"))?;
+    let options = StackOptions {
+        pids,
+        output,
+        asks_jvms: !args.no_jvm,
+        version: concat!("kymo ", env!("CARGO_PKG_VERSION")).to_owned(),
+        cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+    };
+    let StackRecording { file, remarks, .. } =
+        record_stacks(&options).map_err(|error| anyhow!("failed to read the stacks: {error}"))?;
     if !args.quiet {
         remarks.iter().for_each(|remark| eprintln!("kymo stacks: {remark}"));
     }

@@ -141,6 +141,7 @@ mod symbol_cache;
 mod table;
 mod tasks;
 mod terminal;
+mod thread_stacks;
 mod timed_calls;
 mod tools;
 mod top;

@@ -1,0 +1,204 @@
+//! `kymo stacks`: the stacks of all threads of programs that hang, run, have ended or are stopped.
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::programs::{build, sources};
+use crate::reference::keys;
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, Running, kymo, ready, text};
+
+const NEEDS: [Need; 3] = [Need::X86, Need::Root, Need::Program("cc")];
+
+fn hung() -> Running {
+    let mut running = Running::start(&mut Command::new(build("hung.c", &["-g", "-O1"])));
+    assert_eq!(running.line(), "hung\n");
+    running
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().unwrap_or_else(|| panic!("no {name}: {value:#}"))
+}
+
+/// The stack with this function.
+fn with_function<'a>(found: &'a Value, function: &str) -> &'a Value {
+    let has = |stack: &&Value| list(stack, "frames").iter().any(|frame| frame["function"] == function);
+    list(found, "stacks").iter().find(has).unwrap_or_else(|| panic!("no {function}: {found:#}"))
+}
+
+fn of(pid: &str) -> Value {
+    kymo().succeed(["stacks", "--json", "-p", pid]).json()
+}
+
+/// Checks a program with a deadlock, sleepers at one place, a reader of a pipe and a thread that
+/// computes: each stack is whole and named, with what is waited for, and the deadlock is told; and
+/// that nothing of it has changed in the program.
+#[test]
+fn a_program_that_hangs() {
+    if !ready("thread_stacks::a_program_that_hangs", &NEEDS) {
+        return;
+    }
+    let mut running = hung();
+    let pid = running.pid();
+    let found = of(&pid);
+    for stack in list(&found, "stacks") {
+        assert_eq!(stack["extent"], "whole", "{stack:#}");
+    }
+    let [deadlock] = list(&found, "deadlocks") else { panic!("one deadlock: {found:#}") };
+    assert_eq!(list(deadlock, "threads").len(), 2);
+    let sentence = deadlock["sentence"].as_str().expect("a sentence");
+    for words in ["(left) waits for lock right_lock, which thread", "(right) waits for lock left_lock"] {
+        assert!(sentence.contains(words), "{sentence}");
+    }
+    let waits = with_function(&found, "transfer");
+    assert_eq!((&waits["activity"], &waits["waits_for"]), (&"waiting".into(), &"lock".into()), "{waits:#}");
+    let place = list(waits, "frames").iter().find(|frame| frame["function"] == "transfer").expect("it");
+    assert!(place["file"].as_str().is_some_and(|file| file.ends_with("hung.c")), "{place:#}");
+    let rests = with_function(&found, "rests");
+    assert_eq!(rests["count"], 3, "{rests:#}");
+    let since = |thread: &Value| thread["off_cpu_ns"].as_u64().expect("a time");
+    assert!(list(rests, "threads").iter().all(|thread| since(thread) > 200_000_000), "{rests:#}");
+    let reads = with_function(&found, "reads");
+    let object = reads["threads"][0]["object"].as_str().expect("a pipe");
+    assert!(object.starts_with("pipe") && object.contains(&format!("process {pid} (hung)")), "{object}");
+    assert_eq!(reads["waits_for"], "pipe", "{reads:#}");
+    assert_eq!(with_function(&found, "computes")["activity"], "running");
+    assert_eq!(with_function(&found, "main")["waits_for"], "pipe");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+}
+
+/// Checks that what an ordinary user cannot know of his own process is unknown, and the rest is
+/// there.
+#[test]
+fn of_an_ordinary_user() {
+    let needs = [NEEDS[0], NEEDS[1], NEEDS[2], Need::Program("setpriv")];
+    if !ready("thread_stacks::of_an_ordinary_user", &needs) {
+        return;
+    }
+    let folder = fresh_folder("stacks-user");
+    let program = folder.join("hung");
+    kymo_testing::copy_program(&build("hung.c", &["-g", "-O1"]), &program);
+    let as_user = |command: &std::path::Path| {
+        let mut user = Command::new("setpriv");
+        user.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(command);
+        user
+    };
+    let mut running = Running::start(&mut as_user(&program));
+    assert_eq!(running.line(), "hung\n");
+    let pid = running.pid();
+    let mut stacks = as_user(kymo().path());
+    let said = crate::tools::run(stacks.args(["stacks", "--json", "-p", &pid])).ends(0);
+    let found = said.json();
+    assert_eq!(list(&found, "deadlocks").len(), 1, "{found:#}");
+    let rests = with_function(&found, "rests");
+    assert!(rests["count"] == 3 && rests["threads"][0]["off_cpu_ns"].is_null(), "{rests:#}");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+}
+
+/// Checks a process that is stopped, and one that has ended and whose parent does not ask.
+#[test]
+fn stopped_and_ended() {
+    if !ready("thread_stacks::stopped_and_ended", &NEEDS) {
+        return;
+    }
+    let mut running = hung();
+    let id = Pid::from_child(&running.child);
+    kill_process(id, Signal::STOP).expect("stopped");
+    let pid = running.pid();
+    let is_stopped = |found: &Value| list(found, "stacks").iter().all(|stack| stack["activity"] == "stopped");
+    crate::probe_lifetimes::soon("that all threads stop", || is_stopped(&of(&pid)));
+    let found = of(&pid);
+    assert_eq!(with_function(&found, "rests")["count"], 3, "{found:#}");
+    kill_process(id, Signal::CONT).expect("continued");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+
+    let mut child = Command::new("true").stdout(Stdio::null()).spawn().expect("true");
+    let pid = child.id().to_string();
+    let is_zombie = |found: &Value| found["stacks"][0]["activity"] == "zombie";
+    crate::probe_lifetimes::soon("a zombie", || is_zombie(&of(&pid)));
+    let said = kymo().succeed(["stacks", "-p", &pid]);
+    said.prints("has ended, and its parent has not asked for its result");
+    child.wait().expect("true");
+}
+
+/// Checks that threads of Python are told by Python's functions and lines, waiting and running.
+#[test]
+fn python() {
+    let needs = [Need::X86, Need::Root, Need::Program("/usr/bin/python3")];
+    if !ready("thread_stacks::python", &needs) {
+        return;
+    }
+    let mut running = Running::start(Command::new("/usr/bin/python3").arg(sources().join("hung.py")));
+    assert_eq!(running.line(), "hung\n");
+    let found = of(&running.pid());
+    let line = |function: &str| {
+        let stack = with_function(&found, function);
+        let frame = list(stack, "frames").iter().find(|frame| frame["function"] == function).expect("it");
+        (frame["line"].as_u64(), stack["count"].as_u64())
+    };
+    assert_eq!(line("takes"), (Some(14), Some(3)), "{found:#}");
+    assert_eq!(line("waits_for"), (Some(25), Some(1)), "{found:#}");
+    assert_eq!(with_function(&found, "Computer.computes")["activity"], "running", "{found:#}");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+}
+
+/// Checks that a deadlock of Java's monitors is told, with the functions of Java.
+#[test]
+fn java() {
+    let needs = [Need::X86, Need::Root, Need::Program("java"), Need::Program("javac")];
+    if !ready("thread_stacks::java", &needs) {
+        return;
+    }
+    let folder = fresh_folder("stacks-java");
+    let compiled = Command::new("javac").arg("-d").arg(&folder).arg(sources().join("Hung.java")).status();
+    assert!(compiled.expect("javac").success());
+    let mut running = Running::start(Command::new("java").arg("-cp").arg(&folder).arg("Hung"));
+    assert_eq!(running.line(), "hung\n");
+    let found = of(&running.pid());
+    let [deadlock] = list(&found, "deadlocks") else { panic!("one deadlock: {found:#}") };
+    let sentence = deadlock["sentence"].as_str().expect("a sentence");
+    assert!(sentence.contains("(left)") && sentence.contains("(a Hung$Account)"), "{sentence}");
+    let waits = with_function(&found, "Hung.transfer");
+    assert_eq!(waits["waits_for"], "lock", "{waits:#}");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+}
+
+/// Checks that stacks that were kept in a file are the same when it is read again, that other verbs
+/// read it, and that a recording without stacks is refused in words.
+#[test]
+fn kept_in_a_file() {
+    if !ready("thread_stacks::kept_in_a_file", &NEEDS) {
+        return;
+    }
+    let mut running = hung();
+    let folder = fresh_folder("stacks-kept");
+    let file = folder.join("hung.data");
+    let found = kymo().succeed(["stacks", "--json", "-p", &running.pid(), "-o", text(&file)]).json();
+    assert_eq!(running.end().1, Some(0));
+    assert_eq!(kymo().succeed(["stacks", "--json", "-i", text(&file)]).json(), found);
+    kymo().succeed(["report", "-i", text(&file)]).prints("transfer");
+    let plain = folder.join("plain.data");
+    kymo().succeed(["record", "-e", "cpu-clock", "-o", text(&plain), "--", "true"]);
+    kymo().run(["stacks", "-i", text(&plain)]).ends(129).says("`kymo stacks -o FILE` keeps them");
+    kymo().run(["stacks", "-p", "999999999"]).ends(1).says("no process 999999999");
+}
+
+/// Checks that docs/reference/formats/stacks-json.md lists every key of the JSON and no other.
+#[test]
+fn the_document_lists_every_key() {
+    if !ready("thread_stacks::the_document_lists_every_key", &NEEDS) {
+        return;
+    }
+    let document = include_str!("../../../../docs/reference/formats/stacks-json.md");
+    let listed: BTreeSet<String> = document
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
+        .collect();
+    let mut running = hung();
+    let mut of_json = BTreeSet::new();
+    keys(&of(&running.pid()), "", &mut of_json);
+    assert_eq!(running.end().1, Some(0));
+    assert_eq!(of_json, listed);
+}
