@@ -72,7 +72,7 @@ pub fn states_of_tasks(wanted: impl Fn(i32) -> bool) -> Result<HashMap<i32, Task
 const NAME: &str = "kymo_tasks";
 
 /// A task's record: its id, when it left its CPU if it has, and the rest.
-struct Record {
+struct TaskRecord {
     tid: i32,
     /// By the scheduler's clock.
     left_ns: u64,
@@ -88,11 +88,11 @@ fn parse(bytes: &[u8], own: i32, wanted: impl Fn(i32) -> bool) -> HashMap<i32, T
         let [tid, arrival, ran, before, thread_pointer] = std::array::from_fn(|_| words.next().unwrap_or(0));
         let registers = TaskRegisters(std::array::from_fn(|_| words.next().unwrap_or(0)));
         let left_ns = arrival.saturating_add(ran.saturating_sub(before));
-        Record { tid: tid as i32, left_ns, state: TaskState { registers, thread_pointer, off_cpu_ns: 0 } }
+        TaskRecord { tid: tid as i32, left_ns, state: TaskState { registers, thread_pointer, off_cpu_ns: 0 } }
     };
-    let records: Vec<Record> = records.iter().map(parse).collect();
+    let records: Vec<TaskRecord> = records.iter().map(parse).collect();
     let now = records.iter().find(|record| record.tid == own).map_or(0, |record| record.left_ns);
-    let state = |record: Record| {
+    let state = |record: TaskRecord| {
         let off_cpu_ns = now.saturating_sub(record.left_ns);
         (record.tid, TaskState { off_cpu_ns, ..record.state })
     };

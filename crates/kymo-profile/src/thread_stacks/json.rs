@@ -12,13 +12,13 @@ struct Report {
     schema: &'static str,
     schema_version: u32,
     notes: Vec<String>,
-    processes: Vec<Process>,
+    processes: Vec<JsonProcess>,
     deadlocks: Vec<Circle>,
     stacks: Vec<Stack>,
 }
 
 #[derive(Serialize)]
-struct Process {
+struct JsonProcess {
     pid: i32,
     name: String,
     threads: usize,
@@ -39,12 +39,12 @@ struct Stack {
     extent: StackExtent,
     reason: Option<String>,
     kernel: Vec<String>,
-    frames: Vec<Frame>,
+    frames: Vec<JsonFrame>,
     threads: Vec<Thread>,
 }
 
 #[derive(Serialize)]
-struct Frame {
+struct JsonFrame {
     function: String,
     module: Option<String>,
     file: Option<String>,
@@ -54,7 +54,8 @@ struct Frame {
 
 #[derive(Serialize)]
 struct Thread {
-    tid: i32,
+    tid: Option<i32>,
+    goroutine: Option<u64>,
     name: String,
     off_cpu_ns: Option<u64>,
     object: Option<String>,
@@ -75,10 +76,11 @@ struct Lock {
 /// Those of `out`.
 pub fn write_stacks_json(out: &mut dyn Write, stacks: &ThreadStacks, notes: &[String]) -> io::Result<()> {
     let count = |pid: i32| {
-        stacks.groups.iter().flat_map(|group| &group.threads).filter(|thread| thread.pid == pid).count()
+        let threads = stacks.groups.iter().flat_map(|group| &group.threads);
+        threads.filter(|thread| thread.pid == pid && thread.activity != Activity::Goroutine).count()
     };
     let process =
-        |(pid, name): &(i32, String)| Process { pid: *pid, name: name.clone(), threads: count(*pid) };
+        |(pid, name): &(i32, String)| JsonProcess { pid: *pid, name: name.clone(), threads: count(*pid) };
     let report = Report {
         schema: "kymo-stacks",
         schema_version: SCHEMA_VERSION,
@@ -103,8 +105,9 @@ fn stack(group: &StackGroup) -> Stack {
         Activity::Stopped => ("stopped", None),
         Activity::Zombie => ("zombie", None),
         Activity::Ended => ("ended", None),
+        Activity::Goroutine => ("goroutine", None),
     };
-    let frame = |frame: &StackFrame| Frame {
+    let frame = |frame: &StackFrame| JsonFrame {
         function: frame.function.clone(),
         module: frame.module.clone(),
         file: frame.place.as_ref().map(|(file, _)| file.to_string()),
@@ -134,7 +137,8 @@ fn thread(thread: &ThreadNow) -> Thread {
         },
     });
     Thread {
-        tid: thread.tid,
+        tid: Some(thread.tid).filter(|_| thread.activity != Activity::Goroutine),
+        goroutine: thread.goroutine,
         name: thread.name.clone(),
         off_cpu_ns: thread.off_cpu_ns,
         object: Some(thread.object.clone()).filter(|object| !object.is_empty()),

@@ -36,7 +36,7 @@ use crate::wall::{State, of_waiting_thread};
 use frame::FrameNames;
 use kymo_data::{ReadError, ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
-use rows::ThreadRow;
+use rows::{GOROUTINE, ThreadRow};
 use rustc_hash::FxHashMap;
 
 /// A thread at that moment.
@@ -44,8 +44,10 @@ use rustc_hash::FxHashMap;
 pub struct ThreadNow {
     /// Its process.
     pub pid: i32,
-    /// Its number.
+    /// Its number; of a goroutine that is on no thread, that of its process.
     pub tid: i32,
+    /// The goroutine that is on it, or that it is.
+    pub goroutine: Option<u64>,
     /// Its name.
     pub name: String,
     /// What it does.
@@ -77,6 +79,8 @@ pub enum Activity {
     Zombie,
     /// It has ended.
     Ended,
+    /// A goroutine that waits, on no thread.
+    Goroutine,
 }
 
 /// Threads of a process with equal stacks.
@@ -93,6 +97,9 @@ pub struct StackGroup {
     /// Why there is none.
     pub reason: String,
 }
+
+/// The process, what its threads do, what goroutines wait for, and the stack.
+type GroupKey = (i32, Activity, String, Vec<StackFrame>);
 
 /// All stacks of a recording.
 #[derive(Debug)]
@@ -125,9 +132,13 @@ impl ThreadStacks {
         let mut frames_of = FrameNames::new(&timeline, Resolver::new(&timeline, store));
         let mut names = Names::new(&timeline, store);
         let is_arm = recording.features.arch.as_deref() == Some("aarch64");
-        let threads: FxHashMap<(i32, i32), i32> =
-            rows.threads.iter().map(|row| ((row.pid, row.own_tid), row.tid)).collect();
-        let mut groups: FxHashMap<(i32, Activity, Vec<StackFrame>), StackGroup> = FxHashMap::default();
+        let threads: FxHashMap<(i32, i32), i32> = rows
+            .threads
+            .iter()
+            .map(|row| ((row.pid, row.own_tid), row.tid))
+            .filter(|(own, _)| own.1 != 0)
+            .collect();
+        let mut groups: FxHashMap<GroupKey, StackGroup> = FxHashMap::default();
         for row in &rows.threads {
             let mut frames = frames_of.of(&rows.chains, row.chain);
             frame::put_managed(&mut frames, &row.managed);
@@ -136,9 +147,12 @@ impl ThreadStacks {
             let thread_of = |own_tid: i32| threads.get(&(row.pid, own_tid)).copied();
             let lock = lock::awaited(row, activity, &user, &thread_of, &mut names);
             let joins = lock::joined(row, &user, &thread_of);
+            // Goroutines with one stack may wait for different things.
+            let reason = if activity == Activity::Goroutine { row.object.clone() } else { String::new() };
             let thread = ThreadNow {
                 pid: row.pid,
                 tid: row.tid,
+                goroutine: row.goroutine,
                 name: timeline.comm(row.comm).into_owned(),
                 activity,
                 off_cpu_ns: row.off_cpu_ns,
@@ -148,19 +162,30 @@ impl ThreadStacks {
                 // A machine tells of its monitors as they are at one moment.
                 is_steady: row.is_steady || !row.monitor.is_empty(),
             };
-            let group = groups.entry((row.pid, activity, frames.clone())).or_insert_with(|| StackGroup {
-                threads: Vec::new(),
-                frames,
-                kernel: row.kernel.clone(),
-                extent: row.extent,
-                reason: row.reason.clone(),
-            });
+            let group =
+                groups.entry((row.pid, activity, reason, frames.clone())).or_insert_with(|| StackGroup {
+                    threads: Vec::new(),
+                    frames,
+                    kernel: row.kernel.clone(),
+                    extent: row.extent,
+                    reason: row.reason.clone(),
+                });
             group.threads.push(thread);
         }
         let mut groups: Vec<StackGroup> = groups.into_values().collect();
-        groups.iter_mut().for_each(|group| group.threads.sort_by_key(|thread| thread.tid));
+        groups
+            .iter_mut()
+            .for_each(|group| group.threads.sort_by_key(|thread| (thread.tid, thread.goroutine)));
         let order = |group: &StackGroup| {
-            group.threads.first().map(|first| (first.pid, std::cmp::Reverse(group.threads.len()), first.tid))
+            let first = group.threads.first()?;
+            let is_goroutine = first.activity == Activity::Goroutine;
+            Some((
+                first.pid,
+                is_goroutine,
+                std::cmp::Reverse(group.threads.len()),
+                first.tid,
+                first.goroutine,
+            ))
         };
         groups.sort_by_key(order);
         let deadlocks = deadlock::find(&groups);
@@ -176,7 +201,8 @@ impl ThreadStacks {
 
     /// A thread, by number.
     pub fn thread(&self, tid: i32) -> Option<&ThreadNow> {
-        self.groups.iter().flat_map(|group| &group.threads).find(|thread| thread.tid == tid)
+        let mut threads = self.groups.iter().flat_map(|group| &group.threads);
+        threads.find(|thread| thread.tid == tid && thread.activity != Activity::Goroutine)
     }
 }
 
@@ -193,6 +219,7 @@ fn activity(row: &ThreadRow, is_arm: bool, user: &[String]) -> Activity {
         'T' | 't' => Activity::Stopped,
         'Z' => Activity::Zombie,
         'X' => Activity::Ended,
+        GOROUTINE => Activity::Goroutine,
         _ => Activity::Waiting(state()),
     }
 }

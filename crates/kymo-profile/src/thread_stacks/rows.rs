@@ -54,6 +54,8 @@ pub(super) struct ThreadRow {
     pub(super) monitor: String,
     /// The thread that has it, by its own number; 0 if that is not known.
     pub(super) holder: i32,
+    /// The goroutine that is on it, or that it is.
+    pub(super) goroutine: Option<u64>,
 }
 
 /// All threads of a recording.
@@ -64,7 +66,10 @@ pub(super) struct ThreadRows {
     pub(super) threads: Vec<ThreadRow>,
 }
 
-const NUMBERS: [&str; 12] = [
+/// In the place of a state: it is a goroutine that is on no thread.
+pub(super) const GOROUTINE: char = 'g';
+
+const NUMBERS: [&str; 13] = [
     "state",
     "stack",
     "call",
@@ -77,6 +82,7 @@ const NUMBERS: [&str; 12] = [
     "own_tid",
     "steady",
     "holder",
+    "goroutine",
 ];
 const TEXTS: [&str; 5] = ["object", "kernel", "reason", "managed", "monitor"];
 
@@ -154,7 +160,7 @@ pub(super) fn read(
         let ours = |row: ThreadRow| ThreadRow { chain: ids[row.chain as usize], ..row };
         rows.threads.extend(part.threads.into_iter().map(ours));
     }
-    rows.threads.sort_by_key(|row| (row.pid, row.tid));
+    rows.threads.sort_by_key(|row| (row.pid, row.tid, row.state == GOROUTINE, row.goroutine));
     Ok((rows, summary))
 }
 
@@ -174,8 +180,21 @@ impl ThreadRows {
         recorded.layout.parse_into(record.header.misc, record.body, &mut sample).ok()?;
         let raw = sample.raw?;
         let numbers = event.numbers(raw)?;
-        let [state, stack, call, first, second, off_cpu_ns, word0, word1, word2, own_tid, steady, holder] =
-            numbers;
+        let [
+            state,
+            stack,
+            call,
+            first,
+            second,
+            off_cpu_ns,
+            word0,
+            word1,
+            word2,
+            own_tid,
+            steady,
+            holder,
+            goroutine,
+        ] = numbers;
         let pid = sample.pid?;
         let tid = sample.tid.unwrap_or(pid);
         // All of it is of one moment.
@@ -208,6 +227,7 @@ impl ThreadRows {
             managed: managed(&event.text(3, raw)),
             monitor: event.text(4, raw),
             holder: holder as i32,
+            goroutine: Some(goroutine.cast_unsigned()).filter(|&goroutine| goroutine != 0),
         });
         Some(())
     }

@@ -11,6 +11,7 @@ fn thread(tid: i32, waits_for: Option<i32>, is_steady: bool) -> ThreadNow {
     ThreadNow {
         pid: 1,
         tid,
+        goroutine: None,
         name: "t".to_owned(),
         activity: Activity::Waiting(State::Lock),
         off_cpu_ns: None,

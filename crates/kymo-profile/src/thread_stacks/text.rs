@@ -21,12 +21,22 @@ pub fn write_stacks(out: &mut dyn Write, stacks: &ThreadStacks, kernel: bool) ->
     for (number, (pid, name)) in stacks.processes.iter().enumerate() {
         let of_process = |group: &&StackGroup| group.threads.first().is_some_and(|first| first.pid == *pid);
         let groups: Vec<&StackGroup> = stacks.groups.iter().filter(of_process).collect();
-        let threads: usize = groups.iter().map(|group| group.threads.len()).sum();
+        let is_goroutine =
+            |group: &StackGroup| group.threads.first().is_some_and(|of| of.activity == Activity::Goroutine);
+        let count = |goroutines: bool| -> usize {
+            let counted = groups.iter().filter(|group| is_goroutine(group) == goroutines);
+            counted.map(|group| group.threads.len()).sum()
+        };
+        let (threads, goroutines) = (count(false), count(true));
         if number > 0 {
             writeln!(out)?;
         }
         let plural = if threads == 1 { "thread" } else { "threads" };
-        writeln!(out, "process {pid} ({}): {threads} {plural}", shown(name))?;
+        let without = match goroutines {
+            0 => String::new(),
+            goroutines => format!(", {goroutines} goroutines without one"),
+        };
+        writeln!(out, "process {pid} ({}): {threads} {plural}{without}", shown(name))?;
         groups.into_iter().try_for_each(|group| write_group(out, stacks, group, kernel))?;
     }
     Ok(())
@@ -40,7 +50,9 @@ fn write_group(
 ) -> io::Result<()> {
     let Some(first) = group.threads.first() else { return Ok(()) };
     writeln!(out, "\n{}: {}", shown(&named(&group.threads)), stacks.doing(group))?;
-    if group.threads.len() == 1 {
+    if first.activity == Activity::Goroutine {
+        // What it waits for is said.
+    } else if group.threads.len() == 1 {
         write_detail(out, stacks, first, "")?;
     } else {
         let detailed =
@@ -84,16 +96,22 @@ fn write_detail(
 }
 
 fn named(threads: &[ThreadNow]) -> String {
+    let is_goroutine = threads.first().is_some_and(|first| first.activity == Activity::Goroutine);
+    let name = |thread: &ThreadNow| match thread.goroutine {
+        Some(goroutine) if is_goroutine => goroutine.to_string(),
+        Some(goroutine) => format!("{} ({}, goroutine {goroutine})", thread.tid, thread.name),
+        None => format!("{} ({})", thread.tid, thread.name),
+    };
+    let kind = if is_goroutine { "goroutine" } else { "thread" };
     if let [one] = threads {
-        return format!("thread {} ({})", one.tid, one.name);
+        return format!("{kind} {}", name(one));
     }
-    let some: Vec<String> =
-        threads.iter().take(NAMED).map(|thread| format!("{} ({})", thread.tid, thread.name)).collect();
+    let some: Vec<String> = threads.iter().take(NAMED).map(name).collect();
     let more = match threads.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{} threads, {}{more}", threads.len(), some.join(", "))
+    format!("{} {kind}s, {}{more}", threads.len(), some.join(", "))
 }
 
 fn lock_text(lock: &AwaitedLock) -> String {
@@ -132,6 +150,7 @@ impl Activity {
             Activity::Stopped => "stopped, by a signal or a debugger".to_owned(),
             Activity::Zombie => "has ended, and its parent has not asked for its result (zombie)".to_owned(),
             Activity::Ended => "has ended".to_owned(),
+            Activity::Goroutine => "waits".to_owned(),
         }
     }
 }
@@ -160,6 +179,10 @@ impl ThreadStacks {
     /// What the threads of a group do, and since when.
     fn doing(&self, group: &StackGroup) -> String {
         let Some(first) = group.threads.first() else { return String::new() };
+        if first.activity == Activity::Goroutine {
+            let reason = if first.object.is_empty() { "nothing tells what for" } else { &first.object };
+            return format!("waits, {}", shown(reason));
+        }
         let text = first.activity.text();
         let waits =
             matches!(first.activity, Activity::Waiting(_) | Activity::Uninterruptible(_) | Activity::Stopped);

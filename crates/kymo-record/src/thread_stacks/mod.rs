@@ -6,7 +6,8 @@
 //!  blocked: registers from the kernel, stack (StackReader) --+--> thread-stack samples --> file
 //!  running: one sample of an event of its own (running) -----|        + names and mappings
 //!  Python: frames from the interpreter's own list -----------|
-//!  Java: frames and monitors from the machine's own list ----'
+//!  Java: frames and monitors from the machine's own list ----|
+//!  Go: goroutines without a thread, from the runtime's list --'
 //! ```
 //!
 //! # Invariants
@@ -14,40 +15,39 @@
 //!   is asked for its threads stops them by itself.
 //! - **S2** What could not be read is written as such, with the reason: a stack is whole, or it is
 //!   said why not.
-//! - **S3** It takes [`MOST_TIME`] at most to read stacks, whatever the processes are.
+//! - **S3** It takes [`MOST_TIME`](reading::MOST_TIME) at most to read stacks, whatever the processes are.
+mod goroutines;
 mod java;
 mod objects;
+mod reading;
 mod record;
 mod running;
+mod stack;
 
 use record::{THREAD_STACK, ThreadRecord};
 
 use crate::error::{RecordError, system};
 
 use crate::output::{Output, OutputError};
-use crate::python::{PythonReader, PythonStacks};
 use crate::sink::Sink;
 use crate::synth::{self, TaskSynthesis};
 use crate::user_rings::UserEvent;
-use crate::waiting_stacks::{StackReader, WaitingStack};
 use crate::waits::OwnSample;
 use crate::{build_ids, formats, machine};
+use goroutines::Goroutine;
 use java::JavaThread;
-use kymo_data::{Attr, Event, EventSet, EventSpec, abi};
+use kymo_data::{Attr, EventSpec, abi};
 use kymo_perf::proc;
 use objects::Objects;
-use running::RunningThreads;
+use reading::ReadStacks;
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, mpsc};
-use std::thread::Builder;
-use std::time::{Duration, Instant};
 
-/// So long stacks are read.
-const MOST_TIME: Duration = Duration::from_secs(10);
 /// The number of the description, which no tracepoint of the kernel has.
 const KIND: u16 = 59_010;
 const ID: u64 = 1;
+/// What is read of a stack.
+const STACK_BYTES: u32 = 128 << 10;
 
 /// What is recorded.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct StackRecording {
 }
 
 /// Records the stacks of all threads of processes now, into memory or a file. Takes about a
-/// millisecond for ten threads, and [`MOST_TIME`] at most.
+/// millisecond for ten threads, and [`MOST_TIME`](reading::MOST_TIME) at most.
 ///
 /// # Errors
 /// The output cannot be made or written; none of the processes is there.
@@ -111,6 +111,8 @@ fn spec() -> EventSpec {
         kind: abi::PERF_TYPE_TRACEPOINT,
         config: KIND.into(),
         sample_type: fields.into_iter().fold(0, |all, field| all | field),
+        // Says that the addresses of callers lie in the calls.
+        sample_stack_user: STACK_BYTES,
         flags: abi::ATTR_FLAG_SAMPLE_ID_ALL,
         ..Attr::default()
     };
@@ -121,25 +123,32 @@ fn spec() -> EventSpec {
 fn samples(threads: &[(i32, i32)], spec: &EventSpec, asks_jvms: bool) -> (Vec<u8>, Vec<String>) {
     let mut facts: Vec<ThreadRecord> =
         threads.iter().map(|&(pid, tid)| ThreadRecord::look(pid, tid)).collect();
-    let mut remarks = Vec::new();
-    let stacks = read_stacks(threads, &facts, spec, &mut remarks);
+    let ReadStacks { stacks, goroutines, mut remarks } = ReadStacks::read(threads, &facts, spec);
+    facts.iter_mut().for_each(ThreadRecord::look_again);
     let java = if asks_jvms { java_threads(threads, &mut remarks) } else { HashMap::new() };
     let mut objects = Objects::default();
     let mut bytes = Vec::new();
-    facts.iter_mut().for_each(ThreadRecord::look_again);
+    let put = |record: &ThreadRecord, frames: Vec<u64>, bytes: &mut Vec<u8>| {
+        let (pid, tid) = (record.pid, record.tid);
+        let sample = OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames };
+        bytes.extend(sample.with(record.to_raw(), spec));
+    };
     for record in &mut facts {
         let found = stacks.get(&record.tid);
         bytes.extend(found.iter().flat_map(|found| &found.names));
-        remarks.extend(found.and_then(|found| found.remark.clone()));
         record.take_in(found);
         java.get(&(record.pid, record.own_tid)).iter().for_each(|java| record.take_in_java(java));
         if let Some(call) = found.and_then(|found| found.stack.call) {
             record.object = objects.of(record.pid, call);
         }
-        let frames = found.map(|found| found.stack.frames.clone()).unwrap_or_default();
-        let sample =
-            OwnSample { kind: KIND, pid: record.pid, tid: record.tid, time_ns: 0, period: 1, frames };
-        bytes.extend(sample.with(record.to_raw(), spec));
+        let is_on_it = |(pid, goroutine): &&(i32, Goroutine)| {
+            *pid == record.pid && goroutine.own_tid == Some(record.own_tid)
+        };
+        record.goroutine = goroutines.iter().find(is_on_it).map_or(0, |(_, goroutine)| goroutine.id);
+        put(record, found.map(|found| found.stack.frames.clone()).unwrap_or_default(), &mut bytes);
+    }
+    for (pid, goroutine) in goroutines.into_iter().filter(|(_, goroutine)| goroutine.own_tid.is_none()) {
+        put(&ThreadRecord::of_goroutine(pid, &goroutine), goroutine.frames, &mut bytes);
     }
     (bytes, remarks)
 }
@@ -158,97 +167,6 @@ fn java_threads(threads: &[(i32, i32)], remarks: &mut Vec<String>) -> HashMap<(i
         }
     }
     found
-}
-
-/// What was read of a thread in time.
-#[derive(Debug, Default)]
-pub(crate) struct FoundStack {
-    stack: WaitingStack,
-    /// What it did when that was read; `None`: as it was when it was first looked at.
-    state: Option<char>,
-    /// The futex's word, and the two behind it.
-    words: [Option<u32>; 3],
-    /// Why there is no stack.
-    reason: &'static str,
-    /// Records that name functions of it.
-    names: Vec<u8>,
-    /// What the user should know.
-    remark: Option<String>,
-}
-
-/// Reads the stacks in a thread of its own, which nobody joins: a file system may keep it waiting
-/// for ever.
-fn read_stacks(
-    threads: &[(i32, i32)],
-    facts: &[ThreadRecord],
-    spec: &EventSpec,
-    remarks: &mut Vec<String>,
-) -> HashMap<i32, FoundStack> {
-    let (mut found, until) = (HashMap::new(), Instant::now() + MOST_TIME);
-    let (send, receive) = mpsc::channel();
-    let wanted: Vec<(i32, i32, char)> =
-        threads.iter().zip(facts).map(|(&(pid, tid), fact)| (pid, tid, fact.state)).collect();
-    let events = EventSet::new(vec![Event::new(spec.attr.clone(), spec.ids.clone(), 0)]);
-    let read = move || {
-        let threads: Vec<(i32, i32)> = wanted.iter().map(|&(pid, tid, _)| (pid, tid)).collect();
-        let mut reader = StackReader::of(&threads);
-        let is_running = |state: char| state == 'R';
-        let running: Vec<i32> =
-            wanted.iter().filter(|(.., state)| is_running(*state)).map(|(_, tid, _)| *tid).collect();
-        let mut running = RunningThreads::sample(&running);
-        let mut python = PythonReader::new(PythonStacks::new(Arc::default(), &events));
-        for &(pid, tid, state) in &wanted {
-            let mut stack = match is_running(state) {
-                true => running.stack_of(&mut reader, pid, tid),
-                false => waiting_stack(&mut reader, pid, tid),
-            };
-            stack.put_python(&mut python, &mut reader, (pid, tid));
-            if send.send((tid, stack)).is_err() {
-                return;
-            }
-        }
-    };
-    if let Err(error) = Builder::new().name("thread stacks".into()).spawn(read) {
-        remarks.push(format!("no stacks are read: no thread could be made for it: {error}"));
-        return found;
-    }
-    while found.len() < threads.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        let Ok((tid, stack)) = receive.recv_timeout(left) else { break };
-        found.insert(tid, stack);
-    }
-    if found.len() < threads.len() {
-        let missing = threads.len() - found.len();
-        let seconds = MOST_TIME.as_secs();
-        remarks.push(format!("{missing} stacks were not read within {seconds} s"));
-    }
-    found
-}
-
-impl FoundStack {
-    /// Puts the frames of Python into it, if there are any.
-    fn put_python(&mut self, python: &mut PythonReader, reader: &mut StackReader, (pid, tid): (i32, i32)) {
-        let Some(thread_pointer) = reader.thread_pointer(tid) else { return };
-        let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
-        let WaitingStack { frames, is_whole, .. } = &mut self.stack;
-        python.put((pid, tid), thread_pointer, frames, *is_whole, read);
-        (self.names, self.remark) = python.take_records();
-    }
-}
-
-/// The stack of a thread that is not on a CPU.
-fn waiting_stack(reader: &mut StackReader, pid: i32, tid: i32) -> FoundStack {
-    let stack = reader.stack_of(pid, tid);
-    let mut words = [None; 3];
-    if let Some(call) = stack.call {
-        let mut bytes = [0; 12];
-        let read = reader.read(pid, call.arguments[0], &mut bytes).unwrap_or(0);
-        for (word, bytes) in words.iter_mut().zip(bytes[..read].as_chunks::<4>().0) {
-            *word = Some(u32::from_ne_bytes(*bytes));
-        }
-    }
-    let state = proc::state(pid, tid);
-    FoundStack { stack, state, words, ..FoundStack::default() }
 }
 
 /// Writes the recording.

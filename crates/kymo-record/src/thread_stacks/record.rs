@@ -1,13 +1,16 @@
 //! What is told of a thread beside its stack, as the raw bytes of its sample.
-use super::FoundStack;
+use super::goroutines::Goroutine;
 use super::java::JavaThread;
+use super::stack::ThreadStack;
 use kymo_perf::proc;
 
 /// The event of stacks.
 pub(super) const THREAD_STACK: &str = "thread-stack";
 
 /// Where the texts begin.
-const TEXTS_AT: usize = 96;
+const TEXTS_AT: usize = 104;
+/// In the place of a state: it is a goroutine that is on no thread.
+const GOROUTINE: char = 'g';
 /// The longest text; a sample has 64 KiB at most.
 const MOST_TEXT: usize = 12 << 10;
 
@@ -49,6 +52,8 @@ pub(super) struct ThreadRecord {
     pub(super) is_steady: bool,
     /// How often it had left its CPU when it was first looked at.
     pub(super) switches: Option<u64>,
+    /// The goroutine that is on it, or that it is; 0: none.
+    pub(super) goroutine: u64,
     /// The file, peer or process that the call is about.
     pub(super) object: String,
     /// The kernel's functions, innermost first, between semicolons.
@@ -88,7 +93,8 @@ impl ThreadRecord {
         "\tfield:unsigned int steady;\toffset:76;\tsize:4;\tsigned:0;\n",
         "\tfield:int holder;\toffset:80;\tsize:4;\tsigned:1;\n",
         "\tfield:__data_loc char[] managed;\toffset:84;\tsize:4;\tsigned:0;\n",
-        "\tfield:__data_loc char[] monitor;\toffset:88;\tsize:4;\tsigned:0;\n\n",
+        "\tfield:__data_loc char[] monitor;\toffset:88;\tsize:4;\tsigned:0;\n",
+        "\tfield:u64 goroutine;\toffset:96;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"state=%c call=%lld off_cpu_ns=%lld object=%s kernel=%s\", ",
         "REC->state, REC->call, REC->off_cpu_ns, __get_str(object), __get_str(kernel)\n",
     );
@@ -108,9 +114,31 @@ impl ThreadRecord {
         }
     }
 
+    /// A goroutine that is on no thread.
+    pub(super) fn of_goroutine(pid: i32, goroutine: &Goroutine) -> ThreadRecord {
+        let stack = match (goroutine.frames.is_empty(), goroutine.is_whole) {
+            (true, _) => StackKind::Missing,
+            (_, true) => StackKind::Whole,
+            (_, false) => StackKind::Cut,
+        };
+        let reason = if stack == StackKind::Missing { "its stack is not in memory" } else { "" };
+        ThreadRecord {
+            pid,
+            tid: pid,
+            state: GOROUTINE,
+            stack,
+            call: -1,
+            off_cpu_ns: -1,
+            goroutine: goroutine.id,
+            object: goroutine.reason.clone(),
+            reason: reason.to_owned(),
+            ..ThreadRecord::default()
+        }
+    }
+
     /// Takes in what was read of its stack.
-    pub(super) fn take_in(&mut self, found: Option<&FoundStack>) {
-        let Some(FoundStack { stack, state, words, reason, .. }) = found else {
+    pub(super) fn take_in(&mut self, found: Option<&ThreadStack>) {
+        let Some(ThreadStack { stack, state, words, reason, .. }) = found else {
             self.reason = "it was not read in time".to_owned();
             return;
         };
@@ -169,6 +197,7 @@ impl ThreadRecord {
         put(60, &self.own_tid.to_ne_bytes());
         put(76, &u32::from(self.is_steady).to_ne_bytes());
         put(80, &self.holder.to_ne_bytes());
+        put(96, &self.goroutine.to_ne_bytes());
         let texts = [
             (&self.object, 64),
             (&self.kernel, 68),

@@ -1,6 +1,6 @@
 //! Stacks of threads that run: each gets an event of its own, whose first sample has its registers
 //! and a copy of its stack. Nothing stops.
-use super::FoundStack;
+use super::stack::{ThreadStack, waiting_stack};
 use crate::attr::USER_REGS;
 use crate::waiting_stacks::{StackReader, WaitingStack};
 use kymo_core::ring::Reader;
@@ -70,20 +70,20 @@ impl RunningThreads {
     }
 
     /// The stack of one of them. One that did not run after all waits by now.
-    pub(super) fn stack_of(&mut self, reader: &mut StackReader, pid: i32, tid: i32) -> FoundStack {
+    pub(super) fn stack_of(&mut self, reader: &mut StackReader, pid: i32, tid: i32) -> ThreadStack {
         let reason = match self.refused {
             true => "it runs, and the system permits no event for it (kernel.perf_event_paranoid)",
             false => "it was ready and got no CPU meanwhile, or ran in the kernel",
         };
         let Some((regs, stack)) = self.samples.remove(&tid) else {
-            let found = super::waiting_stack(reader, pid, tid);
-            return FoundStack { reason, ..found };
+            let found = waiting_stack(reader, pid, tid);
+            return ThreadStack { reason, ..found };
         };
         let (frames, is_whole) = reader.unwind(pid, &regs, &stack).unwrap_or_default();
-        FoundStack {
+        ThreadStack {
             stack: WaitingStack { frames, is_whole, ..WaitingStack::default() },
             reason,
-            ..FoundStack::default()
+            ..ThreadStack::default()
         }
     }
 }

@@ -96,6 +96,11 @@ impl ModuleFile {
         self.build_id.as_deref()
     }
 
+    /// Whether Go's compiler made it: it has the table that Go unwinds by.
+    pub fn is_go(&self) -> bool {
+        crate::pclntab::section(&self.own).is_some()
+    }
+
     /// How far the file was moved from where it was linked (AVMA - SVMA), when the byte at `offset` of it is mapped
     /// at `start`. Take its lowest mapping: where two segments share a page of the file, the first is meant.
     ///

@@ -82,10 +82,14 @@ impl<'t> Resolver<'t, '_> {
                 let target = self.follow(&spot, &inner.to_string(), &format!("*{inner}"))?;
                 Ok(self.counted(&target)?.unwrap_or(target))
             }
-            Expr::Field(inner, name) => {
-                let spot = self.spot(inner)?;
-                self.field(spot, &inner.to_string(), name, false)
-            }
+            Expr::Field(inner, name) => match (self.spot(inner), &**inner) {
+                (Ok(spot), _) => self.field(spot, &inner.to_string(), name, false),
+                // Go's variables have their package in their name.
+                (Err(error), Expr::Name { file: None, path }) => {
+                    self.name(None, &format!("{path}.{name}")).map_err(|_| error)
+                }
+                (Err(error), _) => Err(error),
+            },
             Expr::Arrow(inner, name) => {
                 let spot = self.spot(inner)?;
                 self.field(spot, &inner.to_string(), name, true)

@@ -165,6 +165,32 @@ fn java() {
     assert_eq!(running.end().1, Some(0), "it goes on");
 }
 
+/// Checks that goroutines which wait are told with what for, in Go's words, though no thread is
+/// theirs.
+#[test]
+fn goroutines() {
+    if !ready("thread_stacks::goroutines", &[Need::X86, Need::Root, Need::Program("go")]) {
+        return;
+    }
+    let folder = fresh_folder("stacks-go");
+    let program = folder.join("hung");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&program).arg(sources().join("hung.go")).env("GO111MODULE", "off");
+    assert!(build.status().expect("go").success());
+    let mut running = Running::start(&mut Command::new(&program));
+    assert_eq!(running.line(), "hung\n");
+    let found = of(&running.pid());
+    assert_eq!(running.end().1, Some(0), "it goes on");
+    let takes = with_function(&found, "main.takes");
+    assert_eq!((&takes["count"], &takes["activity"]), (&3.into(), &"goroutine".into()), "{found:#}");
+    assert_eq!(takes["threads"][0]["object"], "chan receive", "{takes:#}");
+    assert!(takes["threads"][0]["tid"].is_null(), "{takes:#}");
+    let last = list(takes, "frames").last().expect("a frame");
+    assert_eq!(last["function"], "runtime.goexit.abi0", "{takes:#}");
+    let wants = with_function(&found, "main.wantsLock");
+    assert_eq!(wants["threads"][0]["object"], "sync.Mutex.Lock", "{wants:#}");
+}
+
 /// Checks that stacks that were kept in a file are the same when it is read again, that other verbs
 /// read it, and that a recording without stacks is refused in words.
 #[test]

@@ -1,0 +1,180 @@
+//! Goroutines, from the list that Go's runtime has of them: those that wait have no thread.
+//!
+//! ```text
+//!  runtime.allgptr, allglen --> g: status, reason, saved registers --> stack, read from outside
+//! ```
+//! Where the fields of `runtime.g` are differs between versions: the program's debug information
+//! tells it.
+use crate::waiting_stacks::StackReader;
+use kymo_perf::proc::{self, Mappings};
+use kymo_symbols::SymbolOptions;
+use kymo_symbols::place::{self, Mapping, ModuleFile, Target};
+use kymo_symbols::unwind::UserRegs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// More goroutines are not read.
+const MOST_GOROUTINES: u64 = 100_000;
+/// How much is read of a goroutine's struct, and of its stack.
+const STRUCT_BYTES: usize = 1024;
+const STACK_BYTES: u64 = 64 << 10;
+/// The longest reason.
+const MOST_REASON: u64 = 64;
+/// Set in a status while the collector looks at the stack.
+const SCANNED: u32 = 0x1000;
+/// Of `runtime.g.atomicstatus`.
+const RUNNABLE: u32 = 1;
+const RUNNING: u32 = 2;
+const IN_CALL: u32 = 3;
+const WAITING: u32 = 4;
+const PREEMPTED: u32 = 9;
+
+/// A goroutine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Goroutine {
+    pub(super) id: u64,
+    /// The thread that it is on, by that thread's own number.
+    pub(super) own_tid: Option<i32>,
+    /// What it waits for, in Go's words; `runnable` if it waits for a thread.
+    pub(super) reason: String,
+    /// Its stack, innermost first, if it is on no thread.
+    pub(super) frames: Vec<u64>,
+    /// The stack reaches the function that the goroutine has begun in.
+    pub(super) is_whole: bool,
+}
+
+/// Where Go's runtime has what is read.
+#[derive(Clone, Copy, Debug)]
+struct GoRuntime {
+    all: u64,
+    count: u64,
+    reasons: u64,
+    id: usize,
+    status: usize,
+    reason: usize,
+    stack_pointer: usize,
+    pc: usize,
+    frame_pointer: usize,
+    stack_end: usize,
+    machine: usize,
+    /// In `runtime.m`.
+    machine_tid: u64,
+}
+
+/// The goroutines of a process; none if it is no Go program.
+///
+/// # Errors
+/// Why they are not seen, for the user.
+pub(super) fn of(pid: i32, reader: &mut StackReader) -> Result<Vec<Goroutine>, String> {
+    let Some(runtime) = GoRuntime::of(pid)? else { return Ok(Vec::new()) };
+    let word = |reader: &mut StackReader, at: u64| {
+        let mut bytes = [0; 8];
+        (reader.read(pid, at, &mut bytes) == Some(8)).then_some(u64::from_le_bytes(bytes))
+    };
+    let all = word(reader, runtime.all).unwrap_or(0);
+    let count = word(reader, runtime.count).unwrap_or(0).min(MOST_GOROUTINES);
+    let mut found = Vec::new();
+    for number in 0..count {
+        let Some(at) = word(reader, all.wrapping_add(8 * number)).filter(|&at| at != 0) else { continue };
+        found.extend(runtime.goroutine(pid, at, reader));
+    }
+    Ok(found)
+}
+
+impl GoRuntime {
+    fn of(pid: i32) -> Result<Option<GoRuntime>, String> {
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let options = SymbolOptions::default();
+        let Ok(name) = std::fs::read_link(&exe) else { return Ok(None) };
+        let Ok(file) = ModuleFile::open(&exe, &name, &options) else { return Ok(None) };
+        if !file.is_go() {
+            return Ok(None);
+        }
+        let failed =
+            |why: String| format!("goroutines of process {pid} are not seen, only its threads: {why}");
+        let maps = proc::maps(pid);
+        let mapping = |map: kymo_perf::proc::MapsEntry<'_>| Mapping {
+            range: map.start..map.end,
+            offset: map.offset,
+            path: PathBuf::from(std::ffi::OsStr::from_bytes(map.path)),
+        };
+        let mappings: Vec<Mapping> = Mappings::new(&maps).map(mapping).collect();
+        let file = Arc::new(file);
+        let open = |mapping: &Mapping| (mapping.path == name).then(|| Arc::clone(&file));
+        let modules = place::modules_of(&mappings, Some(Path::new(&name)), open);
+        let memory = |_: u64, _: &mut [u8]| Err(io::ErrorKind::Unsupported.into());
+        let target = Target { modules, memory: &memory };
+        GoRuntime::find(&target).map(Some).map_err(failed)
+    }
+
+    fn find(target: &Target<'_>) -> Result<GoRuntime, String> {
+        let address = |expression: &str| {
+            let request = place::parse(expression).map_err(|error| error.to_string())?;
+            place::resolve(&request, target).map(|found| found.avma).map_err(|error| error.to_string())
+        };
+        let (g, m) = (address("runtime.g0")?, address("runtime.m0")?);
+        let field = |name: &str| -> Result<usize, String> {
+            let offset = address(&format!("runtime.g0.{name}"))?.wrapping_sub(g);
+            let fits = usize::try_from(offset).ok().filter(|offset| offset + 8 <= STRUCT_BYTES);
+            fits.ok_or_else(|| format!("runtime.g.{name} is far away"))
+        };
+        Ok(GoRuntime {
+            all: address("runtime.allgptr")?,
+            count: address("runtime.allglen")?,
+            reasons: address("runtime.waitReasonStrings")?,
+            id: field("goid")?,
+            status: field("atomicstatus")?,
+            reason: field("waitreason")?,
+            stack_pointer: field("sched.sp")?,
+            pc: field("sched.pc")?,
+            frame_pointer: field("sched.bp")?,
+            stack_end: field("stack.hi")?,
+            machine: field("m")?,
+            machine_tid: address("runtime.m0.procid")?.wrapping_sub(m),
+        })
+    }
+
+    fn goroutine(&self, pid: i32, at: u64, reader: &mut StackReader) -> Option<Goroutine> {
+        let mut bytes = [0; STRUCT_BYTES];
+        // The struct is shorter, and may be the last one of its page.
+        reader.read(pid, at, &mut bytes).filter(|&read| read > self.stack_end.max(self.reason))?;
+        let word =
+            |at: usize| bytes.get(at..at + 8)?.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
+        let status = word(self.status)? as u32 & !SCANNED;
+        let mut found = Goroutine { id: word(self.id)?, ..Goroutine::default() };
+        match status {
+            RUNNING | IN_CALL => {
+                let mut tid = [0; 8];
+                reader.read(pid, word(self.machine)?.wrapping_add(self.machine_tid), &mut tid)?;
+                found.own_tid = i32::try_from(u64::from_le_bytes(tid)).ok();
+                return Some(found);
+            }
+            RUNNABLE => found.reason = "runnable".to_owned(),
+            PREEMPTED => found.reason = "preempted".to_owned(),
+            WAITING => found.reason = self.reason_text(pid, bytes[self.reason], reader).unwrap_or_default(),
+            // Dead, or not begun.
+            _ => return None,
+        }
+        let (sp, pc, bp) = (word(self.stack_pointer)?, word(self.pc)?, word(self.frame_pointer)?);
+        let left = word(self.stack_end)?.saturating_sub(sp).min(STACK_BYTES);
+        let mut stack = vec![0; left as usize];
+        let read = reader.read(pid, sp, &mut stack).unwrap_or(0);
+        let regs = UserRegs::new(pc, sp, bp);
+        (found.frames, found.is_whole) = reader.unwind(pid, &regs, &stack[..read]).unwrap_or_default();
+        Some(found)
+    }
+
+    /// Go's words for a reason: a string is an address and a length.
+    fn reason_text(&self, pid: i32, number: u8, reader: &mut StackReader) -> Option<String> {
+        let mut header = [0; 16];
+        let at = self.reasons.wrapping_add(16 * u64::from(number));
+        reader.read(pid, at, &mut header).filter(|&read| read == header.len())?;
+        let words = header.as_chunks::<8>().0;
+        let (address, length) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+        let mut text = vec![0; length.min(MOST_REASON) as usize];
+        let read = reader.read(pid, address, &mut text)?;
+        Some(String::from_utf8_lossy(&text[..read]).into_owned())
+    }
+}
