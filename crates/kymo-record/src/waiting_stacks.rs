@@ -25,8 +25,10 @@ use std::time::{Duration, Instant};
 
 /// So long stacks are read at the end of a recording.
 const MOST_TIME: Duration = Duration::from_secs(3);
-/// How much of a stack is read.
+/// How much of a stack is read, and of one that is longer: as much as the first thread of a program
+/// usually may have.
 const STACK_BYTES: usize = 128 << 10;
+const MOST_STACK_BYTES: usize = 8 << 20;
 
 /// Where a thread waits.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +154,17 @@ impl StackReader {
             return None;
         }
         let mut frames = Vec::new();
-        let stop = self.unwinder.unwind(space, &regs, &self.stack[..read], MAX_FRAMES, &mut frames);
+        let mut stop = self.unwinder.unwind(space, &regs, &self.stack[..read], MAX_FRAMES, &mut frames);
+        if stop == Stop::StackEnd && read == self.stack.len() {
+            // A frame may hold more than that (`alloca`).
+            let mut stack = vec![0; MOST_STACK_BYTES];
+            let read = memory.read_resident(pid, call.sp, &mut stack).ok()?;
+            if proc::waiting_call(pid, tid) != Some(call) {
+                return None;
+            }
+            frames.clear();
+            stop = self.unwinder.unwind(space, &regs, &stack[..read], MAX_FRAMES, &mut frames);
+        }
         (!frames.is_empty()).then_some((frames, stop == Stop::Root))
     }
 

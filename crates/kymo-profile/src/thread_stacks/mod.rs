@@ -211,7 +211,8 @@ fn activity(row: &ThreadRow, is_arm: bool, user: &[String]) -> Activity {
     let state = || {
         let (kernel, user) = (row.kernel.iter().map(String::as_str), user.iter().map(String::as_str));
         let call = (row.call, row.arguments[1] as u32, is_arm);
-        of_waiting_thread(call, row.extent == StackExtent::Whole, kernel, user)
+        // Any caller tells more than the innermost function alone.
+        of_waiting_thread(call, user.clone().nth(1).is_some(), kernel, user)
     };
     match row.state {
         'R' => Activity::Running,

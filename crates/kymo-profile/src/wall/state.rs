@@ -337,16 +337,17 @@ pub(super) fn of_wait<'a>(
 }
 
 /// What a thread waits for whose stack was read while it waits. `call`: its system call, that
-/// call's second argument, and whether the number is one of aarch64; `is_whole`: its stack is.
+/// call's second argument, and whether the number is one of aarch64; `has_callers`: its stack has
+/// more than the innermost function.
 pub(crate) fn of_waiting_thread<'a>(
     (number, operation, is_arm): (i64, u32, bool),
-    is_whole: bool,
+    has_callers: bool,
     kernel: impl Iterator<Item = &'a str> + Clone,
     user: impl Iterator<Item = &'a str> + Clone,
 ) -> State {
     /// Any but that of one that is ready.
     const WAITS: u32 = 1;
-    of_wait(WAITS, WaitCall { number, operation, is_arm, is_unfinished: !is_whole }, kernel, user)
+    of_wait(WAITS, WaitCall { number, operation, is_arm, is_unfinished: !has_callers }, kernel, user)
 }
 
 /// Functions of the kernel that switch, wake up or are ours: they tell nothing of what is waited
