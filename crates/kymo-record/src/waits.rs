@@ -9,7 +9,9 @@
 //!  offcpu-stack    a thread begins to wait (before Linux 6.16): the stack of what follows
 //! ```
 use kymo_data::{Attr, EventSet, EventSpec, RawRecord, RecordHeader, Sample, abi};
-use kymo_perf::bpf::{BpfError, Follower, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
+use kymo_perf::bpf::{
+    BpfError, Follower, PythonWalker, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer,
+};
 use kymo_perf::event_clock::EventClock;
 use kymo_perf::proc;
 use std::sync::Arc;
@@ -73,9 +75,10 @@ impl Waits {
     pub(crate) fn start(
         event: usize,
         followed: Option<&Follower>,
+        python: Option<&PythonWalker>,
         options: &WaitOptions,
     ) -> Result<Waits, BpfError> {
-        Ok(Waits { tracer: WaitTracer::start(followed, options)?, event })
+        Ok(Waits { tracer: WaitTracer::start(followed, python, options)?, event })
     }
 
     /// Time counts from now on. To be called when the events take records, before the threads that

@@ -12,7 +12,8 @@
 //!  sched_switch ----> who leaves:  run += now - since; state = ready (preempted) or blocked
 //!                     who comes:   blocked and ready += its wait;  long, or enough together?
 //!                                    '--> scratch: a record --.        (all sums = 0)
-//!  sched_exit_tp ---> (in who came) is there one? its system call --> sample with its stack
+//!  sched_exit_tp ---> (in who came) is there one? frames of Python, if it runs that (`python`)
+//!                                  then its system call --> sample with its stack
 //!  sched_waking ----> woken = now, by whom;  a long wait? ---------> sample, the waker's stack
 //!  sched_process_exec: a command that was held begins; a thread takes over its first one's id
 //! ```
@@ -56,6 +57,7 @@ use super::error::{BpfError, version};
 use super::follow::Follower;
 use super::kernel_btf::KernelBtf;
 use super::program::Program;
+use super::python::{PendingRecord, PythonWalker};
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind, ProgramKind};
@@ -126,16 +128,21 @@ pub struct WaitTracer {
 
 impl WaitTracer {
     /// Begins to divide the time of the follower's threads, of all threads without one. Threads
-    /// that exist already are to be entered ([`enter`](Self::enter)).
+    /// that exist already are to be entered ([`enter`](Self::enter)). `python`: tells the frames of
+    /// Python before each record that has the stack of the thread that waited.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.
-    pub fn start(followed: Option<&Follower>, options: &WaitOptions) -> Result<WaitTracer, BpfError> {
-        WaitTracer::start_with(followed, options, KernelBtf::read())
+    pub fn start(
+        followed: Option<&Follower>,
+        python: Option<&PythonWalker>,
+        options: &WaitOptions,
+    ) -> Result<WaitTracer, BpfError> {
+        WaitTracer::start_with((followed, python), options, KernelBtf::read())
     }
 
     fn start_with(
-        followed: Option<&Follower>,
+        (followed, python): (Option<&Follower>, Option<&PythonWalker>),
         options: &WaitOptions,
         kernel: Option<KernelBtf>,
     ) -> Result<WaitTracer, BpfError> {
@@ -179,6 +186,12 @@ impl WaitTracer {
         let attach = |name, point, program: &dyn Fn(WaitMaps) -> Program| {
             points.attach(name, point, &|tasks| program(WaitMaps { tasks, ..maps }))
         };
+        // Before the program that writes the record: they run in this order.
+        let python = python.filter(|_| !options.not_behind).and_then(|python| {
+            let pending = PendingRecord { map: maps.switch_scratch, flag: programs::PENDING };
+            let attached = python.attach_at_waits(BEHIND, pending);
+            attached.inspect_err(|error| tracing::debug!(%error, "waits have no frames of Python")).ok()
+        });
         let behind = match attach("kymo_switched", BEHIND, &programs::switched) {
             _ if options.not_behind => None,
             Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
@@ -189,6 +202,7 @@ impl WaitTracer {
         let mut links = Vec::new();
         links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask)?);
         links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec)?);
+        links.extend(python);
         links.extend(behind);
         links.push(attach("kymo_waking", c"sched_waking", &|maps| programs::waking(maps, thresholds))?);
         let mut switch = |throttle| {

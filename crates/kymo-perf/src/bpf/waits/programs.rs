@@ -60,7 +60,7 @@ pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-const PENDING: i16 = 144;
+pub(super) const PENDING: i16 = 144;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
 const BUDGET: i16 = 152;
 const COUNTED: i16 = 160;

@@ -15,7 +15,7 @@ fn programs_load() {
     for (not_behind, typed) in [(false, true), (true, true), (false, false), (true, false)] {
         let options = WaitOptions { not_behind, ..WaitOptions::default() };
         let kernel = if typed { KernelBtf::read() } else { None };
-        match WaitTracer::start_with(None, &options, kernel) {
+        match WaitTracer::start_with((None, None), &options, kernel) {
             Ok(tracer) => assert!(!(not_behind && tracer.has_stacks())),
             Err(error @ BpfError::Load { .. }) => panic!("{error}"),
             Err(error) => return skip("bpf::waits::programs_load", error.to_string()),
