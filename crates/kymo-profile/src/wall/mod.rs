@@ -38,10 +38,12 @@
 //! for an answer, is not idle: it may be what a client on another machine waits for. What the first
 //! thread of a process waits for is never idle.
 mod calls;
+mod collectors;
 mod division;
 mod json;
 mod latency;
 mod needed;
+mod notes;
 mod path;
 mod rows;
 mod sites;
@@ -112,6 +114,9 @@ pub struct Wall {
     no_stack: ChainId,
     /// Numbers of system calls are those of aarch64.
     is_arm: bool,
+    /// There may be threads that collect garbage.
+    has_collectors: bool,
+    notes: Vec<String>,
 }
 
 /// Whether a function is one of the kernel's that only switch: the wait itself begins behind them.
@@ -198,12 +203,16 @@ impl Wall {
             events,
             no_stack,
             is_arm,
+            has_collectors: false,
+            notes: Vec::new(),
         };
+        wall.has_collectors = collectors::may_be_there(&wall.timeline.modules);
         wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();
         (wall.states, wall.short) = wall.states_of_waits();
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
+        wall.notes = wall.find_notes();
         wall
     }
 
@@ -292,10 +301,11 @@ impl Wall {
                 before
             } else {
                 let call = self.call_of(row);
-                *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
+                let state = *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
                     let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
                     state::of_wait(row.task_state, call, kernel, user)
-                })
+                });
+                self.of_collector(row.thread.1, state, call.is_futex())
             };
             let is_wait = !is_over && !matches!(state, State::Runnable | State::Throttled);
             if is_wait && !row.is_end {

@@ -157,7 +157,7 @@ impl Wall {
 
     /// The path of a thread over all its time, and how long that is. If none is named: of the first
     /// thread of the process with most time, or of the busiest one where that path is mostly its
-    /// own sleep.
+    /// own sleep; of no thread that collects garbage.
     pub(super) fn path_of_interest(
         &self,
         threads: &[ThreadTime],
@@ -166,6 +166,10 @@ impl Wall {
         if tid.is_some() {
             return self.path_of_all_time(tid?);
         }
+        let threads: Vec<ThreadTime> = match self.divide_collectors(threads.to_vec()) {
+            (collectors, others) if others.is_empty() => collectors,
+            (_, others) => others,
+        };
         let first = || threads.iter().filter(|thread| thread.thread.0 == thread.thread.1);
         let busy = |thread: &&ThreadTime| thread.total_ns().saturating_sub(thread.idle_ns);
         let longest = || first().max_by_key(|thread| (busy(thread), std::cmp::Reverse(thread.thread)));
