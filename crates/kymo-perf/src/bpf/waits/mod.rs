@@ -21,11 +21,19 @@
 //! record: as a sample of the thread that leaves. The stack of a wait is written when it begins, of
 //! threads whose last wait was long ([`WaitKind::Stack`]); whoever reads both puts them together.
 //!
+//! # Places of short waits
+//! Short waits cost no unwinding. A number tells where in the program they were: a hash of the
+//! call, its address, and how far the stack pointer is below the thread's own memory, which is the
+//! same in all threads of a process that came the same way. The thread's entry has the number of
+//! the place in which most of their time was. Whoever reads the records learns its stack from one
+//! that has both.
+//!
 //! # Invariants
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
 //!   when the thread was entered (or made, or executed) to its end, or to that of the tracer.
 //! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its
-//!   times come with the next one: W1 holds whatever is lost, but for the last record of a thread.
+//!   times come with the next one, those of the last record of a thread at the end: W1 holds
+//!   whatever is lost.
 //! - **W3** The programs read the observed thread only at its registers in the kernel. They hold
 //!   nothing up: all work is a few look-ups.
 //! - **W4** A thread that has no place in THREADS is counted ([`WaitTracer::missed`]).
@@ -63,7 +71,8 @@ use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
 use programs::{
-    BLOCKED, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps, entry,
+    BLOCKED, GONE, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps,
+    entry,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
@@ -247,13 +256,18 @@ impl WaitTracer {
         self.threads.insert(&[key], &entry_of(process, state, now_ns())).is_ok()
     }
 
-    /// Ends it: what no record has told, and the moment until which it goes, ns of CLOCK_MONOTONIC.
-    pub fn end(&self) -> (Vec<WaitRecord>, u64) {
+    /// Ends it: what no record has told, with the moments until which that goes, ns of
+    /// CLOCK_MONOTONIC, and the moment of now.
+    pub fn end(&self) -> (Vec<(WaitRecord, u64)>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let now = now_ns();
         // Nobody changes it any more.
         let entries = self.threads.entries(THREADS);
-        let left = entries.flat_map(|(key, value)| untold(key[0], &value, now)).collect();
+        let until = |value: &[u64]| {
+            if word_of(value, entry::STATE) as i32 == GONE { word_of(value, entry::SINCE) } else { now }
+        };
+        let left =
+            entries.flat_map(|(key, value)| Some((untold(key[0], &value, now)?, until(&value)))).collect();
         (left, now)
     }
 
@@ -313,9 +327,14 @@ fn entry_of(process: u64, state: ThreadState, now: u64) -> [u64; entry::WORDS] {
     value
 }
 
+/// A word of an entry.
+fn word_of(value: &[u64], at: i16) -> u64 {
+    value.get(at as usize / 8).copied().unwrap_or(0)
+}
+
 /// What an entry has at the end.
 fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
-    let word = |at: i16| value.get(at as usize / 8).copied().unwrap_or(0);
+    let word = |at: i16| word_of(value, at);
     let state = word(entry::STATE) as i32;
     let (since, woken) = (word(entry::SINCE), word(entry::WOKEN));
     if state == HELD {
@@ -326,6 +345,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
     match state {
         RUNNING => run_ns = run_ns.saturating_add(time),
         READY => runnable_ns = time,
+        GONE => {}
         _ if woken >= since => {
             blocked_ns = woken - since;
             runnable_ns = now.saturating_sub(woken);
@@ -349,9 +369,11 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             longest_ns: word(entry::LONGEST),
             call: word(entry::CALL),
             call_ns: word(entry::CALL_NS),
+            place: word(entry::PLACE),
         },
         syscall: -1,
         arguments: [0; 2],
+        place: 0,
     })
 }
 
