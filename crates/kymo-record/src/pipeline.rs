@@ -264,6 +264,10 @@ impl<'a> Pipeline<'a> {
             let request = base.shared.throttle_request.as_ref();
             let finder = base.opened.observer.python.as_ref();
             let finder = finder.map(|python| PythonFinder::new(&python.walker, &python.interpreters));
+            let finder = finder.map(|mut finder| {
+                finder.look_at(&plan.observed.processes);
+                finder
+            });
             let finder =
                 finder.and_then(|finder| threads.start(move || finder.run(&base.shared.stop_notifier)));
             let throttle = (throttle.zip(request))
