@@ -212,7 +212,7 @@ fn sleeps<'a>(mut user: impl Iterator<Item = &'a str>) -> bool {
 /// What begins the names of the kernel's functions in which a thread waits, in the order in which
 /// they are asked: a function further in decides before one further out. The names are those of
 /// Linux 5.10 to 7.2.
-const KERNEL: [(&str, State); 67] = [
+const KERNEL: [(&str, State); 68] = [
     ("io_cqring_wait", State::IoUring),
     ("io_wq", State::IoUring),
     ("io_sq_thread", State::IoUring),
@@ -248,6 +248,8 @@ const KERNEL: [(&str, State); 67] = [
     ("timerfd_", State::Timer),
     ("do_wait", State::Child),
     ("kernel_wait", State::Child),
+    // Until a child of vfork executes or ends.
+    ("kernel_clone", State::Child),
     ("vfork", State::Child),
     ("wait_for_vfork_done", State::Child),
     ("do_signal_stop", State::Stopped),
