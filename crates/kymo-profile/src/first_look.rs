@@ -19,6 +19,8 @@ const NO_SYMBOLS: &str = "[no symbols]";
 /// Libraries that nearly every program has: time in them belongs to their callers.
 const SYSTEM_LIBRARIES: [&str; 8] =
     ["libc.so", "libc-", "libm.so", "libpthread", "libstdc++", "libgcc_s", "ld-linux", "ld-musl"];
+/// Generated code of a Java virtual machine that runs functions, and is none of the program's.
+const OF_MACHINES: [&str; 2] = ["Interpreter", "StubRoutines"];
 /// Packages of Go through which a program's own functions come to wait, and what is inside of them.
 const GO_PACKAGES: [&str; 4] = ["runtime.", "syscall.", "internal/", "sync."];
 /// Files that are named for one cause.
@@ -138,7 +140,12 @@ pub(crate) fn own_function(
     let module = |function: &Function| function.module.map(|id| modules.get(id));
     let kind = |function: &Function| module(function).map(|module| module.kind);
     let is_script = |id: &&FunctionId| kind(functions.get(**id)) == Some(ModuleKind::Script);
-    let is_generated = |id: &&FunctionId| functions.get(**id).generated;
+    let is_generated = |id: &&FunctionId| {
+        let function = functions.get(**id);
+        let is_made = function.generated || matches!(kind(function), Some(ModuleKind::Jit { .. }));
+        let name = function.name.as_deref().unwrap_or("");
+        is_made && !OF_MACHINES.iter().any(|begin| name.starts_with(begin))
+    };
     let is_of_program = |id: &&FunctionId| {
         let function = functions.get(**id);
         let is_system = || {
