@@ -86,11 +86,12 @@ impl<'a> PythonFinder<'a> {
 
     /// Looks at processes that run Python already, so that the first waits and samples have names,
     /// too.
-    pub(crate) fn look_at(&mut self, processes: &[i32]) {
+    pub(crate) fn look_at(mut self, processes: &[i32]) -> Self {
         let is_python = |pid: i32| exe(pid).is_some_and(|exe| is_named_python(exe.as_os_str().as_bytes()));
         for &pid in processes.iter().filter(|pid| is_python(**pid)).take(MOST_EXISTING) {
             self.look(pid);
         }
+        self
     }
 
     /// Looks until `stop` is notified; returns what the user should know.
