@@ -78,6 +78,7 @@ pub(super) struct Recorded {
     /// Its CPU time, if it says that.
     pub(super) ran_ns: Option<u64>,
     pub(super) has_no_runtime: bool,
+    pub(super) is_go: bool,
 }
 
 /// A built program's path, built anew each time: it takes a moment, and no cache can be stale.
@@ -158,6 +159,7 @@ impl Case {
         };
         let ran_ns = said.lines().find_map(|line| line.strip_prefix("ran ")?.trim().parse().ok());
         let accounts = said.lines().filter_map(Account::read).collect();
-        Recorded { file, accounts, ran_ns, has_no_runtime: self.has_no_runtime }
+        let is_go = self.label.starts_with("go-");
+        Recorded { file, accounts, ran_ns, has_no_runtime: self.has_no_runtime, is_go }
     }
 }

@@ -143,7 +143,7 @@ pub(super) mod by_state {
         all
     }
 
-    fn parts<'a>(message: &'a [u8], field: u64) -> impl Iterator<Item = &'a [u8]> {
+    fn parts(message: &[u8], field: u64) -> impl Iterator<Item = &[u8]> {
         fields(message).into_iter().filter(move |(number, _)| *number == field).map(|(_, bytes)| bytes)
     }
 
