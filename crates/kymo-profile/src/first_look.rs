@@ -19,6 +19,10 @@ const NO_SYMBOLS: &str = "[no symbols]";
 /// Libraries that nearly every program has: time in them belongs to their callers.
 const SYSTEM_LIBRARIES: [&str; 8] =
     ["libc.so", "libc-", "libm.so", "libpthread", "libstdc++", "libgcc_s", "ld-linux", "ld-musl"];
+/// Generated code of a Java virtual machine that runs functions, and is none of the program's.
+const OF_MACHINES: [&str; 2] = ["Interpreter", "StubRoutines"];
+/// Packages of Go through which a program's own functions come to wait, and what is inside of them.
+const GO_PACKAGES: [&str; 4] = ["runtime.", "syscall.", "internal/", "sync."];
 /// Files that are named for one cause.
 const MOST_NAMES: usize = 3;
 /// Nameless code below this percentage of all samples is not worth a sentence.
@@ -136,7 +140,12 @@ pub(crate) fn own_function(
     let module = |function: &Function| function.module.map(|id| modules.get(id));
     let kind = |function: &Function| module(function).map(|module| module.kind);
     let is_script = |id: &&FunctionId| kind(functions.get(**id)) == Some(ModuleKind::Script);
-    let is_generated = |id: &&FunctionId| functions.get(**id).generated;
+    let is_generated = |id: &&FunctionId| {
+        let function = functions.get(**id);
+        let is_made = function.generated || matches!(kind(function), Some(ModuleKind::Jit { .. }));
+        let name = function.name.as_deref().unwrap_or("");
+        is_made && !OF_MACHINES.iter().any(|begin| name.starts_with(begin))
+    };
     let is_of_program = |id: &&FunctionId| {
         let function = functions.get(**id);
         let is_system = || {
@@ -145,9 +154,14 @@ pub(crate) fn own_function(
         };
         function.level == Level::User && kind(function) == Some(ModuleKind::File) && !is_system()
     };
+    let is_of_library = |id: &FunctionId| {
+        let name = functions.get(*id).name.as_deref().unwrap_or("");
+        GO_PACKAGES.iter().any(|package| name.starts_with(package))
+    };
     let named_frames = || frames.iter().filter(named);
     (named_frames().find(is_script))
         .or_else(|| named_frames().find(is_generated))
+        .or_else(|| named_frames().find(|id| is_of_program(id) && !is_of_library(id)))
         .or_else(|| named_frames().find(is_of_program))
         .copied()
 }

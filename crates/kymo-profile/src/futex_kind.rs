@@ -92,7 +92,9 @@ const LOCKS: [&str; 21] = [
 
 /// Functions in which programs and runtimes wait for locks of their own, whatever the kernel is
 /// asked: a thread may wait at a futex of its own.
-const OWN_LOCKS: [&str; 15] = [
+const OWN_LOCKS: [&str; 16] = [
+    // Python's global lock, at which its threads wait on a condition.
+    "take_gil",
     "ProcSleep",
     "LWLockAcquire",
     "ObjectMonitor::enter",
@@ -112,6 +114,23 @@ const OWN_LOCKS: [&str; 15] = [
 
 /// The end of another thread.
 const JOINS: [&str; 4] = ["pthread_join", "__pthread_clockjoin", "__pthread_timedjoin", "thrd_join"];
+
+/// Functions that take a lock for a program in Python, which is a semaphore to the C library.
+const PYTHON_LOCKS: [&str; 6] = [
+    "lock_PyThread_acquire_lock",
+    "rlock_acquire",
+    "_thread_lock_acquire",
+    "_thread_RLock_acquire",
+    "_thread_lock___enter__",
+    "_thread_RLock___enter__",
+];
+/// Functions of Python's library that take such a lock to wait until another thread has something
+/// for them, or has ended.
+const PYTHON_CONDITIONS: [&str; 2] = ["Condition.wait", "Barrier.wait"];
+const PYTHON_JOINS: [&str; 3] = ["Thread._wait_for_tstate_lock", "Thread.join", "ThreadHandle_join"];
+/// It stays in a stack whose functions of Python are not known: then locks and conditions look
+/// alike, and most are conditions.
+const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
 
 /// The same in Java; waits for their conditions are none.
 const JAVA_LOCKS: [&str; 3] = ["ReentrantLock", "ReentrantReadWriteLock", "StampedLock"];
@@ -214,6 +233,8 @@ pub(crate) fn kind_of_wait<'a>(
         () if is_in(&OWN_LOCKS) => LockKind::Place,
         () if JAVA_LOCKS.iter().any(|lock| has(lock)) && !has(JAVA_CONDITION) => LockKind::Place,
         () if is_in(&JOINS) => LockKind::Join,
+        () if is_in(&PYTHON_LOCKS) && is_in(&PYTHON_JOINS) => LockKind::Join,
+        () if is_in(&PYTHON_LOCKS) && !has(PYTHON_LOOP) && !is_in(&PYTHON_CONDITIONS) => LockKind::Place,
         () if is_in(&CONDITIONS) => LockKind::Condition,
         () if is_in(&LOCKS) => LockKind::Lock,
         () => match end {
@@ -257,6 +278,15 @@ mod tests {
         let waits = ["Parker::park", "AbstractQueuedSynchronizer$ConditionObject.await", "ReentrantLock.x"];
         assert_eq!(of(&waits), LockKind::Condition);
         assert_eq!(of(&["runtime.futex", "runtime.notesleep", "runtime.stopm"]), LockKind::Condition);
+        let of_python = |callers: &[&str]| {
+            let inner = ["sem_wait", "PyThread_acquire_lock_timed", "lock_PyThread_acquire_lock"];
+            of(&[&inner[..], callers].concat())
+        };
+        assert_eq!(of_python(&["wants_lock", "Thread.run"]), LockKind::Place);
+        assert_eq!(of_python(&["Condition.wait", "Queue.get", "takes"]), LockKind::Condition);
+        assert_eq!(of_python(&["Thread._wait_for_tstate_lock", "Thread.join", "main"]), LockKind::Join);
+        assert_eq!(of_python(&["_PyEval_EvalFrameDefault"]), LockKind::Condition, "no names");
+        assert_eq!(of(&["pthread_cond_timedwait", "take_gil", "computes"]), LockKind::Place);
         assert_eq!(of(&[]), LockKind::Unknown);
         assert_eq!(
             of(&["__futex_abstimed_wait_common64", "__futex_abstimed_wait_common"]),

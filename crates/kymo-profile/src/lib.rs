@@ -34,7 +34,8 @@
 //! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`],
 //!   [`resolve`]: stacks with names.
 //! - [`first_look`]: the first screen. [`wall`]: where each thread's time went, waiting included.
-//!   [`locks`]: contended locks, their waiters and holders.
+//!   [`locks`]: contended locks, their waiters and holders. [`runtimes`]: what they need to name
+//!   their code.
 //! - [`query`]: questions about ranges, threads, functions and states, answered as plain values;
 //!   [`view`]: a recording that is looked at, and selected from. [`live`]: the newest samples of
 //!   one that runs.
@@ -100,6 +101,7 @@ pub mod profile;
 pub mod query;
 pub mod raw_frames;
 pub mod resolve;
+pub mod runtimes;
 #[cfg(test)]
 mod sample_profile;
 pub mod sched;

@@ -92,7 +92,8 @@ impl Observer {
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
         if let Some((event, options)) = plan.wait_event.zip(plan.options.waits.as_ref()) {
-            match Waits::start(event, observer.follower.as_ref(), options) {
+            let python = observer.python.as_ref().map(|python| &*python.walker);
+            match Waits::start(event, observer.follower.as_ref(), python, options) {
                 Ok(waits) => observer.waits = Some(waits),
                 Err(error) => {
                     plan.give_up_waits(error);

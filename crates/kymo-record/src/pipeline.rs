@@ -262,8 +262,7 @@ impl<'a> Pipeline<'a> {
             let mut bound: Vec<BoundDrain<'_>> = drains.iter().filter_map(DrainStage::bound).collect();
             let are_ready = threads.start_drains(drains, &base.shared);
             let request = base.shared.throttle_request.as_ref();
-            let finder = base.opened.observer.python.as_ref();
-            let finder = finder.map(|python| PythonFinder::new(&python.walker, &python.interpreters));
+            let finder = python_finder(base);
             let finder =
                 finder.and_then(|finder| threads.start(move || finder.run(&base.shared.stop_notifier)));
             let throttle = (throttle.zip(request))
@@ -404,6 +403,14 @@ impl<'scope> ThreadStarter<'scope, '_> {
     fn started(&mut self) -> Result<(), RecordError> {
         self.failed.take().map_or(Ok(()), Err).map_err(system("start a thread of the recorder"))
     }
+}
+
+/// What looks for interpreters of Python, if their frames are walked; those that run already are
+/// found.
+fn python_finder<'a>(base: &Base<'a>) -> Option<PythonFinder<'a>> {
+    let python = base.opened.observer.python.as_ref()?;
+    let finder = PythonFinder::new(&python.walker, &python.interpreters);
+    Some(finder.look_at(&base.opened.plan.observed.processes))
 }
 
 /// The reducer with the sender of notes that go round it, and the receiver of what it has reduced.

@@ -9,7 +9,9 @@
 //!  offcpu-stack    a thread begins to wait (before Linux 6.16): the stack of what follows
 //! ```
 use kymo_data::{Attr, EventSet, EventSpec, RawRecord, RecordHeader, Sample, abi};
-use kymo_perf::bpf::{BpfError, Follower, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
+use kymo_perf::bpf::{
+    BpfError, Follower, PythonWalker, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer,
+};
 use kymo_perf::event_clock::EventClock;
 use kymo_perf::proc;
 use std::sync::Arc;
@@ -73,9 +75,10 @@ impl Waits {
     pub(crate) fn start(
         event: usize,
         followed: Option<&Follower>,
+        python: Option<&PythonWalker>,
         options: &WaitOptions,
     ) -> Result<Waits, BpfError> {
-        Ok(Waits { tracer: WaitTracer::start(followed, options)?, event })
+        Ok(Waits { tracer: WaitTracer::start(followed, python, options)?, event })
     }
 
     /// Time counts from now on. To be called when the events take records, before the threads that
@@ -114,13 +117,13 @@ impl Waits {
     /// Ends the tracing: the records of what was not told yet, as samples with the stacks of those
     /// that still wait.
     pub(crate) fn end(&self, spec: &EventSpec, clock: Option<RecordingClock>) -> Vec<u8> {
-        let (mut left, monotonic_ns) = self.tracer.end();
-        let time_ns = recording_time(monotonic_ns, clock);
-        left.sort_unstable_by_key(|record| (record.pid, record.tid));
+        let (mut left, now) = self.tracer.end();
+        let now_ns = recording_time(now, clock);
+        left.sort_unstable_by_key(|(record, _)| (record.pid, record.tid));
         let waits = |record: &WaitRecord| record.task_state != 0 && record.blocked_ns > 0;
-        let waiting = left.iter().filter(|record| waits(record));
+        let waiting = left.iter().map(|(record, _)| record).filter(|record| waits(record));
         let mut stacks = WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect());
-        let end = |mut record: WaitRecord| {
+        let end = |(mut record, until): (WaitRecord, u64)| {
             let stack =
                 if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
             if let Some(call) = stack.call {
@@ -130,7 +133,8 @@ impl Waits {
                 kind: KINDS[0],
                 pid: record.pid,
                 tid: record.tid,
-                time_ns,
+                // 0: the recording's clock could not be asked.
+                time_ns: if now_ns == 0 { 0 } else { now_ns.wrapping_sub(now.wrapping_sub(until)) },
                 period: record.off_cpu_ns(),
                 frames: stack.frames,
             };

@@ -218,11 +218,11 @@ impl Dataset {
         }
     }
 
-    /// What the user should know about symbols: sentences.
+    /// What the user should know about symbols, and of what waits cannot tell: sentences.
     pub fn notes(&self) -> &[String] {
         match &self.source {
             Source::Samples(profile) => &profile.notes,
-            Source::Spans(_) => &[],
+            Source::Spans(wall) => wall.notes(),
         }
     }
 
@@ -237,7 +237,8 @@ impl Dataset {
         &self.events
     }
 
-    pub(crate) fn is_of_spans(&self) -> bool {
+    /// Whether it has the time of threads, not samples of those that ran.
+    pub fn is_of_spans(&self) -> bool {
         matches!(self.source, Source::Spans(_))
     }
 

@@ -141,7 +141,8 @@ impl Wall {
                 let ended = sum.ended_by.entry(end).or_default();
                 *ended = ended.saturating_add(time);
             }
-            for ((state, time), longest) in [(ready, row.runnable_ns), (short_ready, 0)] {
+            let ready = [(site, ready, row.runnable_ns), (short_site, short_ready, 0)];
+            for (site, (state, time), longest) in ready {
                 if time > 0 {
                     let sum = sums.entry((state, site, false)).or_default();
                     sum.time_ns = sum.time_ns.saturating_add(time);

@@ -20,6 +20,7 @@ struct Report {
     places: Vec<Place>,
     critical_path: Option<Path>,
     calls: Option<CallsOf>,
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -27,6 +28,7 @@ struct Thread {
     pid: i32,
     tid: i32,
     name: String,
+    collects_garbage: bool,
     total_ns: u64,
     idle_ns: u64,
     waits: u64,
@@ -157,6 +159,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
                 pid: thread.thread.0,
                 tid: thread.thread.1,
                 name: wall.thread_name(thread.thread.1),
+                collects_garbage: wall.is_collector(thread.thread.1),
                 total_ns: thread.total_ns(),
                 idle_ns: thread.idle_ns,
                 waits: thread.waits,
@@ -189,6 +192,7 @@ pub fn write_wall_json(out: &mut dyn Write, wall: &Wall, options: &TextOptions) 
             .collect(),
         critical_path: path,
         calls: wall.calls.as_ref().map(|calls| calls_of(wall, calls)),
+        notes: wall.notes().to_vec(),
     };
     out.write_all(crate::text::json_pretty(&report)?.as_bytes())?;
     out.write_all(b"\n")

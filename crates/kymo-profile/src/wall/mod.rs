@@ -38,12 +38,15 @@
 //! for an answer, is not idle: it may be what a client on another machine waits for. What the first
 //! thread of a process waits for is never idle.
 mod calls;
+mod collectors;
 mod division;
 mod json;
 mod latency;
 mod needed;
+mod notes;
 mod path;
 mod rows;
+mod short_waits;
 mod sites;
 mod spans;
 mod state;
@@ -72,6 +75,7 @@ use crate::timeline::Timeline;
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 use rows::{Rows, RunSample};
+use short_waits::ShortPlace;
 use sites::Sites;
 pub(crate) use sites::{own_site, plain_name, site_text};
 pub(crate) use state::INTERRUPT_CAUSES;
@@ -113,6 +117,9 @@ pub struct Wall {
     no_stack: ChainId,
     /// Numbers of system calls are those of aarch64.
     is_arm: bool,
+    /// There may be threads that collect garbage.
+    has_collectors: bool,
+    notes: Vec<String>,
 }
 
 /// Whether a function is one of the kernel's that only switch: the wait itself begins behind them.
@@ -120,12 +127,9 @@ pub(crate) fn only_switches(function: &Function) -> bool {
     function.level == Level::Kernel && function.name.as_deref().is_none_or(state::is_switch)
 }
 
-/// What waits without rows of their own were for, and the wait at whose place they count: the last
-/// one in the same system call. Where several calls are mixed it is an estimate, by the last wait.
-#[derive(Clone, Copy, Debug)]
-struct ShortPlace {
-    state: State,
-    wait: usize,
+/// Whether a thread in this state only wants a CPU.
+fn is_ready(state: State) -> bool {
+    matches!(state, State::Runnable | State::Throttled)
 }
 
 /// What ended a wait.
@@ -199,12 +203,17 @@ impl Wall {
             events,
             no_stack,
             is_arm,
+            has_collectors: false,
+            notes: Vec::new(),
         };
+        wall.has_collectors = collectors::may_be_there(&wall.timeline.modules);
         wall.sites = Sites::of_stacks(&wall);
         wall.place_ends();
-        (wall.states, wall.short) = wall.states_of_waits();
+        wall.states = wall.states_of_waits();
+        wall.short = wall.short_places();
         wall.ends = wall.ends_of_waits();
         wall.idle = needed::idle(&wall);
+        wall.notes = wall.find_notes();
         wall
     }
 
@@ -281,42 +290,26 @@ impl Wall {
         of_program(whole).is_some() && of_program(whole) == of_program(innermost)
     }
 
-    fn states_of_waits(&self) -> (Vec<State>, Vec<ShortPlace>) {
+    /// What each wait was for.
+    fn states_of_waits(&self) -> Vec<State> {
         let mut last = rustc_hash::FxHashMap::default();
-        let mut of_calls = rustc_hash::FxHashMap::default();
         let mut known = rustc_hash::FxHashMap::default();
-        let states = self.waits.iter().enumerate().map(|(wait, row)| {
-            let before: State = last.get(&row.thread).copied().unwrap_or(State::Unknown);
-            // It has ended.
-            let is_over = row.is_end && row.blocked_ns == 0 && row.task_state != 0;
-            let state = if is_over {
-                before
-            } else {
-                let call = self.call_of(row);
-                *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
-                    let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
-                    state::of_wait(row.task_state, call, kernel, user)
-                })
-            };
-            let is_wait = !is_over && !matches!(state, State::Runnable | State::Throttled);
-            if is_wait && !row.is_end {
+        let state = |row: &WaitRow| {
+            if row.is_over() {
+                return last.get(&row.thread).copied().unwrap_or(State::Unknown);
+            }
+            let call = self.call_of(row);
+            let state = *known.entry((row.chain, row.task_state, call)).or_insert_with(|| {
+                let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
+                state::of_wait(row.task_state, call, kernel, user)
+            });
+            let state = self.of_collector(row.thread.1, state, call.is_futex());
+            if !row.is_end && !is_ready(state) {
                 last.insert(row.thread, state);
             }
-            if is_wait {
-                of_calls.insert((row.thread, row.syscall), (state, wait));
-            }
-            let estimate = (if is_wait && !row.is_end { state } else { before }, wait);
-            let same_call = row.short_call.map(|call| {
-                let by_call = || (self.state_of_call(call), wait);
-                of_calls.get(&(row.thread, call)).copied().unwrap_or_else(by_call)
-            });
-            let (state_of_short, place) = match same_call {
-                None | Some((State::Unknown, _)) => estimate,
-                Some(known) => known,
-            };
-            (state, ShortPlace { state: state_of_short, wait: place })
-        });
-        states.unzip()
+            state
+        };
+        self.waits.iter().map(state).collect()
     }
 
     /// The call that a row's wait was in.
@@ -327,24 +320,6 @@ impl Wall {
             is_arm: self.is_arm,
             is_unfinished: row.is_end && self.stacks.frames(row.chain).len() <= 1,
         }
-    }
-
-    /// What waits in a call are for, if nothing else is known of them.
-    fn state_of_call(&self, number: i64) -> State {
-        let call = WaitCall { number, operation: 0, is_arm: self.is_arm, is_unfinished: true };
-        state::of_wait(1, call, std::iter::empty(), std::iter::empty())
-    }
-
-    /// Whether the short waits of a row were idle: those that were for the same as its own.
-    fn is_short_idle(&self, wait: usize) -> bool {
-        self.is_idle(wait) && self.short(wait).0 == self.state(wait)
-    }
-
-    /// What the short waits of a row were for, and where.
-    fn short(&self, wait: usize) -> (State, ChainId) {
-        let ShortPlace { state, wait: place } =
-            self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
-        (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
     }
 
     /// The name of a thread, the last one that it had.

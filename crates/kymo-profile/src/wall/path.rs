@@ -75,6 +75,12 @@ impl<'a> Paths<'a> {
         Paths { wall, threads: by_thread(&wall.waits) }
     }
 
+    /// When a thread was made, or first seen, ns; 0 if it has no rows.
+    fn born(&self, tid: i32) -> u64 {
+        let first = self.threads.get(&tid).and_then(|list| self.wall.waits.get(*list.first()?));
+        first.map_or(0, |row| row.time_ns.saturating_sub(row.total_ns()))
+    }
+
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.
     /// The steps cover that time without gaps.
     ///
@@ -84,6 +90,7 @@ impl<'a> Paths<'a> {
         let Paths { wall, threads } = self;
         let (mut tid, mut now, mut hops) = (tid, end_ns, 0);
         let mut steps: Vec<PathStep> = Vec::new();
+        let mut waiters = Vec::new();
         let mut step = |tid, state, begin: u64, end: u64, wait| {
             let begin_ns = begin.max(begin_ns);
             if begin_ns < end {
@@ -96,8 +103,13 @@ impl<'a> Paths<'a> {
             let after = list.partition_point(|at| span(&wall.waits[*at]).0 < now);
             let Some(&at) = after.checked_sub(1).and_then(|before| list.get(before)) else {
                 let parts = list.first().map_or(Between::default(), |first| wall.between(*first));
-                parts.steps((begin_ns, now), |state, begin, end, wait| step(tid, state, begin, end, wait));
-                break;
+                // Before it was made the path is that of the thread that waited for it.
+                let waiter = waiters.pop();
+                let since = waiter.map_or(begin_ns, |_| self.born(tid).clamp(begin_ns, now));
+                parts.steps((since, now), |state, begin, end, wait| step(tid, state, begin, end, wait));
+                let Some(waiter) = waiter.filter(|_| since > begin_ns) else { break };
+                (tid, now) = (waiter, since);
+                continue;
             };
             let row = &wall.waits[at];
             let (begun, woken) = span(row);
@@ -113,8 +125,10 @@ impl<'a> Paths<'a> {
                 && threads.contains_key(&waker)
                 && now == woken
                 && begun < woken
+                && self.born(waker) < now
                 && hops < MOST_HOPS
             {
+                waiters.push(tid);
                 tid = waker;
                 hops += 1;
                 // A moment earlier: the waker ran.
@@ -125,6 +139,7 @@ impl<'a> Paths<'a> {
                 }
                 // It is in a wait of its own: an interrupt came in it, and ended both.
                 tid = row.thread.1;
+                waiters.pop();
             }
             step(tid, state, begun, now, Some(at));
             (now, hops) = (now.min(begun), 0);
@@ -157,7 +172,7 @@ impl Wall {
 
     /// The path of a thread over all its time, and how long that is. If none is named: of the first
     /// thread of the process with most time, or of the busiest one where that path is mostly its
-    /// own sleep.
+    /// own sleep; of no thread that collects garbage.
     pub(super) fn path_of_interest(
         &self,
         threads: &[ThreadTime],
@@ -166,6 +181,10 @@ impl Wall {
         if tid.is_some() {
             return self.path_of_all_time(tid?);
         }
+        let threads: Vec<ThreadTime> = match self.divide_collectors(threads.to_vec()) {
+            (collectors, others) if others.is_empty() => collectors,
+            (_, others) => others,
+        };
         let first = || threads.iter().filter(|thread| thread.thread.0 == thread.thread.1);
         let busy = |thread: &&ThreadTime| thread.total_ns().saturating_sub(thread.idle_ns);
         let longest = || first().max_by_key(|thread| (busy(thread), std::cmp::Reverse(thread.thread)));

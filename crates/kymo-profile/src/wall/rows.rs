@@ -60,6 +60,11 @@ pub struct WaitRow {
     /// The system call in which nine tenths of their time were, at least; `None`: there is none, or
     /// that is not known.
     pub short_call: Option<i64>,
+    /// Where in its program the thread waited, and where most of the others were: numbers that are
+    /// the same for the same stack of a process. `None`: that is not known.
+    pub place: Option<u64>,
+    /// The same of the waits without rows of their own.
+    pub short_place: Option<u64>,
 }
 
 impl WaitRow {
@@ -86,6 +91,8 @@ impl WaitRow {
             operation: 0,
             short_longest_ns: None,
             short_call: None,
+            place: None,
+            short_place: None,
         }
     }
 
@@ -183,6 +190,8 @@ struct WaitFields {
     short_longest_ns: Option<Field>,
     short_call: Option<Field>,
     short_call_ns: Option<Field>,
+    place: Option<Field>,
+    short_place: Option<Field>,
 }
 
 /// The kind of a row at the end of a thread, or of the recording.
@@ -221,6 +230,8 @@ impl WaitFields {
             short_longest_ns: format.field("short_longest_ns").cloned(),
             short_call: format.field("short_call").cloned(),
             short_call_ns: format.field("short_call_ns").cloned(),
+            place: format.field("place").cloned(),
+            short_place: format.field("short_place").cloned(),
         })
     }
 
@@ -427,6 +438,8 @@ impl Rows {
                 .filter(|_| {
                     optional(&fields.short_call_ns).is_some_and(|time| time >= short_blocked_ns / 10 * 9)
                 }),
+            place: optional(&fields.place).filter(|place| *place != 0),
+            short_place: optional(&fields.short_place).filter(|place| *place != 0),
         });
     }
 

@@ -3,7 +3,7 @@ use super::Wall;
 use crate::chains::ChainId;
 use crate::first_look::own_function;
 use crate::functions::{FunctionId, Functions, Level};
-use crate::timeline::Modules;
+use crate::timeline::{ModuleId, ModuleKind, Modules};
 use rustc_hash::FxHashMap;
 
 /// So many functions tell a site: a program waits in few functions, and for many reasons.
@@ -59,9 +59,15 @@ pub(crate) fn own_site(
 ) -> Option<Vec<FunctionId>> {
     let own = own_function(functions, modules, frames)?;
     let module = functions.get(own).module;
+    let is_script = |module: Option<ModuleId>| {
+        module.is_some_and(|module| modules.get(module).kind == ModuleKind::Script)
+    };
+    // What scripts call of their library is in other files.
+    let of_scripts = is_script(module);
     let is_own = |id: &FunctionId| {
         let function = functions.get(*id);
-        function.level == Level::User && function.module == module && function.name.is_some()
+        let is_of_file = function.module == module || of_scripts && is_script(function.module);
+        function.level == Level::User && is_of_file && function.name.is_some()
     };
     let from = frames.iter().position(|id| *id == own).unwrap_or(0);
     let mut site: Vec<FunctionId> = Vec::with_capacity(MOST_FUNCTIONS);

@@ -75,7 +75,7 @@ impl Spans<'_> {
             (1, ended, u32::MAX, row.chain, of_idle),
             (0, NOBODY, row.cpu, row.chain, of_idle),
             (row.short_waits, NOBODY, u32::MAX, short, is_short_idle),
-            (0, NOBODY, u32::MAX, row.chain, is_short_idle),
+            (0, NOBODY, u32::MAX, short, is_short_idle),
         ];
         for (((state, time), span), fact) in waits.into_iter().zip(spans).zip(facts) {
             if time > 0 {

@@ -172,12 +172,16 @@ pub(super) struct WaitCall {
 }
 
 impl WaitCall {
+    pub(super) fn is_futex(self) -> bool {
+        self.number == if self.is_arm { FUTEX.1 } else { FUTEX.0 }
+    }
+
     /// What for, where no function of the kernel tells. `user`: the functions of the program,
     /// innermost first.
     fn state<'a>(self, user: impl Iterator<Item = &'a str> + Clone) -> State {
         let here = |(x86, arm): (i64, i64)| if self.is_arm { arm } else { x86 };
         match self.number {
-            number if number == here(FUTEX) => self.state_of_futex(user),
+            _ if self.is_futex() => self.state_of_futex(user),
             0.. => {
                 let is_call = |(x86, arm, _): &&(i64, i64, State)| here((*x86, *arm)) == self.number;
                 CALLS.iter().find(is_call).map_or(State::Other, |(.., state)| *state)
@@ -188,7 +192,8 @@ impl WaitCall {
 
     fn state_of_futex<'a>(self, user: impl Iterator<Item = &'a str> + Clone) -> State {
         let end = if self.is_unfinished { WaitEnd::Unfinished } else { WaitEnd::Unobserved };
-        match kind_of_wait(self.operation, end, user) {
+        match kind_of_wait(self.operation, end, user.clone()) {
+            LockKind::Condition if sleeps(user) => State::Timer,
             LockKind::Lock | LockKind::Place => State::Lock,
             LockKind::Condition => State::Condition,
             LockKind::Join => State::Child,
@@ -197,10 +202,17 @@ impl WaitCall {
     }
 }
 
+/// Functions of runtimes whose threads sleep on a condition that nobody signals.
+const SLEEPS: [&str; 2] = ["JVM_Sleep", "rb_thread_wait_for"];
+
+fn sleeps<'a>(mut user: impl Iterator<Item = &'a str>) -> bool {
+    user.any(|name| SLEEPS.iter().any(|begin| name.starts_with(begin)))
+}
+
 /// What begins the names of the kernel's functions in which a thread waits, in the order in which
 /// they are asked: a function further in decides before one further out. The names are those of
 /// Linux 5.10 to 7.2.
-const KERNEL: [(&str, State); 67] = [
+const KERNEL: [(&str, State); 68] = [
     ("io_cqring_wait", State::IoUring),
     ("io_wq", State::IoUring),
     ("io_sq_thread", State::IoUring),
@@ -236,6 +248,8 @@ const KERNEL: [(&str, State); 67] = [
     ("timerfd_", State::Timer),
     ("do_wait", State::Child),
     ("kernel_wait", State::Child),
+    // Until a child of vfork executes or ends.
+    ("kernel_clone", State::Child),
     ("vfork", State::Child),
     ("wait_for_vfork_done", State::Child),
     ("do_signal_stop", State::Stopped),
@@ -467,6 +481,7 @@ mod tests {
             State::Condition
         );
         assert_eq!(of(&futex, &["__pthread_clockjoin_ex", "main"]), State::Child);
+        assert_eq!(of(&futex, &["pthread_cond_timedwait", "JavaThread::sleep", "JVM_Sleep"]), State::Timer);
         assert_eq!(of(&["do_nanosleep", "hrtimer_nanosleep"], &[]), State::Timer);
         assert_eq!(of(&["schedule_hrtimeout_range_clock", "ep_poll", "do_epoll_wait"], &[]), State::Poll);
         let read = ["io_schedule", "folio_wait_bit_common", "filemap_fault", "do_user_addr_fault"];

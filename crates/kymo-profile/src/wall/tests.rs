@@ -152,6 +152,25 @@ fn short_waits_have_their_share_of_the_path() {
     assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210), 7)]);
 }
 
+/// Checks that a path does not go through a thread before that was made, but through the one that
+/// waited for it.
+#[test]
+fn paths_end_where_threads_begin() {
+    // Thread 2 lives from 60 on, sleeps, and ends the wait of thread 1, which slept before.
+    let slept = WaitRow { run_ns: 10, ..wait((1, 1), SLEEP, 10, 50, 0, 0) };
+    let waited = WaitRow { run_ns: 15, ..wait((1, 1), CONDITION, 65, 200, 0, 2) };
+    let child = WaitRow { run_ns: 10, ..wait((1, 2), SLEEP, 70, 190, 0, 0) };
+    let ended =
+        WaitRow { is_end: true, run_ns: 10, ..WaitRow::nothing(200, (1, 2), CommId::unnamed(2), WAKES) };
+    let wall = wall(vec![slept, waited, child, ended], Vec::new());
+    let steps: Vec<_> = wall.critical_path(1, 0, 200);
+    let of = |step: &PathStep| (step.tid, step.begin_ns, step.end_ns);
+    let covered: u64 = steps.iter().map(|step| step.end_ns - step.begin_ns).sum();
+    assert_eq!(covered, 200, "{steps:?}");
+    assert!(steps.iter().all(|step| step.tid != 2 || step.begin_ns >= 60), "{steps:?}");
+    assert_eq!(of(steps.last().expect("a step")).0, 1, "{steps:?}");
+}
+
 /// Checks that short waits which were all in one call count where the thread has waited in it, and
 /// not as idle where its own wait is; and that a call alone tells what the waits of a thread were
 /// for that had no row.
@@ -182,6 +201,29 @@ fn short_waits_are_of_their_call() {
     let sleeps: Vec<_> = places.iter().filter(|place| place.state == State::Timer).collect();
     let found: Vec<_> = sleeps.iter().map(|place| (place.time_ns, wall.site_name(place.site))).collect();
     assert_eq!((found[0].0, &found[0].1[..5]), (140, "sleep"), "{found:?}");
+    spans_sum_to_the_threads(&wall).expect("they do");
+}
+
+/// Checks that the short waits of a thread that had no row count where another thread of its
+/// process waited at the same place, and not where one of another process did.
+#[test]
+fn short_waits_are_at_their_place() {
+    let of_place = |row: WaitRow, place| WaitRow { syscall: 230, place: Some(place), ..row };
+    let end = |thread, place| WaitRow {
+        is_end: true,
+        task_state: 0x80,
+        short_blocked_ns: 70,
+        short_waits: 7,
+        short_call: Some(230),
+        short_place: Some(place),
+        ..WaitRow::nothing(1000, thread, CommId::unnamed(3), WAKES)
+    };
+    let sleep = of_place(wait((1, 2), SLEEP, 0, 50, 0, 0), 11);
+    let wall = wall(vec![sleep, end((1, 3), 11), end((4, 4), 11)], Vec::new());
+    let places = wall.places();
+    let sleeps = places.iter().filter(|place| place.state == State::Timer);
+    let found: Vec<_> = sleeps.map(|place| (place.time_ns, wall.site_name(place.site))).collect();
+    assert_eq!((found.len(), found[0].0, &found[0].1[..5]), (2, 120, "sleep"), "{found:?}");
     spans_sum_to_the_threads(&wall).expect("they do");
 }
 

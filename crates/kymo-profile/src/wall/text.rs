@@ -1,6 +1,6 @@
 //! The report of wall time as text.
 use super::SiteId;
-use super::{Calls, End, PathPart, State, ThreadTime, Wall};
+use super::{Calls, End, PathPart, State, ThreadTime, Wall, collectors};
 use crate::text::shown;
 use std::io::{self, Write};
 
@@ -27,12 +27,17 @@ pub fn write_wall(out: &mut dyn Write, wall: &Wall, options: &TextOptions) -> io
     if let Some(calls) = &wall.calls {
         return write_calls(out, wall, calls, options);
     }
-    let mut threads = wall.threads();
+    let threads = wall.threads();
     let total: u64 = threads.iter().fold(0, |sum, thread| sum.saturating_add(thread.total_ns()));
+    let (collectors, mut others) = wall.divide_collectors(threads.clone());
+    let collectors = collectors::together(&collectors).map(|time| (time, collectors.len()));
     write_states(out, wall.is_by_latency(), &threads, total)?;
-    write_threads(out, wall, &mut threads, options.rows)?;
+    write_collectors(out, collectors.as_ref(), total)?;
+    writeln!(out)?;
+    write_threads(out, wall, (&mut others, collectors.as_ref()), options.rows)?;
     write_places(out, wall, total, options.rows)?;
-    write_path(out, wall, &threads, options)
+    write_path(out, wall, &threads, options)?;
+    wall.notes().iter().try_for_each(|note| writeln!(out, "# {note}"))
 }
 
 impl Wall {
@@ -46,7 +51,13 @@ impl Wall {
         let mut states: Vec<(State, u64)> = State::ALL.into_iter().map(|state| (state, sum(state))).collect();
         states.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
         let shown = states.into_iter().filter(|(_, time)| *time > 0).take(count);
-        shown.map(|(state, time)| format!("{:6.2}%  {}", percent(time, total), state.name())).collect()
+        let state_line =
+            |(state, time): (State, u64)| format!("{:6.2}%  {}", percent(time, total), state.name());
+        let (collectors, _) = self.divide_collectors(threads.clone());
+        let ran = collectors::together(&collectors).map_or(0, |all| all.in_state(State::Running));
+        // So little is nothing that a first look should tell.
+        let of_gc = (ran > total / 100).then(|| format!("{:6.2}%  of that GC, running", percent(ran, total)));
+        shown.map(state_line).chain(of_gc).collect()
     }
 }
 
@@ -97,13 +108,27 @@ fn write_times(out: &mut dyn Write, threads: &[ThreadTime], total: u64) -> io::R
             percent(idle, total)
         )?;
     }
-    writeln!(out)
+    Ok(())
+}
+
+/// The time of threads that collect garbage, and how many there are.
+type Collectors<'a> = Option<&'a (ThreadTime, usize)>;
+
+fn write_collectors(out: &mut dyn Write, collectors: Collectors<'_>, total: u64) -> io::Result<()> {
+    let Some((all, threads)) = collectors else { return Ok(()) };
+    writeln!(
+        out,
+        "{:>11} {:>7.2}%  of that GC: {threads} threads of a JVM that collect garbage; {} of it they ran",
+        time(all.total_ns()),
+        percent(all.total_ns(), total),
+        time(all.in_state(State::Running))
+    )
 }
 
 fn write_threads(
     out: &mut dyn Write,
     wall: &Wall,
-    threads: &mut [ThreadTime],
+    (threads, collectors): (&mut [ThreadTime], Collectors<'_>),
     rows: usize,
 ) -> io::Result<()> {
     // Those of which something is to be seen first.
@@ -114,7 +139,13 @@ fn write_threads(
         "# {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<14} thread",
         "wall", "running", "runnable", "waiting", "idle", "waits", "most for"
     )?;
-    for thread in threads.iter().take(rows) {
+    let named = |thread: &ThreadTime| {
+        let (_, tid) = thread.thread;
+        format!("{} {tid}", shown(&wall.thread_name(tid)))
+    };
+    let shown_threads = threads.iter().take(rows).map(|thread| (thread, named(thread)));
+    let of_gc = collectors.map(|(all, threads)| (all, format!("GC ({threads} threads)")));
+    for (thread, name) in shown_threads.chain(of_gc) {
         let [running, runnable] = [State::Running, State::Runnable].map(|state| thread.in_state(state));
         let on_its_way = running.saturating_add(runnable).saturating_add(thread.idle_ns);
         let waiting = thread.total_ns().saturating_sub(on_its_way);
@@ -125,15 +156,13 @@ fn write_threads(
         let most = most.filter(|state| thread.in_state(*state) > 0).map_or("", State::name);
         writeln!(
             out,
-            "{:>11} {:>9} {:>9} {:>9} {:>9} {:>9}  {most:<14} {} {}",
+            "{:>11} {:>9} {:>9} {:>9} {:>9} {:>9}  {most:<14} {name}",
             time(thread.total_ns()),
             time(running),
             time(runnable),
             time(waiting),
             time(thread.idle_ns),
-            thread.waits,
-            shown(&wall.thread_name(thread.thread.1)),
-            thread.thread.1
+            thread.waits
         )?;
     }
     let more = threads.len().saturating_sub(rows);
@@ -229,6 +258,7 @@ fn write_calls(out: &mut dyn Write, wall: &Wall, calls: &Calls, options: &TextOp
     }
     writeln!(out, "#")?;
     write_times(out, &[wall.time_of_calls(calls)], total)?;
+    writeln!(out)?;
     let (parts, count) = wall.path_of_calls(calls);
     let which = if count == calls.calls.len() { String::new() } else { format!("first {count} ") };
     writeln!(

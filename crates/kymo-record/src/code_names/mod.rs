@@ -20,7 +20,6 @@
 
 mod lines;
 mod process;
-mod runtime;
 mod tap;
 mod worker;
 
@@ -28,6 +27,7 @@ pub(crate) use tap::CodeTap;
 
 use crate::channel::Sender;
 use crate::shared::Message;
+use kymo_profile::runtimes::Runtime;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ struct Nameless {
     pid: i32,
     /// The name of its program's file.
     program: String,
-    runtime: &'static runtime::Runtime,
+    runtime: &'static Runtime,
 }
 
 impl CodeReport {

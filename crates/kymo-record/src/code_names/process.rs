@@ -1,10 +1,10 @@
 //! A process that generates code, from one visit to the next.
 
 use super::lines::KnownLines;
-use super::runtime::{self, Runtime};
 use super::{CodeSource, Nameless};
 use kymo_perf::hotspot::{Hotspot, HotspotError};
 use kymo_perf::proc::{self, InnerIdentity, TmpFolder, read_from};
+use kymo_profile::runtimes::{self, Runtime};
 use std::fs::File;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -70,7 +70,7 @@ impl Process {
     pub(super) fn new(pid: i32) -> Process {
         Process {
             pid,
-            program: runtime::of(pid),
+            program: program_of(pid),
             has_dump: false,
             machine: None,
             is_machine: false,
@@ -226,4 +226,12 @@ fn cpu_ticks(pid: i32) -> Option<u64> {
     let fields = stat_fields(pid)?;
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     number(11)?.checked_add(number(12)?)
+}
+/// The program of a process and its runtime.
+fn program_of(pid: i32) -> (String, &'static Runtime) {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let name = program.as_deref().and_then(|program| program.file_name());
+    let name = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let runtime = runtimes::by_name(&name);
+    (name, runtime)
 }

@@ -27,6 +27,8 @@ const MOST_RETRYING: Duration = Duration::from_millis(200);
 const EMBEDDED_FROM: u64 = 64;
 /// Before what is observed.
 const NICE: i32 = -18;
+/// So many processes are looked at before the recording begins; others at their first sample.
+const MOST_EXISTING: usize = 16;
 /// Sentences about interpreters that cannot be read.
 const MOST_REMARKS: usize = 4;
 
@@ -80,6 +82,16 @@ impl<'a> PythonFinder<'a> {
             retrying: Vec::new(),
             remarks: Vec::new(),
         }
+    }
+
+    /// Looks at processes that run Python already, so that the first waits and samples have names,
+    /// too.
+    pub(crate) fn look_at(mut self, processes: &[i32]) -> Self {
+        let is_python = |pid: i32| exe(pid).is_some_and(|exe| is_named_python(exe.as_os_str().as_bytes()));
+        for &pid in processes.iter().filter(|pid| is_python(**pid)).take(MOST_EXISTING) {
+            self.look(pid);
+        }
+        self
     }
 
     /// Looks until `stop` is notified; returns what the user should know.

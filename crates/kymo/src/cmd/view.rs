@@ -14,6 +14,7 @@ use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{damage, exit, open, signals};
 use kymo_data::Recording;
 use kymo_profile::firefox::firefox_profile;
+use kymo_profile::wall::{WaitDetail, wait_detail};
 use kymo_view::{ReadOptions, RecordingReader, Server, ShownRecording, ShownSlot, SymbolApi};
 use tempfile::NamedTempFile;
 
@@ -146,9 +147,21 @@ fn read_whole(
     if !quiet {
         damage::tell(shown.recording.problems.iter().chain(problems));
         shown.view.data().notes().iter().for_each(|note| say(note));
+        which_time(&shown).into_iter().for_each(say);
     }
     let code = exit::of_reading(&shown.recording, problems);
     Ok((shown, code))
+}
+
+/// Which of its two times a recording with waits is shown by.
+fn which_time(shown: &ShownRecording) -> Option<&'static str> {
+    let has_both = wait_detail(&shown.recording) == WaitDetail::All;
+    has_both.then(|| match shown.view.data().is_of_spans() {
+        true => {
+            "this is the time of all threads, waits among it; --samples shows the samples of threads that ran"
+        }
+        false => "these are samples of threads that ran, not the time of all threads, waits among it",
+    })
 }
 
 /// Writes a page that needs no server.

@@ -142,6 +142,19 @@ fn names_that_are_found_later() {
     assert!(said.stderr.contains("0 files replaced"), "{}", said.stderr);
 }
 
+/// The time of threads by state in a dataset's folder; idle states are those that they are named
+/// by.
+pub(crate) fn time_by_state(folder: &Path) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for row in query::rows(&dataset(folder), Table::Samples, &["state", "value"]) {
+        let [Some(state), Some(value)] = &row[..] else { panic!("{row:?}") };
+        let state = state.strip_prefix("idle: ").unwrap_or(state);
+        let state = if state == "on-cpu" { "running" } else { state };
+        *found.entry(state.to_owned()).or_default() += value.parse::<u64>().expect("a number");
+    }
+    found
+}
+
 /// Checks that the time of threads by state is that of `kymo report --wall`, to the nanosecond.
 #[test]
 fn wall_time_by_state() {
@@ -157,13 +170,7 @@ fn wall_time_by_state() {
     let states = report["states"].as_object().expect("an object");
     let expected: BTreeMap<String, u64> =
         states.iter().map(|(state, ns)| (state.clone(), ns.as_u64().expect("a number"))).collect();
-    let mut found: BTreeMap<String, u64> = BTreeMap::new();
-    for row in query::rows(&dataset(&out), Table::Samples, &["state", "value"]) {
-        let [Some(state), Some(value)] = &row[..] else { panic!("{row:?}") };
-        let state = state.strip_prefix("idle: ").unwrap_or(state);
-        let state = if state == "on-cpu" { "running" } else { state };
-        *found.entry(state.to_owned()).or_default() += value.parse::<u64>().expect("a number");
-    }
+    let found = time_by_state(&out);
     assert!(found.len() > 1, "{found:?}");
     assert_eq!(found, expected);
 }

@@ -52,6 +52,7 @@
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | where threads wait: `--wall` | `wall.rs` |
+//! | waits against programs' own accounts of them | `waits_truth/` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
 //! | two builds compared: `kymo diff` | `diff.rs` |
@@ -148,6 +149,7 @@ mod top;
 mod tree;
 mod trust;
 mod view;
+mod waits_truth;
 mod wall;
 mod watch;
 mod watch_finds;

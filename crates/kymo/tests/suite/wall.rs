@@ -92,7 +92,7 @@ fn has_stacks() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(16))
 }
 
-fn ready(test: &str) -> bool {
+pub(crate) fn ready(test: &str) -> bool {
     if require(test, &NEEDS).is_none() {
         return false;
     }

@@ -13,6 +13,7 @@
 //!         -> PROCESSES? -> walker: thread state (STATES, or a search) -> frame -> frame -> ..     |
 //!              ^   names of new code objects -> bpf-output         all frames -> bpf-output       |
 //!              '------------------------------------------------------ PythonWalker::enter -------'
+//!  wait  -> (behind the switch) the same, by a walker of its own; the record of the wait follows
 //!  fork -> the new process is in PROCESSES if its maker is;  exec, end -> removed from PROCESSES and OTHERS
 //! ```
 //!
@@ -23,6 +24,7 @@
 //!   address has other names, and is told again.
 //! - **P3** Until a process of Python is entered, a sample costs one or two look-ups more.
 //! - **P4** A thread's state is used only if it says that it is that thread's.
+mod at_waits;
 mod layout;
 mod programs;
 mod record;
@@ -30,6 +32,7 @@ mod stack_pages;
 #[cfg(test)]
 mod tests;
 
+pub(super) use at_waits::PendingRecord;
 pub use layout::{FrameKind, PythonLayout};
 pub use programs::PythonMaps;
 pub use record::{PythonCode, PythonFrame, PythonRecord};
@@ -43,6 +46,7 @@ use super::sys::ring::Ring;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
+use at_waits::WaitWalk;
 use stack_pages::StackPages;
 use std::ffi::CStr;
 use std::io;
@@ -87,6 +91,8 @@ pub struct PythonWalker {
     stacks: StackPages,
     /// The walker, once a process was entered; it takes a while to load.
     walker: OnceLock<OwnedFd>,
+    /// What walks at waits, where they are traced.
+    at_waits: OnceLock<WaitWalk>,
 }
 
 impl PythonWalker {
@@ -129,6 +135,7 @@ impl PythonWalker {
             types,
             stacks: StackPages::new()?,
             walker: OnceLock::new(),
+            at_waits: OnceLock::new(),
         };
         let maps = walker.maps();
         let attach = |name, point: &CStr, program: &Program| {
@@ -163,6 +170,19 @@ impl PythonWalker {
     /// [`BpfError`]: what the kernel refused.
     pub fn program(&self) -> Result<OwnedFd, BpfError> {
         load(ProgramKind::PerfEvent, "kymo_py_sample", &programs::gate(self.maps()), None)
+    }
+
+    /// Tells frames at waits, too, behind a switch at this tracepoint: before the record that is
+    /// pending. To be called before the program that writes the record is attached. The link, which
+    /// keeps it there.
+    ///
+    /// # Errors
+    /// [`BpfError`]: what the kernel refused.
+    pub(super) fn attach_at_waits(&self, point: &CStr, pending: PendingRecord) -> Result<OwnedFd, BpfError> {
+        let at_waits = WaitWalk::new()?;
+        let link = at_waits.attach(self.maps(), point, pending)?;
+        let _ = self.at_waits.set(at_waits);
+        Ok(link)
     }
 
     /// Where a CPU's frames are told: an open `bpf-output` event of that CPU. It must stay open.
@@ -200,6 +220,9 @@ impl PythonWalker {
             let set = self.programs.set_program(0, walker.as_fd());
             set.map_err(|cause| BpfError::Enter { targets: 1, cause })?;
             let _ = self.walker.set(walker);
+        }
+        if let Some(at_waits) = self.at_waits.get() {
+            at_waits.load(self.maps(), &self.types)?;
         }
         let entered = self.processes.update(&pid.to_ne_bytes(), &layout.bytes(interpreters, id));
         entered.map_err(|cause| BpfError::Enter { targets: 1, cause })

@@ -37,6 +37,22 @@ fn programs_load() {
     assert!(walker.processes.look_up(&pid.to_ne_bytes(), &mut value).is_err());
 }
 
+/// Checks that the kernel accepts the walker at waits, and the gate in front of it.
+#[test]
+fn programs_at_waits_load() {
+    let test = "bpf::python::programs_at_waits_load";
+    let walker = match PythonWalker::new() {
+        Ok(walker) => walker,
+        Err(error) => return skip(test, error.to_string()),
+    };
+    let pending = walker.stacks.maps().scratch;
+    match walker.attach_at_waits(c"sched_exit_tp", PendingRecord { map: pending, flag: 8 }) {
+        Ok(_link) => walker.enter(std::process::id() as i32, &LAYOUT, 0x1234, 7).unwrap(),
+        Err(BpfError::Attach { .. }) => skip(test, "no tracepoint behind switches before Linux 6.16"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Checks that frames and code objects are read as they are written, and that cut bytes and other
 /// kinds are nothing.
 #[test]

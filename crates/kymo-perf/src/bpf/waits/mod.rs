@@ -12,7 +12,8 @@
 //!  sched_switch ----> who leaves:  run += now - since; state = ready (preempted) or blocked
 //!                     who comes:   blocked and ready += its wait;  long, or enough together?
 //!                                    '--> scratch: a record --.        (all sums = 0)
-//!  sched_exit_tp ---> (in who came) is there one? its system call --> sample with its stack
+//!  sched_exit_tp ---> (in who came) is there one? frames of Python, if it runs that (`python`)
+//!                                  then its system call --> sample with its stack
 //!  sched_waking ----> woken = now, by whom;  a long wait? ---------> sample, the waker's stack
 //!  sched_process_exec: a command that was held begins; a thread takes over its first one's id
 //! ```
@@ -20,11 +21,19 @@
 //! record: as a sample of the thread that leaves. The stack of a wait is written when it begins, of
 //! threads whose last wait was long ([`WaitKind::Stack`]); whoever reads both puts them together.
 //!
+//! # Places of short waits
+//! Short waits cost no unwinding. A number tells where in the program they were: a hash of the
+//! call, its address, and how far the stack pointer is below the thread's own memory, which is the
+//! same in all threads of a process that came the same way. The thread's entry has the number of
+//! the place in which most of their time was. Whoever reads the records learns its stack from one
+//! that has both.
+//!
 //! # Invariants
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
 //!   when the thread was entered (or made, or executed) to its end, or to that of the tracer.
 //! - **W2** A record that finds no room in the ring is counted ([`WaitTracer::lost`]), and its
-//!   times come with the next one: W1 holds whatever is lost, but for the last record of a thread.
+//!   times come with the next one, those of the last record of a thread at the end: W1 holds
+//!   whatever is lost.
 //! - **W3** The programs read the observed thread only at its registers in the kernel. They hold
 //!   nothing up: all work is a few look-ups.
 //! - **W4** A thread that has no place in THREADS is counted ([`WaitTracer::missed`]).
@@ -56,12 +65,14 @@ use super::error::{BpfError, version};
 use super::follow::Follower;
 use super::kernel_btf::KernelBtf;
 use super::program::Program;
+use super::python::{PendingRecord, PythonWalker};
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
 use programs::{
-    BLOCKED, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps, entry,
+    BLOCKED, GONE, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps,
+    entry,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
@@ -126,16 +137,21 @@ pub struct WaitTracer {
 
 impl WaitTracer {
     /// Begins to divide the time of the follower's threads, of all threads without one. Threads
-    /// that exist already are to be entered ([`enter`](Self::enter)).
+    /// that exist already are to be entered ([`enter`](Self::enter)). `python`: tells the frames of
+    /// Python before each record that has the stack of the thread that waited.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused. It needs type information, and Linux 5.18.
-    pub fn start(followed: Option<&Follower>, options: &WaitOptions) -> Result<WaitTracer, BpfError> {
-        WaitTracer::start_with(followed, options, KernelBtf::read())
+    pub fn start(
+        followed: Option<&Follower>,
+        python: Option<&PythonWalker>,
+        options: &WaitOptions,
+    ) -> Result<WaitTracer, BpfError> {
+        WaitTracer::start_with((followed, python), options, KernelBtf::read())
     }
 
     fn start_with(
-        followed: Option<&Follower>,
+        (followed, python): (Option<&Follower>, Option<&PythonWalker>),
         options: &WaitOptions,
         kernel: Option<KernelBtf>,
     ) -> Result<WaitTracer, BpfError> {
@@ -179,6 +195,12 @@ impl WaitTracer {
         let attach = |name, point, program: &dyn Fn(WaitMaps) -> Program| {
             points.attach(name, point, &|tasks| program(WaitMaps { tasks, ..maps }))
         };
+        // Before the program that writes the record: they run in this order.
+        let python = python.filter(|_| !options.not_behind).and_then(|python| {
+            let pending = PendingRecord { map: maps.switch_scratch, flag: programs::PENDING };
+            let attached = python.attach_at_waits(BEHIND, pending);
+            attached.inspect_err(|error| tracing::debug!(%error, "waits have no frames of Python")).ok()
+        });
         let behind = match attach("kymo_switched", BEHIND, &programs::switched) {
             _ if options.not_behind => None,
             Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
@@ -189,6 +211,7 @@ impl WaitTracer {
         let mut links = Vec::new();
         links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask)?);
         links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec)?);
+        links.extend(python);
         links.extend(behind);
         links.push(attach("kymo_waking", c"sched_waking", &|maps| programs::waking(maps, thresholds))?);
         let mut switch = |throttle| {
@@ -233,13 +256,18 @@ impl WaitTracer {
         self.threads.insert(&[key], &entry_of(process, state, now_ns())).is_ok()
     }
 
-    /// Ends it: what no record has told, and the moment until which it goes, ns of CLOCK_MONOTONIC.
-    pub fn end(&self) -> (Vec<WaitRecord>, u64) {
+    /// Ends it: what no record has told, with the moments until which that goes, ns of
+    /// CLOCK_MONOTONIC, and the moment of now.
+    pub fn end(&self) -> (Vec<(WaitRecord, u64)>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let now = now_ns();
         // Nobody changes it any more.
         let entries = self.threads.entries(THREADS);
-        let left = entries.flat_map(|(key, value)| untold(key[0], &value, now)).collect();
+        let until = |value: &[u64]| {
+            if word_of(value, entry::STATE) as i32 == GONE { word_of(value, entry::SINCE) } else { now }
+        };
+        let left =
+            entries.flat_map(|(key, value)| Some((untold(key[0], &value, now)?, until(&value)))).collect();
         (left, now)
     }
 
@@ -299,9 +327,14 @@ fn entry_of(process: u64, state: ThreadState, now: u64) -> [u64; entry::WORDS] {
     value
 }
 
+/// A word of an entry.
+fn word_of(value: &[u64], at: i16) -> u64 {
+    value.get(at as usize / 8).copied().unwrap_or(0)
+}
+
 /// What an entry has at the end.
 fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
-    let word = |at: i16| value.get(at as usize / 8).copied().unwrap_or(0);
+    let word = |at: i16| word_of(value, at);
     let state = word(entry::STATE) as i32;
     let (since, woken) = (word(entry::SINCE), word(entry::WOKEN));
     if state == HELD {
@@ -312,6 +345,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
     match state {
         RUNNING => run_ns = run_ns.saturating_add(time),
         READY => runnable_ns = time,
+        GONE => {}
         _ if woken >= since => {
             blocked_ns = woken - since;
             runnable_ns = now.saturating_sub(woken);
@@ -335,9 +369,11 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             longest_ns: word(entry::LONGEST),
             call: word(entry::CALL),
             call_ns: word(entry::CALL_NS),
+            place: word(entry::PLACE),
         },
         syscall: -1,
         arguments: [0; 2],
+        place: 0,
     })
 }
 

@@ -86,6 +86,8 @@ pub(super) struct WaitModel {
     most: usize,
     /// Threads that had none.
     pub(super) missed: u64,
+    /// Threads that have ended and keep their place, as their last record was lost.
+    pub(super) gone: std::collections::BTreeSet<i32>,
 }
 
 /// How a wait that ends now is divided.
@@ -106,11 +108,11 @@ fn divide(since: u64, now: u64, task_state: u32, woken: Option<(u64, i32)>) -> M
 
 impl WaitModel {
     pub(super) fn new(most: usize) -> WaitModel {
-        WaitModel { live: BTreeMap::new(), ended: Vec::new(), most, missed: 0 }
+        WaitModel { live: BTreeMap::new(), ended: Vec::new(), most, missed: 0, gone: Default::default() }
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.live.len() < self.most
+        self.live.len() + self.gone.len() < self.most
     }
 
     pub(super) fn apply(&mut self, now: u64, event: SchedEvent) {
@@ -145,6 +147,7 @@ impl WaitModel {
                 if life.doing == Doing::Held {
                     (life.doing, life.since) = (Doing::Runs, now);
                 }
+                self.gone.remove(&tid);
                 self.live.insert(tid, life);
             }
         }

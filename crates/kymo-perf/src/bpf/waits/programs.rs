@@ -36,7 +36,9 @@ pub(super) mod entry {
     /// outside of any, or that is not known. And their time in it, ns, at least.
     pub(in super::super) const CALL: i16 = 112;
     pub(in super::super) const CALL_NS: i16 = 120;
-    pub(in super::super) const WORDS: usize = 16;
+    /// Where that call was made, as records have it.
+    pub(in super::super) const PLACE: i16 = 128;
+    pub(in super::super) const WORDS: usize = 17;
 }
 
 /// It has a CPU.
@@ -47,6 +49,8 @@ pub(super) const READY: i32 = 1;
 pub(super) const BLOCKED: i32 = 2;
 /// It waits for its exec, before which nothing counts.
 pub(super) const HELD: i32 = 3;
+/// It has ended, and its last record found no room: [`super::WaitTracer::end`] gives it.
+pub(super) const GONE: i32 = 4;
 
 /// Bits of a task's state that mean that it never runs again: `EXIT_DEAD`, `EXIT_ZOMBIE` and
 /// `TASK_DEAD`.
@@ -60,11 +64,11 @@ pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-const PENDING: i16 = 144;
+pub(super) const PENDING: i16 = 160;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 152;
-const COUNTED: i16 = 160;
-pub(super) const SCRATCH_BYTES: usize = 168;
+const BUDGET: i16 = 168;
+const COUNTED: i16 = 176;
+pub(super) const SCRATCH_BYTES: usize = 184;
 
 /// On the stack of the programs.
 const TID: i16 = -8;
@@ -74,6 +78,9 @@ const RUNNABLE_NS: i16 = -32;
 const INDEX: i16 = -36;
 const OTHER: i16 = -48;
 const VALUE: i16 = -48 - 8 * entry::WORDS as i16;
+/// The registers that tell a place, from the call's number on.
+const REGISTERS: i16 = VALUE - PLACE_BYTES;
+const PLACE_BYTES: i16 = 40;
 
 /// Where the registers of a thread in user space have the call and its arguments: (from, bytes,
 /// where they go in a record).
@@ -84,6 +91,9 @@ const CALL_REGISTERS: [(i32, i32, i16); 2] = [(8, 8, at::ARGUMENT_1), (272, 16, 
 
 /// Where they have the number of the call.
 const CALL_REGISTER: i32 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
+
+/// What is read of them for a place: the call, and on x86-64 up to the stack pointer.
+const PLACE_REGISTER_BYTES: i32 = if cfg!(target_arch = "x86_64") { 40 } else { 8 };
 
 /// The descriptors of the maps, and who is followed.
 #[derive(Clone, Copy, Debug)]
@@ -235,6 +245,7 @@ impl Assembler {
             (at::SHORT_LONGEST, entry::LONGEST),
             (at::SHORT_CALL, entry::CALL),
             (at::SHORT_CALL_NS, entry::CALL_NS),
+            (at::SHORT_PLACE, entry::PLACE),
         ];
         for (to, from) in told {
             self.load64(R1, R7, from);
@@ -244,6 +255,7 @@ impl Assembler {
         self.store64_imm(R9, at::BLOCKED, 0);
         self.store64_imm(R9, at::RUNNABLE, 0);
         self.store64_imm(R9, at::SYSCALL, -1);
+        self.store64_imm(R9, at::PLACE, 0);
     }
 
     /// R0 = 0 if the record at R9 was written as a sample of the running thread; R6 is the context
@@ -269,9 +281,39 @@ impl Assembler {
         self.spend_budget(budget, threshold, none);
     }
 
-    /// The entry at R7 tells again what the record at R9 has not: sums stay right without it.
+    /// The entry at R7 tells again what the record at R9 has not: sums stay right without it, and
+    /// have the place of the record's wait, or that of the short ones, whichever was longer.
     fn take_back(&mut self) {
-        let preempted = self.label();
+        let (preempted, of_short, has_place) = (self.label(), self.label(), self.label());
+        self.load64(R2, R9, at::BLOCKED);
+        self.load64(R3, R9, at::SHORT_CALL_NS);
+        self.jump_on(Compare::Less, R2, R3, of_short);
+        self.load64(R1, R9, at::SYSCALL);
+        self.add_imm(R1, 1);
+        self.store64(R7, entry::CALL, R1);
+        self.store64(R7, entry::CALL_NS, R2);
+        self.load64(R1, R9, at::PLACE);
+        self.jump(has_place);
+        self.place(of_short);
+        self.load64(R1, R9, at::SHORT_CALL);
+        self.store64(R7, entry::CALL, R1);
+        self.store64(R7, entry::CALL_NS, R3);
+        self.load64(R1, R9, at::SHORT_PLACE);
+        self.place(has_place);
+        self.store64(R7, entry::PLACE, R1);
+        self.take_back_times();
+        self.load32(R2, R9, at::TASK_STATE);
+        self.shift_left_imm(R2, 33); // throttled or not
+        self.mov_imm(R3, 1);
+        self.jump_if(R2, 0, preempted);
+        self.add_word(R7, entry::WAITS, R3);
+        self.mov_imm(R3, 0);
+        self.place(preempted);
+        self.add_word(R7, entry::PREEMPTIONS, R3);
+    }
+
+    /// The same of times and counts alone, without the record's own wait.
+    fn take_back_times(&mut self) {
         let untold = [
             (entry::RUN, at::RUN),
             (entry::BLOCKED, at::BLOCKED),
@@ -289,14 +331,6 @@ impl Assembler {
             self.load64(R2, R9, from);
             self.wait_as_long(R2);
         }
-        self.load32(R2, R9, at::TASK_STATE);
-        self.shift_left_imm(R2, 33); // throttled or not
-        self.mov_imm(R3, 1);
-        self.jump_if(R2, 0, preempted);
-        self.add_word(R7, entry::WAITS, R3);
-        self.mov_imm(R3, 0);
-        self.place(preempted);
-        self.add_word(R7, entry::PREEMPTIONS, R3);
     }
 }
 
@@ -319,7 +353,7 @@ pub(super) fn switch(maps: WaitMaps, thresholds: Thresholds, directly: bool) -> 
     a.place(next);
     a.thread_of(2, maps.tasks, end, &mut wanted);
     a.thread_entry(maps, end);
-    a.come_back(maps, thresholds, directly, end);
+    a.come_back((maps, thresholds, directly), end, &mut wanted);
     a.show(end);
     Program { wanted, ..a.finish().into() }
 }
@@ -337,6 +371,7 @@ impl Assembler {
         let (waits, told, preempted, runs) = (self.label(), self.label(), self.label(), self.label());
         self.load64(R1, R7, entry::STATE);
         self.jump_if(R1, HELD, next);
+        self.jump_if(R1, GONE, next); // of another thread, which had this id
         self.load64(R2, R7, entry::SINCE);
         self.jump_unless(R1, BLOCKED, runs);
         self.end_unseen_wait();
@@ -372,6 +407,9 @@ impl Assembler {
         self.write_record(maps);
         self.jump_if(R0, 0, told);
         self.add_one(maps.counts, LOST, INDEX);
+        self.take_back_times();
+        self.store64_imm(R7, entry::STATE, GONE);
+        self.jump(next);
         self.place(told);
         self.remove(maps.threads, TID);
     }
@@ -453,13 +491,19 @@ impl Assembler {
 
     /// The thread of the entry at R7 has a CPU again: its wait is told, or added to those that are
     /// not told yet.
-    fn come_back(&mut self, maps: WaitMaps, thresholds: Thresholds, directly: bool, end: Label) {
+    fn come_back(
+        &mut self,
+        (maps, thresholds, directly): (WaitMaps, Thresholds, bool),
+        end: Label,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
         let (ready, known, later) = (self.label(), self.label(), self.label());
         let (tell, was_ready, rest) = (self.label(), self.label(), self.label());
         self.load64(R8, FP, NOW_NS);
         self.load64(R2, R7, entry::SINCE);
         self.load64(R3, R7, entry::STATE);
         self.jump_if(R3, HELD, end);
+        self.jump_if(R3, GONE, end); // of another thread, which had this id
         self.store64(R7, entry::SINCE, R8);
         self.store64_imm(R7, entry::STATE, RUNNING);
         self.mov(R9, R8);
@@ -501,7 +545,7 @@ impl Assembler {
         self.shift_left_imm(R2, 33); // throttled or not
         self.jump_if(R2, 0, was_ready);
         if maps.tasks == TaskAccess::Loads {
-            self.note_call();
+            self.note_call(wanted);
         }
         self.count_word(R7, entry::WAITS);
         self.jump(end);
@@ -533,23 +577,22 @@ impl Assembler {
 impl Assembler {
     /// The entry at R7 has the call of most waits that are not told yet: that of the next thread,
     /// the tracepoint's third argument, whose wait is over now.
-    fn note_call(&mut self) {
+    fn note_call(&mut self, wanted: &mut Vec<(usize, Member)>) {
         let (first, same, known) = (self.label(), self.label(), self.label());
         self.load64(R1, R6, 16);
         self.call(BpfHelper::TaskRegisters);
         self.mov(R3, R0);
-        self.add_imm(R3, CALL_REGISTER);
-        self.store64_imm(FP, VALUE, 0);
-        self.stack_address(R1, VALUE);
-        self.mov_imm(R2, 8);
-        self.call(BpfHelper::ReadKernel);
-        self.load64(R2, FP, VALUE);
+        self.load64(R4, R6, 16);
+        self.read_place(wanted);
+        self.store64(FP, OTHER, R4);
+        self.load64(R2, FP, REGISTERS);
         if cfg!(not(target_arch = "x86_64")) {
             self.shift_left_imm(R2, 32);
             self.shift_right_signed_imm(R2, 32);
         }
         self.add_imm(R2, 1);
         self.load64(R3, FP, BLOCKED_NS);
+        self.load64(R4, FP, OTHER);
         self.load64(R1, R7, entry::WAITS);
         self.jump_if(R1, 0, first);
         self.load64(R1, R7, entry::CALL);
@@ -559,17 +602,55 @@ impl Assembler {
         self.place(first);
         self.store64(R7, entry::CALL, R2);
         self.store64(R7, entry::CALL_NS, R3);
+        self.store64(R7, entry::PLACE, R4);
         self.jump(known);
         self.place(same);
         self.add_word(R7, entry::CALL_NS, R3);
         self.place(known);
+    }
+
+    /// *REGISTERS = those at R3 that tell a place, from the call's number on. R4 = the number of
+    /// the place in which the thread of the task at R4 is, 0 where that is not known.
+    #[cfg(target_arch = "x86_64")]
+    fn read_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
+        let (ip, sp) = (REGISTERS + 8, REGISTERS + 32);
+        // Where the thread's own memory is; it is saved while another thread runs.
+        self.load_member((R1, R4), 8, Member::FsBase, wanted);
+        self.store64(FP, VALUE, R1);
+        self.read_registers();
+        self.load64(R4, FP, VALUE);
+        self.load64(R1, FP, sp);
+        self.sub(R4, R1);
+        self.shift_left_imm(R4, 40);
+        self.load64(R1, FP, ip);
+        self.add(R4, R1);
+        self.load64(R1, FP, REGISTERS);
+        self.shift_left_imm(R1, 30);
+        self.add(R4, R1);
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn read_place(&mut self, _wanted: &mut Vec<(usize, Member)>) {
+        self.read_registers();
+        self.mov_imm(R4, 0);
+    }
+
+    /// *REGISTERS = those at R3 from the call's number on
+    fn read_registers(&mut self) {
+        self.add_imm(R3, CALL_REGISTER);
+        for word in (0..PLACE_BYTES).step_by(8) {
+            self.store64_imm(FP, REGISTERS + word, 0);
+        }
+        self.stack_address(R1, REGISTERS);
+        self.mov_imm(R2, PLACE_REGISTER_BYTES);
+        self.call(BpfHelper::ReadKernel);
     }
 }
 
 /// Runs behind each switch (`sched_exit_tp`, Linux 6.16), in the thread that has the CPU now:
 /// writes the record that `switch` has prepared, with what the thread's stack says.
 pub(super) fn switched(maps: WaitMaps) -> Program {
-    let mut a = Assembler::new();
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
     a.scratch(maps.switch_scratch, end);
@@ -599,13 +680,18 @@ pub(super) fn switched(maps: WaitMaps) -> Program {
         a.shift_right_signed_imm(R1, 32);
         a.store64(R9, at::SYSCALL, R1);
     }
+    a.call(BpfHelper::CurrentTaskTyped);
+    a.mov(R4, R0);
+    a.mov(R3, R7);
+    a.read_place(&mut wanted);
+    a.store64(R9, at::PLACE, R4);
     a.write_record(maps);
     a.jump_if(R0, 0, end);
     a.add_one(maps.counts, LOST, INDEX);
     a.thread_entry(maps, end);
     a.take_back();
     a.show(end);
-    a.finish().into()
+    Program { wanted, ..a.finish().into() }
 }
 
 /// Runs when a thread is woken, in whoever wakes it: remembers when, and who; of a long wait it
@@ -694,6 +780,28 @@ pub(super) fn newtask(maps: WaitMaps) -> Program {
     Program { wanted, ..a.finish().into() }
 }
 
+impl Assembler {
+    /// The entry on the stack has what no record has told of the thread *TID that has ended.
+    fn add_gone(&mut self, maps: WaitMaps) {
+        let (none, longer) = (self.label(), self.label());
+        self.look_up(maps.threads, TID, none);
+        self.load64(R1, R0, entry::STATE);
+        self.jump_unless(R1, GONE, none);
+        for word in [entry::RUN, entry::BLOCKED, entry::RUNNABLE, entry::WAITS, entry::PREEMPTIONS] {
+            self.load64(R1, R0, word);
+            self.load64(R2, FP, VALUE + word);
+            self.add(R1, R2);
+            self.store64(FP, VALUE + word, R1);
+        }
+        self.load64(R1, R0, entry::LONGEST);
+        self.load64(R2, FP, VALUE + entry::LONGEST);
+        self.jump_on(Compare::GreaterEqual, R2, R1, longer);
+        self.store64(FP, VALUE + entry::LONGEST, R1);
+        self.place(longer);
+        self.place(none);
+    }
+}
+
 /// Runs in a thread that has executed a program, `old` being its id before: one that was held for
 /// it begins; one that is not the first of its process has taken over the first one's id.
 pub(super) fn exec(maps: WaitMaps) -> Program {
@@ -715,6 +823,7 @@ pub(super) fn exec(maps: WaitMaps) -> Program {
     }
     // First, so that there is a place.
     a.remove(maps.threads, OTHER);
+    a.add_gone(maps);
     a.set(maps.threads, TID, VALUE, 0);
     a.jump_if(R0, 0, end);
     a.add_one(maps.counts, MISSED, INDEX);

@@ -27,10 +27,12 @@ pub(super) mod at {
     pub(in super::super) const SHORT_LONGEST: i16 = 112;
     pub(in super::super) const SHORT_CALL: i16 = 120;
     pub(in super::super) const SHORT_CALL_NS: i16 = 128;
+    pub(in super::super) const PLACE: i16 = 136;
+    pub(in super::super) const SHORT_PLACE: i16 = 144;
 }
 
 /// Bytes of a record: with the word that says so, a multiple of 8.
-pub(super) const RECORD_BYTES: usize = 140;
+pub(super) const RECORD_BYTES: usize = 156;
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,9 @@ pub struct WaitRecord {
     pub syscall: i64,
     /// The call's first two arguments.
     pub arguments: [u64; 2],
+    /// Where in the program the thread waited, as a number: equal ones have equal stacks, within a
+    /// process. 0: that is not known.
+    pub place: u64,
 }
 
 /// Waits that were too short for records of their own.
@@ -92,6 +97,8 @@ pub struct ShortWaits {
     pub call: u64,
     /// How long they were blocked in it, ns, at least.
     pub call_ns: u64,
+    /// Where they were, as [`WaitRecord::place`].
+    pub place: u64,
 }
 
 impl WaitRecord {
@@ -119,7 +126,9 @@ impl WaitRecord {
         "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n",
         "\tfield:u64 short_longest_ns;\toffset:112;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 short_call;\toffset:120;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 short_call_ns;\toffset:128;\tsize:8;\tsigned:0;\n\n",
+        "\tfield:u64 short_call_ns;\toffset:128;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place;\toffset:136;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 short_place;\toffset:144;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
         "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu longest=%llu waker=%d syscall=%lld\", ",
         "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
@@ -156,9 +165,11 @@ impl WaitRecord {
                 longest_ns: long(at::SHORT_LONGEST)?,
                 call: long(at::SHORT_CALL)?,
                 call_ns: long(at::SHORT_CALL_NS)?,
+                place: long(at::SHORT_PLACE)?,
             },
             syscall: long(at::SYSCALL)?.cast_signed(),
             arguments: [long(at::ARGUMENT_0)?, long(at::ARGUMENT_1)?],
+            place: long(at::PLACE)?,
         })
     }
 
@@ -182,6 +193,8 @@ impl WaitRecord {
             (at::SHORT_LONGEST, self.short.longest_ns),
             (at::SHORT_CALL, self.short.call),
             (at::SHORT_CALL_NS, self.short.call_ns),
+            (at::SHORT_PLACE, self.short.place),
+            (at::PLACE, self.place),
             (at::ARGUMENT_0, self.arguments[0]),
             (at::ARGUMENT_1, self.arguments[1]),
             (at::SYSCALL, self.syscall.cast_unsigned()),

@@ -15,7 +15,7 @@ fn programs_load() {
     for (not_behind, typed) in [(false, true), (true, true), (false, false), (true, false)] {
         let options = WaitOptions { not_behind, ..WaitOptions::default() };
         let kernel = if typed { KernelBtf::read() } else { None };
-        match WaitTracer::start_with(None, &options, kernel) {
+        match WaitTracer::start_with((None, None), &options, kernel) {
             Ok(tracer) => assert!(!(not_behind && tracer.has_stacks())),
             Err(error @ BpfError::Load { .. }) => panic!("{error}"),
             Err(error) => return skip("bpf::waits::programs_load", error.to_string()),
@@ -62,9 +62,11 @@ fn records() {
             longest_ns: 400,
             call: 231,
             call_ns: 990,
+            place: 17,
         },
         syscall: -1,
         arguments: [0x1234, 1],
+        place: 16,
     };
     let mut raw = record.to_raw();
     assert_eq!((raw.len() + 4) % 8, 0);
@@ -168,9 +170,10 @@ impl Scheduler {
                 WaitKind::Stack => assert!(self.model.is_blocked(record.tid), "{event:?}"),
                 WaitKind::Wait | WaitKind::End => {}
             }
-            // The last record of a thread has no next one: what it says is lost with it.
-            let is_told = !is_lost || record.kind == WaitKind::End;
-            if is_told && matches!(record.kind, WaitKind::Wait | WaitKind::End) {
+            if is_lost && record.kind == WaitKind::End {
+                self.model.gone.insert(record.tid);
+            }
+            if !is_lost && matches!(record.kind, WaitKind::Wait | WaitKind::End) {
                 *self.told.entry(record.tid).or_default() += told(&record);
             }
         }

@@ -1,14 +1,12 @@
-//! What runs in a process, and what it needs to name its code.
-
-use std::path::PathBuf;
+//! Runtimes with a just-in-time compiler, and what they need to name its code.
 
 /// A runtime with a just-in-time compiler that names its code only if it is told to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Runtime {
+pub struct Runtime {
     /// How its programs' names begin.
     programs: &'static [&'static str],
     /// What has to be done.
-    pub(super) advice: &'static str,
+    pub advice: &'static str,
 }
 
 const RUNTIMES: [Runtime; 11] = [
@@ -39,20 +37,17 @@ const OTHER: Runtime = Runtime {
     advice: "look whether its compiler can write /tmp/perf-PID.map or a jitdump for profilers",
 };
 
-/// The program of a process and its runtime.
-pub(super) fn of(pid: i32) -> (String, &'static Runtime) {
-    let program: Option<PathBuf> = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let name = program.as_deref().and_then(|program| program.file_name());
-    let name = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let runtime = by_name(&name);
-    (name, runtime)
+/// The runtime of a program by its file's name, or one whose advice holds for any compiler.
+pub fn by_name(name: &str) -> &'static Runtime {
+    known(name).unwrap_or(&OTHER)
 }
 
-/// `php8.2` and `python3.11` are known by their beginning.
-fn by_name(name: &str) -> &'static Runtime {
+/// The runtime of a program or library by its file's name: `php8.2` and `python3.11` are known by
+/// their beginning.
+pub(crate) fn known(name: &str) -> Option<&'static Runtime> {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     let is_of = |program: &&str| stem == *program || stem.strip_prefix(*program).is_some_and(is_variant);
-    RUNTIMES.iter().find(|runtime| runtime.programs.iter().any(is_of)).unwrap_or(&OTHER)
+    RUNTIMES.iter().find(|runtime| runtime.programs.iter().any(is_of))
 }
 
 /// What may follow a program's name: `php-cgi`, `php-fpm8.2`, `beam.smp`.

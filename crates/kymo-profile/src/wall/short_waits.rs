@@ -1,0 +1,96 @@
+//! Waits that have no rows of their own: what they were for, and where.
+//!
+//! A row tells how long they were together, and in which call and at which place of the program most
+//! of that was. A place is a number. Its stack is that of a row whose own wait was there, of any
+//! thread of the process: threads that only wait shortly, or live shortly, have no rows with stacks.
+use super::state::{self, WaitCall};
+use super::{State, WaitRow, Wall, is_ready};
+use crate::chains::ChainId;
+use rustc_hash::FxHashMap;
+
+/// What waits without rows of their own were for, and the wait at whose place they count. Where
+/// several calls are mixed it is an estimate, by the last wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShortPlace {
+    pub(super) state: State,
+    pub(super) wait: usize,
+}
+
+impl WaitRow {
+    /// Whether its thread has ended, and does not wait.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_end && self.blocked_ns == 0 && self.task_state != 0
+    }
+}
+
+impl Wall {
+    /// For each place of a process a wait there, whose stack is known.
+    fn waits_at_places(&self) -> FxHashMap<(i32, u64), usize> {
+        let mut known = FxHashMap::default();
+        for (wait, row) in self.waits.iter().enumerate() {
+            let Some(place) = row.place.filter(|_| !row.is_end && !is_ready(self.state(wait))) else {
+                continue;
+            };
+            if self.frames(row.chain, false).next().is_some() {
+                known.entry((row.thread.0, place)).or_insert(wait);
+            }
+        }
+        known
+    }
+
+    /// What the short waits of each row were for: by their place, else by the last wait of the
+    /// thread in their call, else by the call alone, else by the row's own wait or the one before.
+    pub(super) fn short_places(&self) -> Vec<ShortPlace> {
+        let at_places = self.waits_at_places();
+        let mut last = FxHashMap::default();
+        let mut of_calls = FxHashMap::default();
+        let short = |(wait, row): (usize, &WaitRow)| {
+            let state = self.state(wait);
+            let before: State = last.get(&row.thread).copied().unwrap_or(State::Unknown);
+            let is_wait = !row.is_over() && !is_ready(state);
+            if is_wait && !row.is_end {
+                last.insert(row.thread, state);
+            }
+            if is_wait {
+                of_calls.insert((row.thread, row.syscall), (state, wait));
+            }
+            let by_place = || {
+                let at = *at_places.get(&(row.thread.0, row.short_place?))?;
+                Some((self.state(at), at))
+            };
+            let same_call = row.short_call.map(|call| {
+                let by_call = || (self.state_of_call(call), wait);
+                let of_thread = || of_calls.get(&(row.thread, call)).copied();
+                by_place().or_else(of_thread).unwrap_or_else(by_call)
+            });
+            match same_call {
+                None | Some((State::Unknown, _)) => {
+                    let estimate = if is_wait && !row.is_end { state } else { before };
+                    let unknown = Some(()).filter(|()| estimate == State::Unknown).and_then(|()| by_place());
+                    let (state, wait) = unknown.unwrap_or((estimate, wait));
+                    ShortPlace { state, wait }
+                }
+                Some((state, wait)) => ShortPlace { state, wait },
+            }
+        };
+        self.waits.iter().enumerate().map(short).collect()
+    }
+
+    /// What waits in a call are for, if nothing else is known of them.
+    fn state_of_call(&self, number: i64) -> State {
+        let call = WaitCall { number, operation: 0, is_arm: self.is_arm, is_unfinished: true };
+        state::of_wait(1, call, std::iter::empty(), std::iter::empty())
+    }
+
+    /// Whether the short waits of a row were idle: those that were for the same as its own.
+    pub(super) fn is_short_idle(&self, wait: usize) -> bool {
+        self.is_idle(wait) && self.short(wait).0 == self.state(wait)
+    }
+
+    /// What the short waits of a row were for, and where.
+    pub(super) fn short(&self, wait: usize) -> (State, ChainId) {
+        let ShortPlace { state, wait: place } =
+            self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
+        (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
+    }
+}
