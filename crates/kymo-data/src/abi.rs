@@ -199,6 +199,7 @@ pub const PERF_TYPE_RAW: u32 = 4;
 pub const PERF_TYPE_BREAKPOINT: u32 = 5;
 
 // Software events (`Attr::config` of type software).
+pub const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 pub const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 pub const PERF_COUNT_SW_DUMMY: u64 = 9;
 

@@ -76,6 +76,15 @@ pub(crate) fn size_written<'a>(attrs: impl Iterator<Item = &'a Attr>) -> u32 {
 }
 
 impl Attr {
+    /// Whether its samples stand for all CPU time of what is observed: a clock of the kernel's that
+    /// leaves out neither user mode nor the kernel.
+    pub fn samples_cpu_time(&self) -> bool {
+        let is_clock = self.kind == abi::PERF_TYPE_SOFTWARE
+            && [abi::PERF_COUNT_SW_CPU_CLOCK, abi::PERF_COUNT_SW_TASK_CLOCK].contains(&self.config);
+        let excludes = abi::ATTR_FLAG_EXCLUDE_USER | abi::ATTR_FLAG_EXCLUDE_KERNEL;
+        is_clock && self.flags & excludes == 0 && self.sample_period > 0
+    }
+
     /// Reads an attr; `bytes` is as long as the attr is stored. Shorter forms of old kernels are
     /// filled up with zeros, bytes beyond what this library knows are ignored. `None` below 64
     /// bytes, the first kernel's size.

@@ -94,15 +94,21 @@ impl CpuAccounts {
         Some(CpuAccounts { source, before_ns })
     }
 
-    /// What was added since; to be called before the events are off.
+    /// What was added since; to be called before the events are off. That of a command is known
+    /// when it has ended.
     pub(crate) fn end(&self) -> Option<Account> {
+        if matches!(self.source, Source::Command(_)) { None } else { self.so_far() }
+    }
+
+    /// What was added until now.
+    pub(crate) fn so_far(&self) -> Option<Account> {
         let used_ns = self.source.used_ns()?.checked_sub(self.before_ns?)?;
         let (whose, rounded) = match &self.source {
             Source::Processes(pids) => (Accounted::Processes, pids.len()),
             Source::Threads(tids) => (Accounted::Threads, tids.len()),
             Source::Cpus(cpus) => (Accounted::Cpus, cpus.len()),
             Source::Cgroup(_) => (Accounted::Cgroup, 0),
-            Source::Command(_) => return None,
+            Source::Command(pid) => (Accounted::Command, 1 + proc::descendants(&[*pid]).len()),
         };
         let ticks = match whose {
             // Each tick is accounted to whoever runs then: an account by samples, too.

@@ -8,12 +8,10 @@ use crate::cpu_accounts::{Account, Accounted};
 use crate::options::Delay;
 use crate::plan::RecordingPlan;
 use crate::targets::TargetKind;
-use kymo_data::{Attr, EventSpec, abi};
+use kymo_data::{EventSpec, abi};
 
 /// The part of CPU time by which both may differ, beside their errors.
 const TOLERANCE: u64 = 50;
-/// The config of cpu-clock.
-const CPU_CLOCK: u64 = 0;
 
 /// CPU time of what was observed, by two accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +34,7 @@ impl CpuTime {
     }
 
     /// Of so many samples of a period.
-    fn sampled(account: Account, seen_ns: u64, samples: u64, period_ns: u64) -> CpuTime {
+    pub(crate) fn sampled(account: Account, seen_ns: u64, samples: u64, period_ns: u64) -> CpuTime {
         let counted = CpuTime::counted(account, seen_ns);
         let ideal = samples.max(account.used_ns / period_ns.max(1)).saturating_add(1);
         // A stretch of running gets the samples that fit into it, or one more: a variance of a
@@ -83,6 +81,11 @@ impl CpuTime {
 /// Whether samples of a clock must stand for all CPU time that the kernel accounts: all of what is
 /// observed is sampled, with all that it starts, for as long as it is observed.
 pub(crate) fn is_comparable(plan: &RecordingPlan) -> bool {
+    is_comparable_in_parts(plan) && !plan.keeps_newest()
+}
+
+/// The same of the time between two snapshots, whose samples may be overwritten later.
+pub(crate) fn is_comparable_in_parts(plan: &RecordingPlan) -> bool {
     let (options, observed) = (&plan.options, &plan.observed);
     let tids = &options.targets.tids;
     let whole = match observed.kind {
@@ -92,12 +95,7 @@ pub(crate) fn is_comparable(plan: &RecordingPlan) -> bool {
         TargetKind::Tasks => tids.is_empty() && plan.follow,
         TargetKind::Cpus => true,
     };
-    whole && !plan.keeps_newest() && options.delay != Some(Delay::Disabled) && !options.no_samples
-}
-
-/// Whether an event counts CPU time, in ns.
-pub(crate) fn is_clock(attr: &Attr) -> bool {
-    attr.kind == abi::PERF_TYPE_SOFTWARE && [CPU_CLOCK, abi::PERF_COUNT_SW_TASK_CLOCK].contains(&attr.config)
+    whole && options.delay != Some(Delay::Disabled) && !options.no_samples
 }
 
 /// Adds up the CPU time for which the samples of a clock stand.
@@ -118,9 +116,7 @@ pub(crate) struct ClockSamples {
 impl ClockSamples {
     /// Of the first event that samples CPU time of tasks, in user mode and in the kernel.
     pub(crate) fn of(specs: &[EventSpec]) -> Option<ClockSamples> {
-        let excludes = abi::ATTR_FLAG_EXCLUDE_USER | abi::ATTR_FLAG_EXCLUDE_KERNEL;
-        let is_whole = |attr: &Attr| is_clock(attr) && attr.flags & excludes == 0 && attr.sample_period > 0;
-        let spec = specs.iter().find(|spec| is_whole(&spec.attr))?;
+        let spec = specs.iter().find(|spec| spec.attr.samples_cpu_time())?;
         let sample_type = spec.attr.sample_type;
         let has_id = sample_type & abi::PERF_SAMPLE_IDENTIFIER != 0;
         if specs.len() > 1 && !has_id {
@@ -182,6 +178,7 @@ impl ClockSamples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kymo_data::Attr;
     use kymo_perf::count::kernel_stats::KernelStats;
     use kymo_perf::workload::Usage;
 
@@ -192,7 +189,8 @@ mod tests {
     }
 
     fn spec(sample_type: u64, ids: &[u64]) -> EventSpec {
-        let mut attr = Attr { kind: abi::PERF_TYPE_SOFTWARE, config: CPU_CLOCK, ..Attr::default() };
+        let mut attr =
+            Attr { kind: abi::PERF_TYPE_SOFTWARE, config: abi::PERF_COUNT_SW_CPU_CLOCK, ..Attr::default() };
         (attr.sample_period, attr.sample_type) = (1000, sample_type);
         attr.set(abi::ATTR_FLAG_FREQ, true);
         EventSpec { attr, ids: ids.to_vec(), name: "cpu-clock".into() }

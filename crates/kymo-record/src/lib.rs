@@ -90,6 +90,7 @@ mod flight;
 mod formats;
 mod id_aliases;
 mod live;
+mod live_cpu_time;
 mod lock_holds;
 mod locks;
 mod machine;
@@ -145,6 +146,7 @@ pub use error::{PlanError, RecordError};
 pub use finish::Summary;
 pub use kymo_perf::bpf::{FutexOptions, WaitOptions};
 pub use live::LiveRecorder;
+pub use live_cpu_time::LiveCpuTime;
 pub use lock_holds::HoldSource;
 pub use options::{
     CallGraph, CpuMode, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, SampleFields,

@@ -10,6 +10,8 @@
 //! overwrites the oldest samples in its rings. A complete recording is drained all the time, its
 //! stacks are unwound meanwhile, and each question divides it. The memory files have no names, so
 //! that none is left, whatever ends the process.
+use crate::cpu_accounts::CpuAccounts;
+use crate::cpu_time;
 use crate::error::{PlanError, RecordError, system};
 use crate::finish::Summary;
 use crate::options::{LastSnapshot, Options, RecordingClock};
@@ -85,8 +87,14 @@ impl LiveRecorder {
         };
         let (asked, asks, stop, stops, (ended, running)) = make().map_err(system(action))?;
         let (snapshots, taken) = channel();
-        // Nobody may want the last one.
-        let session = session.on_snapshot(asked, move |snapshot| _ = snapshots.send(snapshot));
+        let (plan, command) = (session.plan(), session.command_pid());
+        let is_comparable = plan.keeps_newest() && cpu_time::is_comparable_in_parts(plan);
+        let accounts = is_comparable.then(|| CpuAccounts::begin(plan, command)).flatten();
+        let session = session.on_snapshot(asked, move |mut snapshot| {
+            snapshot.accounted = accounts.as_ref().and_then(CpuAccounts::so_far);
+            // Nobody may want the last one.
+            _ = snapshots.send(snapshot);
+        });
         let run = move || {
             let _running = running;
             session.run(Some(stop.as_fd()))

@@ -7,6 +7,7 @@
 use crate::build_ids::FileBuildIds;
 use crate::channel::Notifier;
 use crate::coverage::Coverage;
+use crate::cpu_accounts::Account;
 use crate::output::{Naming, Output, OutputError, SharedNaming};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
@@ -117,6 +118,9 @@ pub struct LiveSnapshot {
     pub taken_ns: u64,
     /// How far back it reaches.
     pub coverage: Coverage,
+    /// What the kernel accounts to what is observed, from the start of the recorder until then;
+    /// `None`: samples need not stand for all of that.
+    pub accounted: Option<Account>,
 }
 
 /// Who gets snapshots that stay in memory.
@@ -331,7 +335,7 @@ impl Series {
                 let now = clock_gettime(ClockId::Monotonic);
                 let taken_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
                 let coverage = coverage.unwrap_or_default();
-                take(LiveSnapshot { file: file.try_clone()?, taken_ns, coverage });
+                take(LiveSnapshot { file: file.try_clone()?, taken_ns, coverage, accounted: None });
                 return Ok(());
             }
         };

@@ -27,6 +27,7 @@ mod tests;
 
 pub use output::{SCHEMA_VERSION, write_json_line, write_text};
 
+use crate::columns::RowField;
 use crate::load::{LoadOptions, TimeSpans};
 use crate::profile::Profile;
 use crate::query::{Condition, FilterField, FilterValue};
@@ -36,6 +37,7 @@ use crate::timeline::Timeline;
 use kymo_data::{OpenError, ReadAt, ReadError, Recording, abi};
 use kymo_symbols::{MappedFiles, ModuleKey, SymbolStore};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -204,6 +206,25 @@ impl LiveData {
             self.recording.events.list.iter().filter(samples).map(|event| &*event.name).collect();
         let rows = self.data.all_events().iter();
         rows.filter(|event| names.contains(&*event.name)).cloned().collect()
+    }
+
+    /// The first event whose samples stand for CPU time: how many of it a span has, without those of
+    /// the idle task, and for how much they stand, ns. `None`: there is none, or not all of the span
+    /// is in the window.
+    pub fn clock_samples(&self, span: RangeInclusive<u64>) -> Option<(u64, u64)> {
+        let events = &self.recording.events.list;
+        let clock = events.iter().position(|event| event.attr.samples_cpu_time())? as u64;
+        let (first, last) = self.window_ns;
+        if self.throttled > 0 || self.lost > 0 || *span.start() < first || *span.end() > last {
+            return None;
+        }
+        let columns = self.data.columns();
+        let rows = columns
+            .rows_in(span)
+            .filter(|&row| columns.get(RowField::Event, row) == clock && columns.thread(row).pid != 0);
+        Some(rows.fold((0, 0_u64), |(samples, ns), row| {
+            (samples + 1, ns.saturating_add(columns.get(RowField::Period, row)))
+        }))
     }
 
     /// Answers the same question about each event.

@@ -40,37 +40,36 @@ impl Call {
     }
 }
 
-/// All calls of a function; of one that calls itself the outermost.
+/// All calls of a function that returned; of those that lie in one another the outermost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// The function, as it was asked for.
     pub function: String,
     /// In the order of threads and time.
     pub calls: Vec<Call>,
-    /// So many did not return in the recording.
+    /// In so many threads calls did not return in the recording.
     pub unfinished: u64,
 }
 
 impl Calls {
-    /// Pairs calls with their returns. A return alone is of a call before the recording.
+    /// Pairs calls with their returns. A return alone is of a call before the recording. A call
+    /// whose return is missing (it was lost, or not observed yet) hides none of those that follow.
     pub(super) fn of(function: &str, mut hits: Vec<CallHit>) -> Calls {
         hits.sort_unstable_by_key(|hit| (hit.thread, hit.time_ns, hit.position));
         let mut found = Calls { function: function.to_owned(), ..Calls::default() };
         for of_thread in hits.chunk_by(|one, next| one.thread == next.thread) {
-            let (mut depth, mut begin_ns) = (0_u64, 0);
+            // When they began, and how many calls had been found then.
+            let mut open: Vec<(u64, usize)> = Vec::new();
             for hit in of_thread {
-                match (hit.returns, depth) {
-                    (false, 0) => (depth, begin_ns) = (1, hit.time_ns),
-                    (false, _) => depth += 1,
-                    (true, 0) => {}
-                    (true, 1) => {
-                        depth = 0;
-                        found.calls.push(Call { thread: hit.thread, begin_ns, end_ns: hit.time_ns });
-                    }
-                    (true, _) => depth -= 1,
+                if !hit.returns {
+                    open.push((hit.time_ns, found.calls.len()));
+                } else if let Some((begin_ns, before)) = open.pop() {
+                    // Those within it are parts of it.
+                    found.calls.truncate(before);
+                    found.calls.push(Call { thread: hit.thread, begin_ns, end_ns: hit.time_ns });
                 }
             }
-            found.unfinished += u64::from(depth > 0);
+            found.unfinished += u64::from(!open.is_empty());
         }
         found
     }

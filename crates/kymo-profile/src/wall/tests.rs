@@ -355,6 +355,18 @@ fn a_thread_alone_and_eight_at_once() {
     assert_eq!(wall.threads()[0].total_ns(), 900);
 }
 
+/// Checks that a call whose return is missing does not hide the calls after it, which returned: as
+/// it was observed before its return was, or its return was lost.
+#[test]
+fn calls_after_one_whose_return_is_missing() {
+    let hit = |(time_ns, returns)| calls::CallHit { thread: (1, 1), time_ns, position: 0, returns };
+    // The second of them calls itself.
+    let times = [(10, false), (20, false), (25, true), (30, false), (32, false), (34, true), (40, true)];
+    let calls = Calls::of("f", times.map(hit).to_vec());
+    let of = |begin_ns, end_ns| Call { thread: (1, 1), begin_ns, end_ns };
+    assert_eq!((&calls.calls[..], calls.unfinished), (&[of(20, 25), of(30, 40)][..], 1));
+}
+
 /// Checks that calls are paired with their returns, the outermost of one that calls itself, and
 /// what their threads did meanwhile and what decided it, also of a wait that is in a call partly.
 #[test]

@@ -35,8 +35,9 @@
 //! docs/internals/design/0006-whole-stacks.md.
 //!
 //! # Generated code
-//! Frames of Java are as the running machine says (`hotspot`). Of other generated code the frame pointer
-//! is followed. Where that leads nowhere, a caller in a file is searched for, and given as a guess
+//! Frames of Java are as the running machine says (`hotspot`). Of other generated code the machine
+//! code is read from the process (`generated_bytes`), and followed as that of files without tables.
+//! Where it says nothing the frame pointer is followed. Where that leads nowhere, a caller in a file is searched for, and given as a guess
 //! if it leads to the thread's start (`guessed`). Code of a file that a program has moved to
 //! anonymous memory is none of this (`moved_text`).
 //!
@@ -58,6 +59,7 @@
 //! the machine on which it was measured produce while they switch tasks as fast as they can. A
 //! machine with hundreds of busy CPUs would need several:
 //! docs/internals/design/0005-several-reducers.md says how.
+mod generated_bytes;
 mod guessed;
 mod hotspot;
 mod moved_text;

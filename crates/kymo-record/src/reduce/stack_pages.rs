@@ -2,7 +2,9 @@
 //!
 //! They are asked for by thread, when a stack was cut, and come at its next samples, just before
 //! each in the same ring. Other threads of the process are asked for at their first sample. Where
-//! pages did not help, the thread is not asked for again at once.
+//! pages did not help, the thread is not asked for again at once. Where they did, it is asked for as
+//! long as [`NEEDED_NS`] more, although its stacks fit into their copies: the next one that does not
+//! would be cut.
 use kymo_perf::bpf::{PythonWalker, StackPage, StackWish};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
@@ -13,6 +15,8 @@ const SAMPLES: u32 = 128;
 /// So long is it left alone when they did not help, and twice as long each time that follows.
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const MOST_PAUSE_NS: u64 = 5_000_000_000;
+/// So long after they helped pages are asked for.
+const NEEDED_NS: u64 = 2_000_000_000;
 /// So many pages of a ring wait for their sample: those of one stack.
 const MOST_WAITING: usize = 16;
 /// So many threads are remembered.
@@ -45,6 +49,29 @@ struct ThreadRequest {
     /// When it may be asked for again, and how long the last pause was.
     pause_end_ns: u64,
     pause_ns: u64,
+    /// Until when it is asked for although its stacks are whole.
+    needed_until_ns: u64,
+}
+
+impl ThreadRequest {
+    /// Takes in what came of a sample; `true`: it is to be asked for again.
+    fn sampled(&mut self, time_ns: u64, outcome: StackOutcome) -> bool {
+        self.left = self.left.saturating_sub(1);
+        match outcome {
+            StackOutcome::Whole if time_ns >= self.needed_until_ns => return false,
+            StackOutcome::CutWithPages => {
+                self.pause_ns = (2 * self.pause_ns).clamp(FIRST_PAUSE_NS, MOST_PAUSE_NS);
+                self.pause_end_ns = time_ns.saturating_add(self.pause_ns);
+                return false;
+            }
+            StackOutcome::WholeByPages => {
+                self.pause_ns = 0;
+                self.needed_until_ns = time_ns.saturating_add(NEEDED_NS);
+            }
+            StackOutcome::Whole | StackOutcome::Cut => {}
+        }
+        self.left < SAMPLES / 2 && time_ns >= self.pause_end_ns
+    }
 }
 
 impl StackPages {
@@ -91,21 +118,10 @@ impl StackPages {
                 return;
             }
         };
-        asked.left = asked.left.saturating_sub(1);
-        match outcome {
-            StackOutcome::Whole => return,
-            StackOutcome::CutWithPages => {
-                asked.pause_ns = (2 * asked.pause_ns).clamp(FIRST_PAUSE_NS, MOST_PAUSE_NS);
-                asked.pause_end_ns = time_ns.saturating_add(asked.pause_ns);
-                return;
-            }
-            StackOutcome::WholeByPages => {
-                asked.pause_ns = 0;
-                self.helped.insert(pid);
-            }
-            StackOutcome::Cut => {}
+        if outcome == StackOutcome::WholeByPages {
+            self.helped.insert(pid);
         }
-        if asked.left < SAMPLES / 2 && time_ns >= asked.pause_end_ns {
+        if asked.sampled(time_ns, outcome) {
             ask(&self.walker, tid, self.copied_bytes, asked);
         }
     }
@@ -178,6 +194,27 @@ mod tests {
         assert_eq!([at(0x27ff), at(0x2800), at(0x2fff), at(0x3000), at(0x4000)], [7, 2, 2, 0x5a, 4]);
         assert!(!append(&pages[..2], 0x1000, 1 << 20, &mut stack));
         assert!(!append(&[page(0x100, 1)], 0x1000, 1 << 20, &mut stack), "below the stack pointer");
+    }
+
+    /// Checks that a thread whose stacks were whole by pages is asked for while they fit into their
+    /// copies, for a while; and one whose stacks always fitted, or stay cut, is not.
+    #[test]
+    fn threads_that_need_pages_now_and_then() {
+        let wanted = |first, later: StackOutcome| {
+            let mut thread = ThreadRequest { left: SAMPLES, ..ThreadRequest::default() };
+            thread.sampled(0, first);
+            let mut times = (1..4000_u64).filter(|ms| {
+                let is_asked = thread.sampled(ms * 1_000_000, later);
+                thread.left = if is_asked { SAMPLES } else { thread.left };
+                is_asked
+            });
+            (times.next(), times.last())
+        };
+        let (first, last) = wanted(StackOutcome::WholeByPages, StackOutcome::Whole);
+        assert_eq!(first, Some(64));
+        assert!(last.is_some_and(|ms| (1900..2000).contains(&ms)), "{last:?}");
+        assert_eq!(wanted(StackOutcome::Whole, StackOutcome::Whole), (None, None));
+        assert_eq!(wanted(StackOutcome::CutWithPages, StackOutcome::CutWithPages), (None, None));
     }
 
     /// Checks that pages of another stack do not stay, and that they are bounded.

@@ -1,4 +1,5 @@
 //! Unwinds the samples of buffers, in place.
+use super::generated_bytes::GeneratedBytes;
 use super::guessed::{self, GuessedMark};
 use super::hotspot::{JavaFrames, ProcessCode};
 use super::moved_text::MovedTexts;
@@ -31,6 +32,7 @@ pub(super) struct Worker {
     outer_frames: OuterFrames,
     outer_memory: OuterMemory,
     java_frames: JavaFrames,
+    generated_bytes: GeneratedBytes,
     moved_texts: MovedTexts,
     guessed_mark: GuessedMark,
     /// Numbers of frames that are guessed.
@@ -68,6 +70,7 @@ impl Worker {
             outer_frames: OuterFrames::default(),
             outer_memory: OuterMemory::default(),
             java_frames: JavaFrames::default(),
+            generated_bytes: GeneratedBytes::default(),
             moved_texts: MovedTexts::default(),
             guessed_mark,
             guessed: Vec::new(),
@@ -93,13 +96,18 @@ impl Worker {
                     SideEvent::Comm { pid, tid, exec: true, .. } => {
                         self.outer_frames.forget(*tid);
                         self.java_frames.forget(*pid);
+                        self.generated_bytes.forget(*pid);
                         self.guessed_mark.forget(*pid);
                         self.moved_texts.forget(*pid);
                         self.python.iter_mut().for_each(|(_, stacks)| stacks.forget(*pid));
                     }
-                    SideEvent::Fork { pid, tid, .. } if pid == tid => self.java_frames.forget(*pid),
+                    SideEvent::Fork { pid, tid, .. } if pid == tid => {
+                        self.java_frames.forget(*pid);
+                        self.generated_bytes.forget(*pid);
+                    }
                     SideEvent::Map { pid, start, end, pgoff, prot, path, .. } if prot & 4 != 0 => {
                         self.java_frames.mapped(*pid, (*start, *end), *pgoff, path);
+                        self.generated_bytes.forget(*pid);
                         self.moved_texts.mapped(moment, event);
                     }
                     _ => {}
@@ -298,7 +306,8 @@ impl Worker {
         self.was_cut = false;
         let space = self.spaces.space(pid, tid, Moment { time_ns, position: u64::MAX });
         let (unwinder, frames) = (&mut self.unwinder, &mut self.frames);
-        let code = &mut ProcessCode { frames: &mut self.java_frames, pid, space };
+        let bytes = &mut self.generated_bytes;
+        let code = &mut ProcessCode { frames: &mut self.java_frames, bytes, pid, space };
         frames.clear();
         let mut stop = unwinder.unwind_generated(space, regs, stack, most, code, frames);
         if stop == Stop::StackEnd {

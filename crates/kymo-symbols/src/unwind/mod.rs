@@ -130,7 +130,7 @@ mod model;
 mod tests;
 
 pub use elf::Image;
-pub use generated::{GeneratedCode, GeneratedFrame, UnknownCode};
+pub use generated::{CodeRules, GeneratedCode, GeneratedFrame, UnknownCode};
 pub use module::{FileId, MappedFile, Module, ModuleProblem, Opener, Seen, UnwindModules, own_vdso};
 pub use regs::UserRegs;
 pub use space::{AddressSpace, Mapping};

@@ -7,7 +7,7 @@ use gimli::UnwindContext;
 use super::call_sites::CallSites;
 use super::compat::{CompatMemory, CompatWalker};
 use super::expression::{Expression, ExpressionError};
-use super::generated::{GeneratedCode, GeneratedFrame, UnknownCode, step_frame_pointer};
+use super::generated::{self, GeneratedCode, GeneratedFrame, UnknownCode, step_frame_pointer};
 use super::module::Module;
 use super::regs::UserRegs;
 use super::rule::{CfaSource, Exotic, FrameRule, IN_LR, Plain, Rule, SAME, Source};
@@ -49,6 +49,9 @@ pub struct Unwinder {
     stack_pointers: Vec<u64>,
     /// Where the walk has searched for callers.
     searches: Vec<CallerSearch>,
+    /// How many frames the walk had with the first one of generated code whose machine code was
+    /// followed.
+    by_generated_code: Option<usize>,
     /// The bits of addresses of code in the process that is walked.
     address_mask: u64,
     stats: UnwindStats,
@@ -137,6 +140,7 @@ impl Unwinder {
             compat: CompatWalker::default(),
             stack_pointers: Vec::new(),
             searches: Vec::new(),
+            by_generated_code: None,
             address_mask: u64::MAX,
             stats: UnwindStats::default(),
         }
@@ -246,11 +250,33 @@ impl Unwinder {
         &self.stats
     }
 
+    /// Bytes of generated code may be others by now than at the sample: what they said counts only if
+    /// the walk comes to the thread's start, or to the end of the bytes. Otherwise the chain ends at
+    /// the first frame for which they were read.
+    fn walk(
+        &mut self,
+        memory: Memory<'_>,
+        regs: UserRegs,
+        full: usize,
+        code: &mut dyn GeneratedCode,
+        out: &mut Vec<u64>,
+    ) -> Stop {
+        let before = out.len();
+        self.by_generated_code = None;
+        let stop = self.walk_searching(memory, regs, full, code, out);
+        let is_right = matches!(stop, Stop::Root | Stop::Limit | Stop::StackEnd);
+        let Some(frames) = self.by_generated_code.filter(|_| !is_right) else { return stop };
+        self.searches.retain(|search| search.frames < frames);
+        out.truncate(before + frames);
+        self.stack_pointers.truncate(frames);
+        Stop::NoUnwindInfo
+    }
+
     /// A walk that came to a wrong end, and had searched for callers, goes on from the next candidates
     /// of the last searches. If none reaches the thread's start the chain ends at the first frame
     /// whose caller was searched for: what lies on the stack of generated code is often left from
     /// earlier calls.
-    fn walk(
+    fn walk_searching(
         &mut self,
         memory: Memory<'_>,
         regs: UserRegs,
@@ -398,6 +424,9 @@ impl Unwinder {
     ) -> Result<(), Stop> {
         let address = regs.ip.wrapping_sub(frame.back);
         let Some(layout) = code.frame_at(address, frame.first) else {
+            if let Some(stepped) = self.step_by_generated_code(memory, frame, regs, code) {
+                return stepped;
+            }
             let stepped = self.step_without_data(memory, frame, regs);
             let Err(stop) = stepped else { return Ok(()) };
             if stop == Stop::Root && !frame.first {
@@ -417,6 +446,43 @@ impl Unwinder {
             Some(again) if again != layout => self.step_by_layout(memory, frame, again, regs),
             _ => stepped,
         }
+    }
+
+    /// The same by the machine code, if it can be had and leads to the address behind a call. `regs`
+    /// stay as they are if not.
+    fn step_by_generated_code(
+        &mut self,
+        memory: Memory<'_>,
+        frame: Frame,
+        regs: &mut UserRegs,
+        code: &mut dyn GeneratedCode,
+    ) -> Option<Result<(), Stop>> {
+        let Memory { space, stack } = memory;
+        let call_sites = self.call_sites.as_mut().filter(|_| regs.arch == Arch::X86_64)?;
+        let mapping = space.find(regs.ip.wrapping_sub(frame.back))?;
+        let rule = generated::rule_by_code(code, mapping.start..mapping.end, (regs.ip, frame.back != 0))?;
+        let mut caller = *regs;
+        let stepped = match &rule {
+            Rule::Plain(plain) => step_plain_x86_64(plain, &mut caller, stack, frame.first),
+            Rule::Exotic(exotic) => step_exotic(exotic, &mut caller, stack),
+            Rule::Root | Rule::FramePointer | Rule::Bad => return None,
+        };
+        // What is missing says nothing against the step.
+        if stepped == Err(Stop::StackEnd) {
+            return Some(stepped);
+        }
+        let is_in_file = space.find(caller.ip)?.module.is_some();
+        let is_caller = match is_in_file {
+            true => call_sites.may_return_to(caller.arch, space, caller.ip),
+            false => generated::follows_call(code, caller.arch, caller.ip),
+        };
+        if stepped.is_err() || !is_caller {
+            return None;
+        }
+        *regs = caller;
+        self.stats.guessed_frames += 1;
+        self.by_generated_code.get_or_insert(self.stack_pointers.len());
+        Some(Ok(()))
     }
 
     /// The caller of a frame of generated code that lies like this on the stack. `regs` stay as they

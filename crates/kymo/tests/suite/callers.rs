@@ -239,6 +239,27 @@ fn text_moved_to_anonymous_memory() {
     }
 }
 
+/// Checks generated code without unwind data and frame pointer, as LLVM makes it: its callers, in
+/// files and in generated code, are those that its machine code says, and not marked as guessed.
+#[test]
+fn generated_code_without_frame_pointers() {
+    const TEST: &str = "callers::generated_code_without_frame_pointers";
+    let flags = ["-O1", "-g", "-fomit-frame-pointer"];
+    let Some((folder, program)) = built(TEST, "gcc", &flags, "jitframes.c") else { return };
+    let (stacks, _) = recorded(&folder, &[text(&program), "300000"]);
+    for innermost in ["works", "jit_inner"] {
+        let right = [&OUTSIDE[..], &["main", "calls_it", "jit_outer", innermost]].concat();
+        let (all, whole) = exact(&stacks, innermost, &right);
+        assert!(all > 20 && whole * 2 > all, "{innermost}: {whole} of {all}: {stacks:?}");
+        // The code is read when its first samples are unwound: those have a guess, or no caller.
+        let is_marked =
+            |names: &[String]| names[0].starts_with("jit_") || names.contains(&"[guessed]".to_owned());
+        let inside = stacks.iter().filter(|(names, _)| names.last().is_some_and(|name| name == innermost));
+        let marked: usize = inside.filter(|(names, _)| is_marked(names)).map(|(_, count)| count).sum();
+        assert_eq!(whole + marked, all, "{innermost}: {stacks:?}");
+    }
+}
+
 /// Checks programs of 32 bits without frame pointers: the callers are right as far as the machine
 /// code says, no frame is left out in between, and chains that end early are counted as cut.
 #[test]

@@ -115,6 +115,7 @@ mod probe_foreign;
 mod probe_inside;
 mod probe_lifetimes;
 mod probe_refusals;
+mod probe_signals;
 mod probe_static;
 mod probe_unforced;
 mod programs;

@@ -82,25 +82,7 @@ impl Many {
 
     /// The code of a file in its memory is the file's.
     pub(crate) fn is_untouched(&self, file: &str) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("maps");
-        let lines: Vec<&str> =
-            maps.lines().filter(|line| line.contains(" r-xp ") && line.contains(file)).collect();
-        assert!(!lines.is_empty(), "{file} in {maps}");
-        lines.into_iter().all(|line| {
-            let mut words = line.split_whitespace();
-            let (begin, end) = words.next().and_then(|range| range.split_once('-')).expect("a range");
-            let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
-            let mut text = vec![0; (hex(end) - hex(begin)) as usize];
-            let memory = File::open(format!("/proc/{}/mem", self.pid)).expect("memory");
-            memory.read_exact_at(&mut text, hex(begin)).expect("code");
-            let path = words.nth(4).expect("a path");
-            let inside = format!("/proc/{}/root{path}", self.pid);
-            // A process that only changed its root has paths from ours.
-            let file = File::open(inside).or_else(|_| File::open(path)).expect("the file");
-            let mut code = vec![0; text.len()];
-            let bytes = file.read_at(&mut code, hex(words_offset(line))).expect("bytes");
-            text[..bytes] == code[..bytes]
-        })
+        is_untouched(self.pid, file)
     }
 
     pub(crate) fn threads(&self) -> Vec<String> {
@@ -114,6 +96,29 @@ impl Many {
     pub(crate) fn program(&self) -> &str {
         self.program.file_name().and_then(|name| name.to_str()).expect("a name")
     }
+}
+
+/// The code of a file in a process's memory is the file's.
+pub(crate) fn is_untouched(pid: u32, file: &str) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let lines: Vec<&str> =
+        maps.lines().filter(|line| line.contains(" r-xp ") && line.contains(file)).collect();
+    assert!(!lines.is_empty(), "{file} in {maps}");
+    lines.into_iter().all(|line| {
+        let mut words = line.split_whitespace();
+        let (begin, end) = words.next().and_then(|range| range.split_once('-')).expect("a range");
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
+        let mut text = vec![0; (hex(end) - hex(begin)) as usize];
+        let memory = File::open(format!("/proc/{pid}/mem")).expect("memory");
+        memory.read_exact_at(&mut text, hex(begin)).expect("code");
+        let path = words.nth(4).expect("a path");
+        let inside = format!("/proc/{pid}/root{path}");
+        // A process that only changed its root has paths from ours.
+        let file = File::open(inside).or_else(|_| File::open(path)).expect("the file");
+        let mut code = vec![0; text.len()];
+        let bytes = file.read_at(&mut code, hex(words_offset(line))).expect("bytes");
+        text[..bytes] == code[..bytes]
+    })
 }
 
 fn words_offset(line: &str) -> &str {

@@ -108,6 +108,24 @@ fn a_command_that_ends() {
     kymo().run(["top", "-n", "1", "--", "/nowhere"]).ends(255).says("failed to execute /nowhere");
 }
 
+/// Checks that CPU time of samples is held against what the kernel accounts: what a command started
+/// and did not wait for is in the samples alone, and that is said; of a command that computes by
+/// itself nothing is.
+#[test]
+fn cpu_time_that_is_not_the_commands() {
+    const TEST: &str = "top::cpu_time_that_is_not_the_commands";
+    if require(TEST, &[Need::Program("cc"), Need::Program("setsid")]).is_none() {
+        return;
+    }
+    let program = build("spin.c", &[]);
+    let top = ["top", "-n", "5", "-d", "400ms", "-e", "cpu-clock:uk", "--"];
+    let detached = format!("(setsid timeout 6 {} {ENDLESS} & ); exec sleep 6", text(&program));
+    let words = [&top[..], &["sh", "-c", &detached]].concat();
+    kymo().run(words).ends(0).says("for which it did not wait");
+    let said = kymo().succeed([&top[..], &[text(&program), ENDLESS]].concat());
+    assert!(!said.stderr.contains("the kernel accounts"), "{}", said.stderr);
+}
+
 /// Checks that a process which ends, ends the tables, long before the next refresh is due; and that
 /// its last table has its functions by name.
 #[test]

@@ -9,10 +9,11 @@
 mod code_blob;
 mod machine;
 
+use super::generated_bytes::GeneratedBytes;
 use super::side_reader::SideReader;
 use code_blob::CodeBlob;
 use kymo_symbols::Budget;
-use kymo_symbols::unwind::{AddressSpace, GeneratedCode, GeneratedFrame};
+use kymo_symbols::unwind::{AddressSpace, CodeRules, GeneratedCode, GeneratedFrame};
 use machine::{JavaMachine, MappedLibrary};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -68,6 +69,8 @@ pub(super) struct JavaFrames {
 /// The generated code of one process.
 pub(super) struct ProcessCode<'a> {
     pub(super) frames: &'a mut JavaFrames,
+    /// Bytes of code that is not Java's.
+    pub(super) bytes: &'a mut GeneratedBytes,
     pub(super) pid: i32,
     pub(super) space: &'a AddressSpace,
 }
@@ -137,7 +140,7 @@ impl KnownMachine {
 
 impl GeneratedCode for ProcessCode<'_> {
     fn frame_at(&mut self, address: u64, is_innermost: bool) -> Option<GeneratedFrame> {
-        let ProcessCode { frames, pid, space } = self;
+        let ProcessCode { frames, pid, space, .. } = self;
         if frames.machines.len() >= MOST_MACHINES && !frames.machines.contains_key(pid) {
             frames.machines.clear();
             frames.kept_bytes = 0;
@@ -172,6 +175,14 @@ impl GeneratedCode for ProcessCode<'_> {
         }
         machine.blobs.remove(&start);
         self.frame_at(address, is_innermost)
+    }
+
+    fn bytes_at(&mut self, address: u64, most: u64) -> Option<Vec<u8>> {
+        self.bytes.bytes_at(self.pid, address, most)
+    }
+
+    fn rules(&mut self) -> Option<&mut CodeRules> {
+        Some(self.bytes.rules(self.pid))
     }
 }
 

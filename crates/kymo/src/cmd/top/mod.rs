@@ -11,7 +11,7 @@ use kymo_perf::explain;
 use kymo_profile::live::{LiveData, LiveError, LiveOptions, LiveReader, SnapshotInput};
 use kymo_profile::query::Weight;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_record::{LiveRecorder, LiveSnapshot, RecordError, RecordingPlan, Session, Summary};
+use kymo_record::{LiveCpuTime, LiveRecorder, LiveSnapshot, RecordError, RecordingPlan, Session, Summary};
 
 use super::record;
 
@@ -74,7 +74,31 @@ impl TopArgs {
 struct Live {
     recorder: LiveRecorder,
     snapshots: Receiver<LiveSnapshot>,
+    reader: Reader,
+}
+
+/// Reads snapshots, and holds their samples against the CPU time that the kernel accounts.
+struct Reader {
     reader: LiveReader,
+    cpu_time: LiveCpuTime,
+}
+
+impl Reader {
+    fn read(&mut self, snapshot: LiveSnapshot) -> Result<LiveData, LiveError> {
+        let accounted = snapshot.accounted_until();
+        let data = self.reader.read(SnapshotInput {
+            taken_ns: snapshot.taken_ns,
+            complete_since_ns: snapshot.coverage.overwritten_until_ns(),
+            source: Arc::new(snapshot.file),
+        })?;
+        self.cpu_time.add(accounted, |span| data.clock_samples(span));
+        Ok(data)
+    }
+
+    /// What to say where both differ.
+    fn unseen(&self) -> Option<String> {
+        self.cpu_time.cpu_time()?.difference("the samples stand for")
+    }
 }
 
 impl Live {
@@ -90,16 +114,9 @@ impl Live {
         let symbols = args.symbols.clone().without_downloads();
         let reader = LiveReader::new(options, began_ns, move |recording| symbols.store(recording));
         let (recorder, snapshots) = LiveRecorder::start(session).map_err(|error| anyhow!("{error}"))?;
+        let reader = Reader { reader, cpu_time: LiveCpuTime::default() };
         Ok(Live { recorder, snapshots, reader })
     }
-}
-
-fn read(reader: &mut LiveReader, snapshot: LiveSnapshot) -> Result<LiveData, LiveError> {
-    reader.read(SnapshotInput {
-        taken_ns: snapshot.taken_ns,
-        complete_since_ns: snapshot.coverage.overwritten_until_ns(),
-        source: Arc::new(snapshot.file),
-    })
 }
 
 /// What is said of a recording that did not begin, and the status.
@@ -113,10 +130,12 @@ fn ended_early(error: RecordError) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The end of the recording. `status`: that of the verb, if it does not depend on the command.
+/// The end of the recording. `unseen`: what is to be said of CPU time without samples. `status`:
+/// that of the verb, if it does not depend on the command.
 fn finish(
     args: &TopArgs,
     summary: Result<Summary, RecordError>,
+    unseen: Option<String>,
     status: Option<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
     let summary = match summary {
@@ -130,7 +149,7 @@ fn finish(
         let count = summary.unfollowed;
         args.say(&format!("{count} threads or processes were not followed, their samples are missing"));
     }
-    summary.remarks.iter().for_each(|remark| args.say(remark));
+    summary.remarks.iter().chain(&unseen).for_each(|remark| args.say(remark));
     // To end as a command that a signal ended is to die by it.
     let of_command = || summary.exit.map_or(ExitCode::SUCCESS, exit::as_command);
     Ok(status.unwrap_or_else(of_command))

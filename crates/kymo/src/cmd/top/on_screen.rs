@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use kymo_cli::exit;
-use kymo_profile::live::{LiveData, LiveReader};
+use kymo_profile::live::LiveData;
 use kymo_profile::query::FilterField;
 use kymo_record::LiveSnapshot;
 
-use super::{Live, TopArgs, finish, read};
+use super::{Live, Reader, TopArgs, finish};
 use crate::cmd::browse::{self, LiveEvent, LiveFeed, Newer, Start, Subject};
 
 /// The first samples are shown after so long at most.
@@ -25,8 +25,8 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
     let Live { recorder, snapshots, mut reader } = live;
     std::thread::sleep(args.delay.min(FIRST));
     recorder.ask();
-    let Ok(snapshot) = snapshots.recv() else { return finish(args, recorder.stop(), None) };
-    let first = Arc::new(read(&mut reader, snapshot)?);
+    let Ok(snapshot) = snapshots.recv() else { return finish(args, recorder.stop(), None, None) };
+    let first = Arc::new(reader.read(snapshot)?);
     let wakes = UnixStream::pair().context("failed to make a socket pair")?;
     let wake = wakes.1.try_clone().context("failed to make a socket pair")?;
     let (brings, events) = channel();
@@ -46,42 +46,44 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
         notes,
         live: true,
     };
-    let (shown, summary) = std::thread::scope(|scope| {
+    let (shown, summary, unseen) = std::thread::scope(|scope| {
         let is_over = &is_over;
-        scope.spawn(move || bring(reader, snapshots, brings, wake, is_over));
+        let reads = scope.spawn(move || bring(reader, snapshots, brings, wake, is_over));
         let ask = || recorder.ask();
         let feed = LiveFeed { events, wakes, ask: &ask, every: args.delay, describe: &describe };
         let shown = browse::run_live(first, start, feed);
         is_over.store(true, Ordering::Relaxed);
-        (shown, recorder.stop())
+        let summary = recorder.stop();
+        (shown, summary, reads.join().ok().flatten())
     });
     let signal = shown?;
-    let status = finish(args, summary, Some(ExitCode::SUCCESS))?;
+    let status = finish(args, summary, unseen, Some(ExitCode::SUCCESS))?;
     Ok(signal.map_or(status, exit::by_signal))
 }
 
-/// Reads snapshots as they come, until the recording has ended.
+/// Reads snapshots as they come, until the recording has ended: what is to be said of CPU time then.
 fn bring(
-    mut reader: LiveReader,
+    mut reader: Reader,
     snapshots: Receiver<LiveSnapshot>,
     brings: Sender<LiveEvent>,
     mut wake: UnixStream,
     is_over: &AtomicBool,
-) {
+) -> Option<String> {
     let mut send = |event| {
         // The browser may have ended.
         brings.send(event).is_ok() && wake.write_all(&[0]).is_ok()
     };
     for snapshot in snapshots {
         if is_over.load(Ordering::Relaxed) {
-            return;
+            return reader.unseen();
         }
-        match read(&mut reader, snapshot) {
+        match reader.read(snapshot) {
             Ok(data) => _ = send(LiveEvent::Data(Arc::new(data))),
             Err(error) => _ = send(LiveEvent::Ended(anyhow!(error).to_string())),
         }
     }
     send(LiveEvent::Ended("what was observed has ended: these are its last samples".into()));
+    reader.unseen()
 }
 
 fn newer(args: &TopArgs, live: &LiveData) -> Newer {

@@ -13,7 +13,7 @@ use kymo_profile::live::{self, LiveData};
 use kymo_profile::query::{GroupBy, Verb};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Live, TopArgs, finish, read};
+use super::{Live, TopArgs, finish};
 
 /// Prints until a signal comes, so many refreshes are over, or what is observed has ended.
 pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,7 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
         due = Instant::now() + args.delay;
         // One comes at the end, too; then there are no more.
         let Ok(snapshot) = snapshots.recv() else { break };
-        let data = read(&mut reader, snapshot)?;
+        let data = reader.read(snapshot)?;
         for note in data.notes().into_iter().filter(|note| !said.contains(note)).collect::<Vec<_>>() {
             args.say(&note);
             said.push(note);
@@ -41,7 +41,7 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
     }
     let signal = signals.last();
     let status = if signal.is_none() && left == 0 { Some(ExitCode::SUCCESS) } else { None };
-    let status = finish(args, recorder.stop(), status)?;
+    let status = finish(args, recorder.stop(), reader.unseen(), status)?;
     Ok(signal.map_or(status, exit::by_signal))
 }
 
