@@ -80,7 +80,9 @@ fn path_over_two_wakeups() {
         (4, State::Running, 102, 110),
         (4, State::Runnable, 100, 102),
         (4, State::Timer, 10, 100),
-        (4, State::Running, 1, 10),
+        // Before that there was no such thread, as far as its rows tell: who waited for it did.
+        (3, State::Condition, 5, 10),
+        (1, State::Condition, 1, 5),
     ];
     assert_eq!(found, expected);
     assert_eq!(wall.end(0), End::Interrupt("a timer"));
