@@ -25,7 +25,8 @@ pub(super) enum Member {
     CpuTimeBefore,
     /// `task_struct.sched_info.run_delay`: ns that it was ready and waited for a CPU.
     Waited,
-    /// `task_struct.sched_info.last_arrival`: when it was last given a CPU, by the scheduler's clock.
+    /// `task_struct.sched_info.last_arrival`: when it was last given a CPU, by the scheduler's
+    /// clock.
     LastArrival,
     /// `task_struct.thread.fsbase`: what the register FS is based on, which is the thread's own id in
     /// the C library (x86-64).

@@ -1,7 +1,7 @@
 //! Java's frames and monitors, by the machine's own list of threads (`Thread.print`).
 //!
 //! ```text
-//!  "left" #17 prio=5 os_prio=0 cpu=1.14ms elapsed=1.80s tid=0x.. nid=0x3faf waiting for monitor entry  [0x..]
+//!  "left" #17 prio=5 os_prio=0 cpu=1.14ms tid=0x.. nid=0x3faf waiting for monitor entry  [0x..]
 //!     java.lang.Thread.State: BLOCKED (on object monitor)
 //!          at J.take(J.java:4)
 //!          - waiting to lock <0x00000000e0c4b0f8> (a java.lang.Object)

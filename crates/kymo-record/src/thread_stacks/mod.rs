@@ -15,7 +15,8 @@
 //!   is asked for its threads stops them by itself.
 //! - **S2** What could not be read is written as such, with the reason: a stack is whole, or it is
 //!   said why not.
-//! - **S3** It takes [`MOST_TIME`](reading::MOST_TIME) at most to read stacks, whatever the processes are.
+//! - **S3** It takes [`MOST_TIME`](reading::MOST_TIME) at most to read stacks, whatever the
+//!   processes are.
 mod goroutines;
 mod java;
 mod objects;

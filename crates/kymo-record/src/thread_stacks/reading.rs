@@ -34,7 +34,8 @@ enum Message {
 }
 
 impl ReadStacks {
-    /// Reads in a thread of its own, which nobody joins: a file system may keep it waiting for ever.
+    /// Reads in a thread of its own, which nobody joins: a file system may keep it waiting for
+    /// ever.
     pub(super) fn read(threads: &[(i32, i32)], facts: &[ThreadRecord], spec: &EventSpec) -> ReadStacks {
         let (mut found, until) = (ReadStacks::default(), Instant::now() + MOST_TIME);
         let (send, receive) = mpsc::channel();

@@ -28,8 +28,9 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// Show what each thread of a process does now: its stack, what it waits for, and who has it
 ///
-/// No thread is stopped, but by a Java machine that is asked for its threads. Threads with equal stacks are shown once, with their number. Threads that
-/// wait for each other's locks are told in a sentence.
+/// No thread is stopped, but by a Java machine that is asked for its threads. Threads with equal
+/// stacks are shown once, with their number. Threads that wait for each other's locks are told in a
+/// sentence.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  kymo stacks -p 1234                 all threads of a process\n  kymo stacks -p nginx --json         of all processes of that name, as JSON\n  kymo stacks -p 1234 --watch 1s      again each second\n  kymo stacks -p 1234 -o hung.data    keep it; kymo stacks -i hung.data shows it again"
