@@ -208,9 +208,9 @@ impl LiveData {
         rows.filter(|event| names.contains(&*event.name)).cloned().collect()
     }
 
-    /// The first event whose samples stand for CPU time: how many of it a span has, without those of
-    /// the idle task, and for how much they stand, ns. `None`: there is none, or not all of the span
-    /// is in the window.
+    /// The first event whose samples stand for CPU time: how many of it a span has, without those
+    /// of the idle task, and for how much they stand, ns. `None`: there is none, or not all of the
+    /// span is in the window.
     pub fn clock_samples(&self, span: RangeInclusive<u64>) -> Option<(u64, u64)> {
         let events = &self.recording.events.list;
         let clock = events.iter().position(|event| event.attr.samples_cpu_time())? as u64;

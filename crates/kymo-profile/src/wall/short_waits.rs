@@ -1,8 +1,9 @@
 //! Waits that have no rows of their own: what they were for, and where.
 //!
-//! A row tells how long they were together, and in which call and at which place of the program most
-//! of that was. A place is a number. Its stack is that of a row whose own wait was there, of any
-//! thread of the process: threads that only wait shortly, or live shortly, have no rows with stacks.
+//! A row tells how long they were together, and in which call and at which place of the program
+//! most of that was. A place is a number. Its stack is that of a row whose own wait was there, of
+//! any thread of the process: threads that only wait shortly, or live shortly, have no rows with
+//! stacks.
 use super::state::{self, WaitCall};
 use super::{State, WaitRow, Wall, is_ready};
 use crate::chains::ChainId;

@@ -1,10 +1,11 @@
 //! The bytes of generated code, read from the process that runs it.
 //!
-//! Compilers such as LLVM's write code that has neither unwind data nor a frame pointer, and that no
-//! file holds. Its instructions say where the caller is (`kymo_symbols::unwind`), as those of files
-//! without tables do. They are read some milliseconds after the sample: other code may lie there by
-//! then. So what was read is read again after a short time, and forgotten when other code is mapped
-//! there; and callers that follow from it count only if the walk comes to the thread's start.
+//! Compilers such as LLVM's write code that has neither unwind data nor a frame pointer, and that
+//! no file holds. Its instructions say where the caller is (`kymo_symbols::unwind`), as those of
+//! files without tables do. They are read some milliseconds after the sample: other code may lie
+//! there by then. So what was read is read again after a short time, and forgotten when other code
+//! is mapped there; and callers that follow from it count only if the walk comes to the thread's
+//! start.
 //!
 //! Only pages that are in memory are read, and by another thread ([`SideReader`]), as stacks are
 //! (`outer_memory`). Samples that are unwound before it answers have the chain of code that cannot

@@ -37,9 +37,9 @@
 //! # Generated code
 //! Frames of Java are as the running machine says (`hotspot`). Of other generated code the machine
 //! code is read from the process (`generated_bytes`), and followed as that of files without tables.
-//! Where it says nothing the frame pointer is followed. Where that leads nowhere, a caller in a file is searched for, and given as a guess
-//! if it leads to the thread's start (`guessed`). Code of a file that a program has moved to
-//! anonymous memory is none of this (`moved_text`).
+//! Where it says nothing the frame pointer is followed. Where that leads nowhere, a caller in a
+//! file is searched for, and given as a guess if it leads to the thread's start (`guessed`). Code
+//! of a file that a program has moved to anonymous memory is none of this (`moved_text`).
 //!
 //! # Why the chains are not as the kernel writes them
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to

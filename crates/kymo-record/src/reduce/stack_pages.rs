@@ -2,9 +2,9 @@
 //!
 //! They are asked for by thread, when a stack was cut, and come at its next samples, just before
 //! each in the same ring. Other threads of the process are asked for at their first sample. Where
-//! pages did not help, the thread is not asked for again at once. Where they did, it is asked for as
-//! long as [`NEEDED_NS`] more, although its stacks fit into their copies: the next one that does not
-//! would be cut.
+//! pages did not help, the thread is not asked for again at once. Where they did, it is asked for
+//! as long as [`NEEDED_NS`] more, although its stacks fit into their copies: the next one that does
+//! not would be cut.
 use kymo_perf::bpf::{PythonWalker, StackPage, StackWish};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;

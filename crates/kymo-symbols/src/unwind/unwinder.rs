@@ -250,9 +250,9 @@ impl Unwinder {
         &self.stats
     }
 
-    /// Bytes of generated code may be others by now than at the sample: what they said counts only if
-    /// the walk comes to the thread's start, or to the end of the bytes. Otherwise the chain ends at
-    /// the first frame for which they were read.
+    /// Bytes of generated code may be others by now than at the sample: what they said counts only
+    /// if the walk comes to the thread's start, or to the end of the bytes. Otherwise the chain
+    /// ends at the first frame for which they were read.
     fn walk(
         &mut self,
         memory: Memory<'_>,
@@ -448,8 +448,8 @@ impl Unwinder {
         }
     }
 
-    /// The same by the machine code, if it can be had and leads to the address behind a call. `regs`
-    /// stay as they are if not.
+    /// The same by the machine code, if it can be had and leads to the address behind a call.
+    /// `regs` stay as they are if not.
     fn step_by_generated_code(
         &mut self,
         memory: Memory<'_>,

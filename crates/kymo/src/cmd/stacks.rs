@@ -49,7 +49,8 @@ pub(crate) struct StacksArgs {
     /// Look at what they have started, too
     #[arg(long)]
     children: bool,
-    /// Look again and again: after this time, seconds, or with ms, s, m, h; a second if none is given
+    /// Look again and again: after this time, seconds, or with ms, s, m, h; a second if none is
+    /// given
     #[arg(long, value_name = "TIME", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "1")]
     watch: Option<Duration>,
     /// Show a file that was kept with -o instead of a process

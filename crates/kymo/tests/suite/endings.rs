@@ -183,8 +183,8 @@ impl Verb {
         SHARED.iter().chain(&ALONE).find(|verb| verb.name == name).expect("a verb of the list")
     }
 
-    /// Whether the answer is among the samples: of waits if those of each thread are there, of which
-    /// one may have run alone at first.
+    /// Whether the answer is among the samples: of waits if those of each thread are there, of
+    /// which one may have run alone at first.
     fn is_in(&self, recording: &Recording, samples: &BTreeMap<&str, u64>) -> bool {
         let each = self.events.iter().all(|event| samples[event] >= 5);
         each && (self.answer != "lock" || threads(recording, "offcpu-time").iter().all(|&count| count >= 5))

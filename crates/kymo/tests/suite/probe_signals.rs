@@ -37,8 +37,8 @@ fn bpf_links(pid: u32) -> usize {
     links.filter(|link| link.to_string_lossy().contains("bpf_link")).count()
 }
 
-/// Checks a signal that comes while the kernel attaches thousands of places, step by step: kymo ends
-/// before it has attached all, says so, nothing stays attached, and the programs go on.
+/// Checks a signal that comes while the kernel attaches thousands of places, step by step: kymo
+/// ends before it has attached all, says so, nothing stays attached, and the programs go on.
 #[test]
 fn a_signal_between_steps_of_attaching() {
     const TEST: &str = "probe_signals::a_signal_between_steps_of_attaching";

@@ -61,7 +61,8 @@ pub(super) fn run(args: &TopArgs, live: Live) -> anyhow::Result<ExitCode> {
     Ok(signal.map_or(status, exit::by_signal))
 }
 
-/// Reads snapshots as they come, until the recording has ended: what is to be said of CPU time then.
+/// Reads snapshots as they come, until the recording has ended: what is to be said of CPU time
+/// then.
 fn bring(
     mut reader: Reader,
     snapshots: Receiver<LiveSnapshot>,
