@@ -106,6 +106,7 @@ fn stack(group: &StackGroup) -> Stack {
         Activity::Zombie => ("zombie", None),
         Activity::Ended => ("ended", None),
         Activity::Goroutine => ("goroutine", None),
+        Activity::Dumped => ("dumped", None),
     };
     let frame = |frame: &StackFrame| JsonFrame {
         function: frame.function.clone(),

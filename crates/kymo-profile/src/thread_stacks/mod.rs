@@ -36,7 +36,7 @@ use crate::wall::{State, of_waiting_thread};
 use frame::FrameNames;
 use kymo_data::{ReadError, ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
-use rows::{GOROUTINE, ThreadRow};
+use rows::{DUMPED, GOROUTINE, ThreadRow};
 use rustc_hash::FxHashMap;
 
 /// A thread at that moment.
@@ -62,6 +62,8 @@ pub struct ThreadNow {
     pub joins: Option<i32>,
     /// It had no CPU while stacks were read.
     pub is_steady: bool,
+    /// It is of a core file.
+    pub is_dumped: bool,
 }
 
 /// What a thread does.
@@ -81,6 +83,8 @@ pub enum Activity {
     Ended,
     /// A goroutine that waits, on no thread.
     Goroutine,
+    /// It ran when its program was dumped; `object` says whether a signal ended it.
+    Dumped,
 }
 
 /// Threads of a process with equal stacks.
@@ -161,6 +165,7 @@ impl ThreadStacks {
                 joins,
                 // A machine tells of its monitors as they are at one moment.
                 is_steady: row.is_steady || !row.monitor.is_empty(),
+                is_dumped: row.state == DUMPED,
             };
             let group =
                 groups.entry((row.pid, activity, reason, frames.clone())).or_insert_with(|| StackGroup {
@@ -221,6 +226,7 @@ fn activity(row: &ThreadRow, is_arm: bool, user: &[String]) -> Activity {
         'Z' => Activity::Zombie,
         'X' => Activity::Ended,
         GOROUTINE => Activity::Goroutine,
+        DUMPED if row.call < 0 => Activity::Dumped,
         _ => Activity::Waiting(state()),
     }
 }

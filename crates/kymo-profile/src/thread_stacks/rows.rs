@@ -68,6 +68,8 @@ pub(super) struct ThreadRows {
 
 /// In the place of a state: it is a goroutine that is on no thread.
 pub(super) const GOROUTINE: char = 'g';
+/// In the place of a state: the program was dumped.
+pub(super) const DUMPED: char = 'c';
 
 const NUMBERS: [&str; 13] = [
     "state",

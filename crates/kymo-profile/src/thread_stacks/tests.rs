@@ -19,6 +19,7 @@ fn thread(tid: i32, waits_for: Option<i32>, is_steady: bool) -> ThreadNow {
         lock,
         joins: None,
         is_steady,
+        is_dumped: false,
     }
 }
 

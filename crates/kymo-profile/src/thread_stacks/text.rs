@@ -151,6 +151,7 @@ impl Activity {
             Activity::Zombie => "has ended, and its parent has not asked for its result (zombie)".to_owned(),
             Activity::Ended => "has ended".to_owned(),
             Activity::Goroutine => "waits".to_owned(),
+            Activity::Dumped => "ran when the program was dumped".to_owned(),
         }
     }
 }
@@ -193,6 +194,7 @@ impl ThreadStacks {
                 (least, most) if least == most => format!("{text}, for {most}"),
                 (least, most) => format!("{text}, for {least} to {most}"),
             },
+            _ if first.is_dumped => text,
             _ => format!("{text}, since when is not known (root can see it)"),
         }
     }

@@ -7,7 +7,8 @@
 //!  running: one sample of an event of its own (running) -----|        + names and mappings
 //!  Python: frames from the interpreter's own list -----------|
 //!  Java: frames and monitors from the machine's own list ----|
-//!  Go: goroutines without a thread, from the runtime's list --'
+//!  Go: goroutines without a thread, from the runtime's list -|
+//!  or a core file: registers and memory as they were (dumped) '
 //! ```
 //!
 //! # Invariants
@@ -17,6 +18,7 @@
 //!   said why not.
 //! - **S3** It takes [`MOST_TIME`](reading::MOST_TIME) at most to read stacks, whatever the
 //!   processes are.
+mod dumped;
 mod goroutines;
 mod java;
 mod objects;
@@ -27,11 +29,12 @@ mod stack;
 
 use record::{THREAD_STACK, ThreadRecord};
 
+use crate::core_file::CoreFile;
 use crate::error::{RecordError, system};
 
 use crate::output::{Output, OutputError};
 use crate::sink::Sink;
-use crate::synth::{self, TaskSynthesis};
+use crate::synth::{self, TaskSynthesis, Tasks};
 use crate::user_rings::UserEvent;
 use crate::waits::OwnSample;
 use crate::{build_ids, formats, machine};
@@ -43,6 +46,7 @@ use objects::Objects;
 use reading::ReadStacks;
 use std::collections::HashMap;
 use std::fs::File;
+use std::path::Path;
 
 /// The number of the description, which no tracepoint of the kernel has.
 const KIND: u16 = 59_010;
@@ -93,8 +97,27 @@ pub fn record_stacks(options: &StackOptions) -> Result<StackRecording, RecordErr
     }
     let spec = spec();
     let (samples, remarks) = samples(&threads, &spec, options.asks_jvms);
-    let file = write(options, &spec, &samples)?;
+    let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: true };
+    let existing = synth::tasks(&spec.attr, &options.pids, wanted);
+    let file = write(options, &spec, existing, &samples)?;
     Ok(StackRecording { file, threads: threads.len(), remarks })
+}
+
+/// The same of the threads of a core file of x86-64.
+///
+/// # Errors
+/// The file cannot be read, or is none; the output cannot be made or written.
+pub fn record_core(core: &Path, options: &StackOptions) -> Result<StackRecording, RecordError> {
+    let core = CoreFile::open(core).map_err(system("read the core file"))?;
+    let spec = spec();
+    let mut samples = Vec::new();
+    for (record, frames) in dumped::threads(&core) {
+        let (pid, tid) = (record.pid, record.tid);
+        let sample = OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames };
+        samples.extend(sample.with(record.to_raw(), &spec));
+    }
+    let file = write(options, &spec, dumped::tasks(&core, &spec.attr), &samples)?;
+    Ok(StackRecording { file, threads: core.threads.len(), remarks: Vec::new() })
 }
 
 fn spec() -> EventSpec {
@@ -171,8 +194,13 @@ fn java_threads(threads: &[(i32, i32)], remarks: &mut Vec<String>) -> HashMap<(i
 }
 
 /// Writes the recording.
-fn write(options: &StackOptions, spec: &EventSpec, samples: &[u8]) -> Result<File, RecordError> {
-    let StackOptions { pids, output, version, cmdline, .. } = options;
+fn write(
+    options: &StackOptions,
+    spec: &EventSpec,
+    existing: Tasks,
+    samples: &[u8],
+) -> Result<File, RecordError> {
+    let StackOptions { output, version, cmdline, .. } = options;
     let event = UserEvent {
         name: THREAD_STACK.to_owned(),
         system: "kymo".to_owned(),
@@ -194,8 +222,6 @@ fn write(options: &StackOptions, spec: &EventSpec, samples: &[u8]) -> Result<Fil
         naming.publish()?;
     }
     let modules = proc::modules();
-    let wanted = TaskSynthesis { mappings: true, data: true, namespaces: false, build_ids: true };
-    let existing = synth::tasks(&spec.attr, pids, wanted);
     let mut records = synth::kernel(&spec.attr, proc::kernel_text(), &modules);
     records.extend(existing.records);
     let failed = |why| OutputError { action: "write", path: output.path(), why };

@@ -11,6 +11,8 @@ pub(super) const THREAD_STACK: &str = "thread-stack";
 const TEXTS_AT: usize = 104;
 /// In the place of a state: it is a goroutine that is on no thread.
 const GOROUTINE: char = 'g';
+/// In the place of a state: the program was dumped.
+const DUMPED: char = 'c';
 /// The longest text; a sample has 64 KiB at most.
 const MOST_TEXT: usize = 12 << 10;
 
@@ -131,6 +133,35 @@ impl ThreadRecord {
             off_cpu_ns: -1,
             goroutine: goroutine.id,
             object: goroutine.reason.clone(),
+            reason: reason.to_owned(),
+            ..ThreadRecord::default()
+        }
+    }
+
+    /// A thread of a core file, which was about to get this signal (0: none).
+    pub(super) fn of_dump(
+        pid: i32,
+        tid: i32,
+        signal: i32,
+        stack: StackKind,
+        (call, arguments): (i64, [u64; 2]),
+        words: [u32; 3],
+    ) -> ThreadRecord {
+        let object = if signal == 0 { String::new() } else { format!("signal {signal}") };
+        let reason = if stack == StackKind::Missing { "its stack is not in the file" } else { "" };
+        ThreadRecord {
+            pid,
+            tid,
+            own_tid: tid,
+            state: DUMPED,
+            stack,
+            call,
+            arguments,
+            words,
+            off_cpu_ns: -1,
+            // All of it is of one moment.
+            is_steady: true,
+            object,
             reason: reason.to_owned(),
             ..ThreadRecord::default()
         }

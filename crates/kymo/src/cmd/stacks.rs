@@ -18,7 +18,7 @@ use kymo_data::Recording;
 use kymo_perf::proc;
 use kymo_profile::load::LoadOptions;
 use kymo_profile::thread_stacks::{ThreadStacks, write_stacks, write_stacks_json};
-use kymo_record::{Output, StackOptions, StackRecording, record_stacks};
+use kymo_record::{Output, StackOptions, StackRecording, record_core, record_stacks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::report::SymbolArgs;
@@ -33,7 +33,7 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 /// sentence.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  kymo stacks -p 1234                 all threads of a process\n  kymo stacks -p nginx --json         of all processes of that name, as JSON\n  kymo stacks -p 1234 --watch 1s      again each second\n  kymo stacks -p 1234 -o hung.data    keep it; kymo stacks -i hung.data shows it again"
+    after_help = "Examples:\n  kymo stacks -p 1234                 all threads of a process\n  kymo stacks -p nginx --json         of all processes of that name, as JSON\n  kymo stacks -p 1234 --watch 1s      again each second\n  kymo stacks --core core             of a core file\n  kymo stacks -p 1234 -o hung.data    keep it; kymo stacks -i hung.data shows it again"
 )]
 pub(crate) struct StacksArgs {
     /// Look at these processes, by number or name
@@ -43,7 +43,7 @@ pub(crate) struct StacksArgs {
         value_name = "PID|NAME",
         value_delimiter = ',',
         value_parser = parse_pid,
-        required_unless_present = "input"
+        required_unless_present_any = ["input", "core"]
     )]
     pids: Vec<i32>,
     /// Look at what they have started, too
@@ -53,6 +53,9 @@ pub(crate) struct StacksArgs {
     /// given
     #[arg(long, value_name = "TIME", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "1")]
     watch: Option<Duration>,
+    /// Show the threads of a core file instead of a process
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pids", "children", "watch", "input"])]
+    core: Option<PathBuf>,
     /// Show a file that was kept with -o instead of a process
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["pids", "children", "watch", "output"])]
     input: Option<PathBuf>,
@@ -123,8 +126,11 @@ fn look(args: &StacksArgs) -> anyhow::Result<ExitCode> {
         version: concat!("kymo ", env!("CARGO_PKG_VERSION")).to_owned(),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
-    let StackRecording { file, remarks, .. } =
-        record_stacks(&options).map_err(|error| anyhow!("failed to read the stacks: {error}"))?;
+    let recorded = match &args.core {
+        Some(core) => record_core(core, &options).with_context(|| core.display().to_string()),
+        None => record_stacks(&options).context("failed to read the stacks"),
+    };
+    let StackRecording { file, remarks, .. } = recorded?;
     if !args.quiet {
         remarks.iter().for_each(|remark| eprintln!("kymo stacks: {remark}"));
     }

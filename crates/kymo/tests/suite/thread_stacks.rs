@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::programs::{build, sources};
 use crate::reference::keys;
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, Running, kymo, ready, text};
+use crate::tools::{Need, Running, kymo, ready, skip, text};
 
 const NEEDS: [Need; 3] = [Need::X86, Need::Root, Need::Program("cc")];
 
@@ -189,6 +189,40 @@ fn goroutines() {
     assert_eq!(last["function"], "runtime.goexit.abi0", "{takes:#}");
     let wants = with_function(&found, "main.wantsLock");
     assert_eq!(wants["threads"][0]["object"], "sync.Mutex.Lock", "{wants:#}");
+}
+
+/// Checks a core file that the kernel has written: all stacks are whole, the deadlock is told, and
+/// what ended the program.
+#[test]
+fn of_a_core_file() {
+    const TEST: &str = "thread_stacks::of_a_core_file";
+    if !ready(TEST, &NEEDS) {
+        return;
+    }
+    let folder = fresh_folder("stacks-core");
+    let program = build("hung.c", &["-g", "-O1"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -c unlimited; exec \"$0\""]).arg(&program).current_dir(&folder);
+    let mut running = Running::start(&mut shell);
+    assert_eq!(running.line(), "hung\n");
+    kill_process(Pid::from_child(&running.child), Signal::ABORT).expect("aborted");
+    running.child.wait().expect("a status");
+    let mut files = std::fs::read_dir(&folder).expect("the folder").flatten();
+    let Some(core) = files.find(|file| file.file_name().to_string_lossy().starts_with("core")) else {
+        return skip(TEST, "the kernel writes core files elsewhere (core_pattern)");
+    };
+    let core = core.path();
+    let found = kymo().succeed(["stacks", "--json", "--core", text(&core)]).json();
+    for stack in list(&found, "stacks") {
+        assert_eq!(stack["extent"], "whole", "{stack:#}");
+    }
+    let [deadlock] = list(&found, "deadlocks") else { panic!("one deadlock: {found:#}") };
+    let sentence = deadlock["sentence"].as_str().expect("a sentence");
+    assert!(sentence.contains("waits for lock right_lock"), "{sentence}");
+    assert_eq!(with_function(&found, "rests")["count"], 3, "{found:#}");
+    assert_eq!(with_function(&found, "computes")["activity"], "dumped", "{found:#}");
+    assert_eq!(with_function(&found, "main")["threads"][0]["object"], "signal 6", "{found:#}");
+    kymo().run(["stacks", "--core", text(&program)]).ends(1).says("it is no core file");
 }
 
 /// Checks that stacks that were kept in a file are the same when it is read again, that other verbs
