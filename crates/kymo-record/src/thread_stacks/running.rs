@@ -21,8 +21,9 @@ const RING_PAGES: usize = 32;
 const BATCH: usize = 8;
 /// A thread is interrupted after so many ns on a CPU.
 const PERIOD_NS: u64 = 100_000;
-/// How long a thread may take to get a CPU.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long threads that are looked at together may take to get a CPU, and all of them.
+const PATIENCE: Duration = Duration::from_millis(500);
+const MOST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The first samples of threads that ran.
 #[derive(Debug, Default)]
@@ -32,14 +33,18 @@ pub(super) struct RunningThreads {
 }
 
 impl RunningThreads {
-    /// Takes a sample of each that runs. Waits [`PATIENCE`] at most for eight of them.
+    /// Takes a sample of each that runs. Waits [`PATIENCE`] at most for eight of them, and
+    /// [`MOST_PATIENCE`] for all.
     pub(super) fn sample(tids: &[i32]) -> RunningThreads {
-        let mut running = RunningThreads::default();
-        tids.chunks(BATCH).for_each(|tids| running.refused |= running.batch(tids).is_none());
+        let (mut running, until) = (RunningThreads::default(), Instant::now() + MOST_PATIENCE);
+        for tids in tids.chunks(BATCH) {
+            let until = until.min(Instant::now() + PATIENCE);
+            running.refused |= running.batch(tids, until).is_none();
+        }
         running
     }
 
-    fn batch(&mut self, tids: &[i32]) -> Option<()> {
+    fn batch(&mut self, tids: &[i32], until: Instant) -> Option<()> {
         let mut attr = attr_zeroed();
         attr.type_ = Perf::SOFTWARE;
         attr.config = Perf::SW_CPU_CLOCK;
@@ -56,7 +61,6 @@ impl RunningThreads {
         let mut events = evlist::open(Arc::new(sys::Real), plan, OpenEngine::Serial).ok()?;
         let rings = events.map_rings(RING_PAGES, false).ok()?;
         let mut open: Vec<_> = rings.iter().collect();
-        let until = Instant::now() + PATIENCE;
         while !open.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
             open.retain(|ring| {
