@@ -138,9 +138,12 @@ fn many_short_sleeps() {
     let ns = |value: &Value| value.as_u64().expect("a number");
     let (asleep, ready) = (ns(&sleeps["time_ns"]), waited(&report, "runnable", "sleeps"));
     is_about(asleep + ready, waits.measured("dozes"), "sleeps");
-    assert_eq!(sleeps["waits"], 3000, "{report:#}");
+    // This kernel leaves a switch out now and then, and two sleeps are one.
+    let unseen = 3000 - ns(&sleeps["waits"]).min(3000);
+    assert!(unseen <= 6 && ns(&sleeps["waits"]) <= 3000, "{report:#}");
     let longest = ns(&sleeps["longest_ns"]);
-    assert!((400_000..=waits.measured("longest")).contains(&longest), "{longest}: {report:#}");
+    let most = waits.measured("longest") * (1 + unseen);
+    assert!((400_000..=most).contains(&longest), "{longest} of {most}: {report:#}");
     let (on_path, all) = on_path(&report, "timer");
     assert!(on_path.abs_diff(asleep) * 50 < all, "{on_path} ns of {all} are asleep: {report:#}");
     let query = kymo().succeed(["query", "--json", text(&waits.file), "waits"]).json();
