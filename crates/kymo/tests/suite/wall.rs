@@ -142,7 +142,8 @@ fn many_short_sleeps() {
     let unseen = 3000 - ns(&sleeps["waits"]).min(3000);
     assert!(unseen <= 6 && ns(&sleeps["waits"]) <= 3000, "{report:#}");
     let longest = ns(&sleeps["longest_ns"]);
-    let most = waits.measured("longest") * (1 + unseen);
+    // Both read a clock, which are not quite the same: 0.3 % was seen.
+    let most = waits.measured("longest") * (1 + unseen) * 51 / 50;
     assert!((400_000..=most).contains(&longest), "{longest} of {most}: {report:#}");
     let (on_path, all) = on_path(&report, "timer");
     assert!(on_path.abs_diff(asleep) * 50 < all, "{on_path} ns of {all} are asleep: {report:#}");
