@@ -32,7 +32,7 @@ pub use text::write_stacks;
 use crate::load::{LoadOptions, collect_sideband};
 use crate::locks::Names;
 use crate::resolve::Resolver;
-use crate::wall::{State, of_waiting_thread};
+use crate::wall::{State, state_of_waiting_thread};
 use frame::FrameNames;
 use kymo_data::{ReadError, ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
@@ -217,7 +217,7 @@ fn activity(row: &ThreadRow, is_arm: bool, user: &[String]) -> Activity {
         let (kernel, user) = (row.kernel.iter().map(String::as_str), user.iter().map(String::as_str));
         let call = (row.call, row.arguments[1] as u32, is_arm);
         // Any caller tells more than the innermost function alone.
-        of_waiting_thread(call, user.clone().nth(1).is_some(), kernel, user)
+        state_of_waiting_thread(call, user.clone().nth(1).is_some(), kernel, user)
     };
     match row.state {
         'R' => Activity::Running,

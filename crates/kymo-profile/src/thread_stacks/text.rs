@@ -71,8 +71,8 @@ fn write_group(
     }
     match group.extent {
         StackExtent::Whole => Ok(()),
-        StackExtent::Cut => writeln!(out, "    [callers are not known: no unwind data leads on from here]"),
-        StackExtent::Missing => writeln!(out, "    [no stack: {}]", group.reason),
+        StackExtent::Cut => writeln!(out, "    [its callers are not known]"),
+        StackExtent::Missing => writeln!(out, "    [no stack: {}]", shown(&group.reason)),
     }
 }
 
@@ -195,7 +195,7 @@ impl ThreadStacks {
                 (least, most) => format!("{text}, for {least} to {most}"),
             },
             _ if first.is_dumped => text,
-            _ => format!("{text}, since when is not known (root can see it)"),
+            _ => format!("{text}, since when is not known (root can see it, from Linux 5.15 on)"),
         }
     }
 

@@ -43,7 +43,7 @@ impl Wall {
     }
 
     /// What a collector's wait is for: its threads want no lock of the program.
-    pub(super) fn of_collector(&self, tid: i32, state: State, is_futex: bool) -> State {
+    pub(super) fn collector_state(&self, tid: i32, state: State, is_futex: bool) -> State {
         match state {
             State::Lock if self.is_collector(tid) => State::Condition,
             State::Unknown if is_futex && self.is_collector(tid) => State::Condition,

@@ -61,7 +61,7 @@ pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
 pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
 pub use sites::SiteId;
-pub(crate) use state::of_waiting_thread;
+pub(crate) use state::state_of_waiting_thread;
 pub use state::{SpanState, State};
 pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};
@@ -303,7 +303,7 @@ impl Wall {
                 let [kernel, user] = [true, false].map(|kernel| self.names(row.chain, kernel));
                 state::of_wait(row.task_state, call, kernel, user)
             });
-            let state = self.of_collector(row.thread.1, state, call.is_futex());
+            let state = self.collector_state(row.thread.1, state, call.is_futex());
             if !row.is_end && !is_ready(state) {
                 last.insert(row.thread, state);
             }

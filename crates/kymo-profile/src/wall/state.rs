@@ -353,7 +353,7 @@ pub(super) fn of_wait<'a>(
 /// What a thread waits for whose stack was read while it waits. `call`: its system call, that
 /// call's second argument, and whether the number is one of aarch64; `has_callers`: its stack has
 /// more than the innermost function.
-pub(crate) fn of_waiting_thread<'a>(
+pub(crate) fn state_of_waiting_thread<'a>(
     (number, operation, is_arm): (i64, u32, bool),
     has_callers: bool,
     kernel: impl Iterator<Item = &'a str> + Clone,

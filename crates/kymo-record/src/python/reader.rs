@@ -35,8 +35,8 @@ pub(crate) struct PythonReader {
 struct PythonProcess {
     pid: i32,
     python: Option<FoundPython>,
-    /// The innermost frame of each thread, by `pthread_self`.
-    frames: FxHashMap<u64, u64>,
+    /// The interpreter's state of each thread, by `pthread_self`.
+    states: FxHashMap<u64, u64>,
     remark: Option<String>,
 }
 
@@ -62,10 +62,17 @@ impl PythonReader {
         read: ReadMemory<'_>,
     ) {
         self.look(pid, read);
-        let Some(PythonProcess { python: Some(python), frames, .. }) = &self.process else { return };
+        let Some(PythonProcess { python: Some(python), states, .. }) = &self.process else { return };
         let (layout, id) = (python.layout.walk, python.id);
-        let Some(&innermost) = frames.get(&thread_pointer) else { return };
+        let Some(&state) = states.get(&thread_pointer) else { return };
+        let Some(innermost) = innermost_frame(&layout, state, read) else { return };
+        // A thread that runs changes them: only what is the same twice is taken.
         let frames = walk(&layout, innermost, read);
+        let codes = |frames: &[PythonFrame]| frames.iter().map(|frame| frame.code).collect::<Vec<u64>>();
+        let again = walk(&layout, innermost, read);
+        if codes(&again) != codes(&frames) || innermost_frame(&layout, state, read) != Some(innermost) {
+            return;
+        }
         for frame in &frames {
             if self.told.insert((pid, frame.code)) {
                 tell(&mut self.stacks, &layout, id, frame.code, read);
@@ -91,13 +98,22 @@ impl PythonReader {
             Ok(python) => (python, None),
             Err(remark) => (None, Some(remark)),
         };
-        let frames = python.as_ref().map(|python| thread_frames(python, read)).unwrap_or_default();
-        self.process = Some(PythonProcess { pid, python, frames, remark });
+        let states = python.as_ref().map(|python| thread_states(python, read)).unwrap_or_default();
+        self.process = Some(PythonProcess { pid, python, states, remark });
     }
 }
 
-/// The innermost frame of each thread of all interpreters.
-fn thread_frames(python: &FoundPython, read: ReadMemory<'_>) -> FxHashMap<u64, u64> {
+/// The innermost frame of a thread that runs Python.
+fn innermost_frame(layout: &PythonLayout, state: u64, read: ReadMemory<'_>) -> Option<u64> {
+    let mut frame = word(read, state.wrapping_add(layout.thread_frame.into()))?;
+    if let Some(offset) = layout.inner_frame {
+        frame = word(read, frame.wrapping_add(offset.into()))?;
+    }
+    Some(frame).filter(|&frame| frame != 0)
+}
+
+/// The state of each thread of all interpreters.
+fn thread_states(python: &FoundPython, read: ReadMemory<'_>) -> FxHashMap<u64, u64> {
     let layout = &python.layout.walk;
     let (mut found, mut left) = (FxHashMap::default(), MOST_STATES);
     let at = |offset: u32| u64::from(offset);
@@ -107,11 +123,7 @@ fn thread_frames(python: &FoundPython, read: ReadMemory<'_>) -> FxHashMap<u64, u
         while state != 0 && left > 0 {
             left -= 1;
             let id = word(read, state.wrapping_add(at(layout.thread_id)));
-            let mut frame = word(read, state.wrapping_add(at(layout.thread_frame)));
-            if let (Some(holder), Some(offset)) = (frame, layout.inner_frame) {
-                frame = word(read, holder.wrapping_add(at(offset)));
-            }
-            found.extend(id.zip(frame).filter(|(_, frame)| *frame != 0));
+            found.extend(id.map(|id| (id, state)));
             state = word(read, state.wrapping_add(at(layout.thread_next))).unwrap_or(0);
         }
         left = left.saturating_sub(1);

@@ -17,7 +17,7 @@ pub(super) fn threads(core: &CoreFile) -> Vec<(ThreadRecord, Vec<u64>)> {
     let modules = modules_of_processes(|| false);
     let space = space_of(core, &modules);
     let mut unwinder = Unwinder::new(Convention::Perf);
-    core.threads.iter().map(|thread| of_thread(core, thread, &space, &mut unwinder)).collect()
+    core.threads.iter().map(|thread| record_of(core, thread, &space, &mut unwinder)).collect()
 }
 
 fn space_of(core: &CoreFile, modules: &UnwindModules) -> AddressSpace {
@@ -30,7 +30,7 @@ fn space_of(core: &CoreFile, modules: &UnwindModules) -> AddressSpace {
     space
 }
 
-fn of_thread(
+fn record_of(
     core: &CoreFile,
     thread: &CoreThread,
     space: &AddressSpace,
@@ -60,7 +60,7 @@ fn of_thread(
     for (word, bytes) in words.iter_mut().zip(bytes[..read].as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*bytes);
     }
-    let record = ThreadRecord::of_dump(core.pid, thread.tid, thread.signal, kind, (call, arguments), words);
+    let record = ThreadRecord::from_dump(core.pid, thread.tid, thread.signal, kind, (call, arguments), words);
     (record, frames)
 }
 

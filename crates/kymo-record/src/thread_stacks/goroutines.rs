@@ -161,6 +161,13 @@ impl GoRuntime {
         let left = word(self.stack_end)?.saturating_sub(sp).min(STACK_BYTES);
         let mut stack = vec![0; left as usize];
         let read = reader.read(pid, sp, &mut stack).unwrap_or(0);
+        // One that has run meanwhile has another stack by now.
+        let mut again = [0; STRUCT_BYTES];
+        reader.read(pid, at, &mut again)?;
+        let is_same = |field: usize| again.get(field..field + 8) == bytes.get(field..field + 8);
+        if ![self.status, self.id, self.stack_pointer, self.pc].into_iter().all(is_same) {
+            return Some(found);
+        }
         let regs = UserRegs::new(pc, sp, bp);
         (found.frames, found.is_whole) = reader.unwind(pid, &regs, &stack[..read]).unwrap_or_default();
         Some(found)

@@ -172,7 +172,7 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec, asks_jvms: bool) -> (Vec<u8
         put(record, found.map(|found| found.stack.frames.clone()).unwrap_or_default(), &mut bytes);
     }
     for (pid, goroutine) in goroutines.into_iter().filter(|(_, goroutine)| goroutine.own_tid.is_none()) {
-        put(&ThreadRecord::of_goroutine(pid, &goroutine), goroutine.frames, &mut bytes);
+        put(&ThreadRecord::from_goroutine(pid, &goroutine), goroutine.frames, &mut bytes);
     }
     (bytes, remarks)
 }

@@ -61,7 +61,10 @@ impl ReadStacks {
         };
         if late {
             let (missing, seconds) = (threads.len() - found.stacks.len(), MOST_TIME.as_secs());
-            found.remarks.push(format!("{missing} stacks were not read within {seconds} s"));
+            found.remarks.push(match missing {
+                0 => format!("not all goroutines were read within {seconds} s"),
+                missing => format!("{missing} stacks were not read within {seconds} s"),
+            });
         }
         found
     }

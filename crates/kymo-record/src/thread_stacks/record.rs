@@ -117,13 +117,17 @@ impl ThreadRecord {
     }
 
     /// A goroutine that is on no thread.
-    pub(super) fn of_goroutine(pid: i32, goroutine: &Goroutine) -> ThreadRecord {
+    pub(super) fn from_goroutine(pid: i32, goroutine: &Goroutine) -> ThreadRecord {
         let stack = match (goroutine.frames.is_empty(), goroutine.is_whole) {
             (true, _) => StackKind::Missing,
             (_, true) => StackKind::Whole,
             (_, false) => StackKind::Cut,
         };
-        let reason = if stack == StackKind::Missing { "its stack is not in memory" } else { "" };
+        let reason = if stack == StackKind::Missing {
+            "it ran while it was read, or its stack is not in memory"
+        } else {
+            ""
+        };
         ThreadRecord {
             pid,
             tid: pid,
@@ -139,7 +143,7 @@ impl ThreadRecord {
     }
 
     /// A thread of a core file, which was about to get this signal (0: none).
-    pub(super) fn of_dump(
+    pub(super) fn from_dump(
         pid: i32,
         tid: i32,
         signal: i32,

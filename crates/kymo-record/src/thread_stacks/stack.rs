@@ -27,8 +27,13 @@ impl ThreadStack {
     ) -> Option<String> {
         let thread_pointer = reader.thread_pointer(tid)?;
         let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
-        let WaitingStack { frames, is_whole, .. } = &mut self.stack;
+        let WaitingStack { frames, is_whole, call, .. } = &mut self.stack;
+        let native = frames.clone();
         python.put((pid, tid), thread_pointer, frames, *is_whole, read);
+        // What was read of one that has run meanwhile may be of another moment.
+        if call.is_some() && proc::waiting_call(pid, tid) != *call {
+            *frames = native;
+        }
         let (names, remark) = python.take_records();
         self.names = names;
         remark
