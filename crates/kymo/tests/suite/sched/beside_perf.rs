@@ -311,7 +311,9 @@ fn map() {
                 lines.map(|line| named(&line)).collect()
             };
             let (mut theirs, mut ours) = (read(&perf), read(&kymo()));
-            assert!(theirs.len() > 100, "{suite}: {theirs:?}");
+            // Each of the load's 30 processes comes in once at least. A quiet machine's map has no more
+            // than 100 lines, one that is busy has a thousand.
+            assert!(theirs.len() > 30, "{suite}: {theirs:?}");
             // perf gives the letters for a second time after 260 tasks; kymo has more.
             let is_new = |line: &String| {
                 line.split(' ').any(|cell| {
