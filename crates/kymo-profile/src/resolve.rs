@@ -564,14 +564,10 @@ fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Arc<str>> {
 /// the outermost one.
 ///
 /// The outermost frame of the debug information is the symbol itself, under whichever of its names,
-/// and is left out. So is whatever bears that name further in: a function that was split is told as
-/// inlined into itself.
+/// and is left out.
 fn shown_frames(frames: &[InlineFrame]) -> (Vec<&InlineFrame>, Option<&InlineFrame>) {
     let mut inlined: Vec<&InlineFrame> = frames.iter().filter(|frame| frame.function.is_some()).collect();
     let outermost = inlined.pop();
-    if let Some(outermost) = outermost {
-        inlined.retain(|frame| frame.function != outermost.function);
-    }
     (inlined, outermost.or(frames.last()))
 }
 

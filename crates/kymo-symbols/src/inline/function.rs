@@ -54,6 +54,8 @@ pub(super) struct Inlined {
     pub(super) call_file: Option<u64>,
     /// The line of the call; 0 is none.
     pub(super) call_line: u32,
+    /// The column of the call; 0 is none.
+    pub(super) call_column: u32,
 }
 
 /// Where the name of a function is.
@@ -154,7 +156,7 @@ impl Function {
         offset: UnitOffset,
         depth: usize,
     ) -> gimli::Result<()> {
-        let mut inlined = Inlined { name: NameSource::None, call_file: None, call_line: 0 };
+        let mut inlined = Inlined { name: NameSource::None, call_file: None, call_line: 0, call_column: 0 };
         let mut found = Ranges::default();
         for &attribute in attributes {
             let attribute = entries.read_attribute(attribute)?;
@@ -170,6 +172,9 @@ impl Function {
                     }
                 }
                 gimli::DW_AT_call_line => inlined.call_line = attribute.udata_value().unwrap_or(0) as u32,
+                gimli::DW_AT_call_column => {
+                    inlined.call_column = attribute.udata_value().unwrap_or(0) as u32;
+                }
                 _ => {}
             }
         }

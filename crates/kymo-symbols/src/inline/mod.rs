@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 
-use self::function::{Function, NameSource};
-use self::names::name_of;
+use self::function::{Function, Inlined, NameSource};
+use self::names::{declared_at, name_of};
 use self::sections::shared_path;
 use self::split::SplitFiles;
 use self::texts::Texts;
@@ -85,6 +85,17 @@ struct FunctionUnit<'a> {
     units: &'a Units,
     unit: &'a ParsedUnit,
     texts: &'a Texts,
+}
+
+impl FunctionUnit<'_> {
+    /// Whether what seems to be a function that was inlined into itself is the rest of its one call:
+    /// gcc splits it off behind an early return, and says that it is called where the function is
+    /// declared. A recursive call stands elsewhere, at another column of that line at least.
+    fn is_split_part(&self, inlined: &Inlined) -> bool {
+        let NameSource::Other(place) = inlined.name else { return false };
+        let call = (u64::from(inlined.call_line), u64::from(inlined.call_column));
+        declared_at(self.units, self.unit.with(self.units.dwarf()), place) == Some(call)
+    }
 }
 
 struct Dwarf {
@@ -250,16 +261,22 @@ impl Lines {
                 of.texts.function(*place, || name_of(of.units, of.unit.with(of.units.dwarf()), *place))
             }
         };
-        let inlined: Vec<_> = function.into_iter().flat_map(|function| function.inlined_at(linked)).collect();
+        let inlined_at: Vec<_> =
+            function.into_iter().flat_map(|function| function.inlined_at(linked)).collect();
         let mut location = (line.and_then(|(file, _)| file_of(file)), line.map_or(0, |(_, line)| line));
-        let mut frames = Vec::with_capacity(inlined.len() + 1);
-        for inlined in inlined.into_iter().rev().take(MOST_FRAMES - 1) {
+        let mut frames = Vec::with_capacity(inlined_at.len() + 1);
+        for (depth, &inlined) in inlined_at.iter().enumerate().rev().take(MOST_FRAMES - 1) {
+            let own = name(&inlined.name);
+            let around = match depth {
+                0 => function.map(|function| &function.name),
+                _ => Some(&inlined_at[depth - 1].name),
+            };
+            // One call, of which the rest was split off: the function around it goes on here.
+            if own.is_some() && own == around.and_then(name) && of.is_split_part(inlined) {
+                continue;
+            }
             let (file, line) = location;
-            frames.push(InlineFrame {
-                function: name(&inlined.name),
-                file,
-                line: (line != 0).then_some(line),
-            });
+            frames.push(InlineFrame { function: own, file, line: (line != 0).then_some(line) });
             location = (inlined.call_file.and_then(file_of), inlined.call_line);
         }
         let (file, line) = location;

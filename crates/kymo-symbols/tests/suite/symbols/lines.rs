@@ -97,6 +97,58 @@ fn inlined_functions_and_lines_are_those_of_addr2line() {
     check("split", &dir.join("plain"), "outer");
 }
 
+/// Checks that calls which were inlined into their own function are frames: half of a recursion was
+/// missing.
+#[test]
+fn recursion_that_was_inlined_is_shown() {
+    const RECURSION: &str = "volatile int sink;
+        static inline __attribute__((always_inline)) int leaf(int n) {
+            for (int i = 0; i < n; i++) sink += i % 7;
+            return sink + n; }
+        int outer(int n) { if (n > 0) return outer(n - 1) + 1; return leaf(n); }
+        int main(int c, char **v) { return outer(40 + c); }";
+    let test = "recursion_that_was_inlined_is_shown";
+    let Some(dir) = workshop(test, &["gcc"], &[("r.c", RECURSION)]) else { return };
+    let dir = dir.path();
+    for flags in ["-gdwarf-5", "-gdwarf-4"] {
+        run(dir, "gcc", &["r.c", "-o", "recursion", "-O2", flags, "-fno-optimize-sibling-calls"]);
+        // addr2line shows three: gcc has also split a part off.
+        assert_eq!(most_at_once("outer", &frames(&dir.join("recursion"))), 2, "{flags}");
+    }
+}
+
+/// Checks that the rest of a call, which gcc splits off behind an early return and inlines again, is
+/// not taken for another call, and has its own lines.
+#[test]
+fn what_was_split_off_a_function_is_no_call() {
+    const SPLIT: &str = "#include <stdio.h>
+        volatile int sink;
+        static int part(int *p, int n) {
+            if (!p) return -1;
+            int s = 0;
+            for (int i = 0; i < n; i++) {
+                s += p[i] * 3; sink += s; if (s % 7 == 3) printf(\"x\");
+                for (int j = 0; j < n; j++) sink += j * i;
+            }
+            return s; }
+        __attribute__((noinline)) int outer(int *p, int n) { return part(p, n); }
+        __attribute__((noinline)) int other(int *p, int n) { return part(p, n) + 1; }
+        int main(int c, char **v) { int a[100] = {0}; for (int i = 0; i < c * 100; i++)
+            sink += outer(a, 100) + other(c > 1 ? a : 0, 100); return sink; }";
+    let test = "what_was_split_off_a_function_is_no_call";
+    let Some(dir) = workshop(test, &["gcc", "llvm-dwarfdump"], &[("s.c", SPLIT)]) else { return };
+    let dir = dir.path();
+    run(dir, "gcc", &["s.c", "-o", "split", "-O3", "-g"]);
+    let dump = run(dir, "llvm-dwarfdump", &["--name=part", "-c", "split"]);
+    let parts = dump.matches("DW_AT_call_line\t(3)").count();
+    let found = frames(&dir.join("split"));
+    assert_eq!(most_at_once("part", &found), 1, "{parts} parts: {found:#?}");
+    assert!(found.iter().any(|(_, frames)| frames[0] == "part Some(8)"), "{found:#?}");
+    if parts == 0 {
+        kymo_testing::skip(test, "this gcc split nothing off");
+    }
+}
+
 /// Checks that debug information packed in the old way, in sections named `.zdebug_*`, has the
 /// same lines and inlined functions.
 #[test]
@@ -255,6 +307,12 @@ fn frames(file: &Path) -> Vec<(u64, Vec<String>)> {
     (outer.start..outer.end)
         .map(|address| (address - outer.start, module.inline_frames(address).iter().map(name).collect()))
         .collect()
+}
+
+/// How often a function is among the frames of one address at most.
+fn most_at_once(name: &str, found: &[(u64, Vec<String>)]) -> usize {
+    let count = |frames: &Vec<String>| frames.iter().filter(|frame| frame.starts_with(name)).count();
+    found.iter().map(|(_, frames)| count(frames)).max().unwrap_or(0)
 }
 
 /// What is said of a file whose functions were asked for.
