@@ -63,24 +63,24 @@ struct GoRuntime {
     machine_tid: u64,
 }
 
-/// The goroutines of a process; none if it is no Go program.
+/// The goroutines of a process, and how many more it has than are read; none if it is no Go program.
 ///
 /// # Errors
 /// Why they are not seen, for the user.
-pub(super) fn of(pid: i32, reader: &mut StackReader) -> Result<Vec<Goroutine>, String> {
-    let Some(runtime) = GoRuntime::of(pid)? else { return Ok(Vec::new()) };
+pub(super) fn of(pid: i32, reader: &mut StackReader) -> Result<(Vec<Goroutine>, u64), String> {
+    let Some(runtime) = GoRuntime::of(pid)? else { return Ok(Default::default()) };
     let word = |reader: &mut StackReader, at: u64| {
         let mut bytes = [0; 8];
         (reader.read(pid, at, &mut bytes) == Some(8)).then_some(u64::from_le_bytes(bytes))
     };
     let all = word(reader, runtime.all).unwrap_or(0);
-    let count = word(reader, runtime.count).unwrap_or(0).min(MOST_GOROUTINES);
+    let count = word(reader, runtime.count).unwrap_or(0);
     let mut found = Vec::new();
-    for number in 0..count {
+    for number in 0..count.min(MOST_GOROUTINES) {
         let Some(at) = word(reader, all.wrapping_add(8 * number)).filter(|&at| at != 0) else { continue };
         found.extend(runtime.goroutine(pid, at, reader));
     }
-    Ok(found)
+    Ok((found, count.saturating_sub(MOST_GOROUTINES)))
 }
 
 impl GoRuntime {
@@ -170,6 +170,11 @@ impl GoRuntime {
         }
         let regs = UserRegs::new(pc, sp, bp);
         (found.frames, found.is_whole) = reader.unwind(pid, &regs, &stack[..read]).unwrap_or_default();
+        // It goes on behind the call that it waits in. One that has not begun stands at the begin of
+        // its first function, which `runtime.goexit` seems to have called.
+        if let [pc, _, _, ..] = &mut found.frames[..] {
+            *pc -= 1;
+        }
         Some(found)
     }
 

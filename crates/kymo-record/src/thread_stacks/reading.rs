@@ -91,11 +91,14 @@ fn send_all(wanted: &[(i32, i32, char)], events: &EventSet, send: &Sender<Messag
     let mut processes: Vec<i32> = threads.into_iter().map(|(pid, _)| pid).collect();
     processes.dedup();
     for pid in processes {
-        send.send(match goroutines::of(pid, &mut reader) {
-            Ok(goroutines) => Message::Goroutines(pid, goroutines),
-            Err(remark) => Message::Remark(remark),
-        })
-        .ok()?;
+        let remark = match goroutines::of(pid, &mut reader) {
+            Ok((goroutines, left_out)) => {
+                send.send(Message::Goroutines(pid, goroutines)).ok()?;
+                (left_out > 0).then(|| format!("{left_out} more goroutines of process {pid} were not read"))
+            }
+            Err(remark) => Some(remark),
+        };
+        remark.into_iter().try_for_each(|remark| send.send(Message::Remark(remark)).ok())?;
     }
     Some(())
 }

@@ -1,5 +1,7 @@
 //! `kymo stacks`: the stacks of all threads of programs that hang, run, have ended or are stopped.
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -165,20 +167,28 @@ fn java() {
     assert_eq!(running.end().1, Some(0), "it goes on");
 }
 
+/// A program of Go that hangs, which writes its errors into a file.
+fn hung_go(test: &str) -> Option<(Running, PathBuf)> {
+    if !ready(test, &[Need::X86, Need::Root, Need::Program("go")]) {
+        return None;
+    }
+    let folder = fresh_folder(&test.replace("::", "-"));
+    let (program, errors) = (folder.join("hung"), folder.join("errors"));
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&program).arg(sources().join("hung.go")).env("GO111MODULE", "off");
+    assert!(build.status().expect("go").success());
+    let mut command = Command::new(&program);
+    command.env("GOTRACEBACK", "system").stderr(File::create(&errors).expect("a file"));
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.line(), "hung\n");
+    Some((running, errors))
+}
+
 /// Checks that goroutines which wait are told with what for, in Go's words, though no thread is
 /// theirs.
 #[test]
 fn goroutines() {
-    if !ready("thread_stacks::goroutines", &[Need::X86, Need::Root, Need::Program("go")]) {
-        return;
-    }
-    let folder = fresh_folder("stacks-go");
-    let program = folder.join("hung");
-    let mut build = Command::new("go");
-    build.arg("build").arg("-o").arg(&program).arg(sources().join("hung.go")).env("GO111MODULE", "off");
-    assert!(build.status().expect("go").success());
-    let mut running = Running::start(&mut Command::new(&program));
-    assert_eq!(running.line(), "hung\n");
+    let Some((mut running, _)) = hung_go("thread_stacks::goroutines") else { return };
     let found = of(&running.pid());
     assert_eq!(running.end().1, Some(0), "it goes on");
     let takes = with_function(&found, "main.takes");
@@ -189,6 +199,49 @@ fn goroutines() {
     assert_eq!(last["function"], "runtime.goexit.abi0", "{takes:#}");
     let wants = with_function(&found, "main.wantsLock");
     assert_eq!(wants["threads"][0]["object"], "sync.Mutex.Lock", "{wants:#}");
+}
+
+/// Checks functions and lines of all goroutines that wait against what Go tells of them itself: the
+/// innermost line was the one behind the call, and of a recursion the inlined calls were missing.
+#[test]
+fn goroutines_as_go_tells_them() {
+    let Some((mut running, errors)) = hung_go("thread_stacks::goroutines_as_go_tells_them") else { return };
+    let found = of(&running.pid());
+    kill_process(Pid::from_child(&running.child), Signal::QUIT).expect("told");
+    assert_eq!(running.end().1, Some(2), "it ends with its stacks");
+    let told = std::fs::read_to_string(errors).expect("text");
+    let mut compared = 0;
+    for stack in list(&found, "stacks").iter().filter(|stack| stack["activity"] == "goroutine") {
+        let ours: Vec<(String, u64)> = list(stack, "frames").iter().map(frame_of_goroutine).collect();
+        for thread in list(stack, "threads") {
+            let theirs = dumped(&told, thread["goroutine"].as_u64().expect("a number"));
+            assert_eq!(ours, theirs, "{thread:#}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 9, "{compared}: {found:#}");
+    let calls = list(with_function(&found, "main.deep"), "frames").iter();
+    assert_eq!(calls.filter(|frame| frame["function"] == "main.deep").count(), 41);
+}
+
+fn frame_of_goroutine(frame: &Value) -> (String, u64) {
+    let function = frame["function"].as_str().expect("a name").trim_end_matches(".abi0");
+    (function.to_owned(), frame["line"].as_u64().expect("a line"))
+}
+
+/// Functions and lines of a goroutine in Go's own dump: a line `main.deep(0x1, ...)`, and one with
+/// a tab, a path, a colon and the line, for each frame.
+fn dumped(told: &str, goroutine: u64) -> Vec<(String, u64)> {
+    let head = format!("goroutine {goroutine} ");
+    let mut lines = told.lines().skip_while(|line| !line.starts_with(&head)).skip(1);
+    let mut frames = Vec::new();
+    while let Some(call) = lines.next().filter(|line| !line.is_empty() && !line.starts_with("created by")) {
+        let place = lines.next().expect("a place").split(' ').next().unwrap_or("");
+        let line = place.rsplit(':').next().and_then(|line| line.parse().ok()).expect("a line");
+        let arguments = call.rfind('(').expect("arguments");
+        frames.push((call[..arguments].to_owned(), line));
+    }
+    frames
 }
 
 /// Checks a core file that the kernel has written: all stacks are whole, the deadlock is told, and
