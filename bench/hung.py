@@ -208,13 +208,25 @@ def many(options, folder):
         for tool, values in times.items()]
 
 
+def head(tool, note):
+    """The first line of a run."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{tool}, {now:%Y-%m-%d %H:%M}, kernel {os.uname().release}, {os.cpu_count()} CPUs. {note}".rstrip()
+
+
+def keep(name, lines):
+    """Writes a run into bench/runs, beside those of the same day."""
+    runs, begin = ROOT / "bench/runs", f"{datetime.date.today()}-{name}"
+    names = [f"{begin}.txt"] + [f"{begin}-{number}.txt" for number in range(2, 100)]
+    (runs / next(name for name in names if not (runs / name).exists())).write_text("\n".join(lines) + "\n")
+
+
 def main():
     options = arguments()
     if os.geteuid() != 0 or not shutil.which("gdb"):
         sys.exit("bench/hung.py needs root and gdb")
     options.kymo = str(pathlib.Path(options.kymo).resolve())
-    lines = [f"bench/hung.py, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}, kernel {os.uname().release}, "
-             f"{os.cpu_count()} CPUs. {options.note}".rstrip(), "",
+    lines = [head("bench/hung.py", options.note), "",
              "Threads whose stacks are equal, have gdb's frames and more callers, run, or differ; time from start to end.", "",
              f"{'program':34} " + " ".join(f"{kind:>7}" for kind in KINDS) + f" {'kymo':>11} {'gdb':>11}"]
     with tempfile.TemporaryDirectory() as place:
@@ -229,12 +241,8 @@ def main():
             everything.update(found or {})
         lines += [f"{'all':34} " + " ".join(f"{everything[kind]:7}" for kind in KINDS), ""]
         lines += many(options, folder)
-    text = "\n".join(lines) + "\n"
-    print(text)
-    runs = ROOT / "bench/runs"
-    begin = f"{datetime.date.today()}-hung"
-    names = [f"{begin}.txt"] + [f"{begin}-{number}.txt" for number in range(2, 100)]
-    (runs / next(name for name in names if not (runs / name).exists())).write_text(text)
+    print("\n".join(lines))
+    keep("hung", lines)
 
 
 if __name__ == "__main__":
