@@ -98,11 +98,17 @@ pub struct Count {
 }
 
 impl Count {
+    /// Whether it ever ran. The kernel may have counted before it tells of any time, at the begin of
+    /// what it counts.
+    pub fn was_counted(&self) -> bool {
+        self.running_ns > 0 || self.value > 0
+    }
+
     /// The count as if it had run all the time that it was enabled; `None` if it never ran ("not
     /// counted").
     pub fn scaled(&self) -> Option<u64> {
         match self.running_ns {
-            0 => None,
+            0 => self.was_counted().then_some(self.value),
             running if running < self.enabled_ns => {
                 Some((self.value as f64 * self.enabled_ns as f64 / running as f64) as u64)
             }

@@ -202,5 +202,5 @@ fn scaled_count(row: &CountRow) -> Option<f64> {
 
 /// The count of the time on the hardware; `None` if it was never there.
 fn raw_count(row: &CountRow) -> Option<f64> {
-    (row.count.running_ns > 0).then_some(row.count.value as f64)
+    row.count.was_counted().then_some(row.count.value as f64)
 }
