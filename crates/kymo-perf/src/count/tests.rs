@@ -49,6 +49,9 @@ fn scaling() {
     assert_eq!((whole.scaled(), whole.share()), (Some(7), 1.0));
     assert_eq!((third.scaled(), third.share()), (Some(30), 1.0 / 3.0));
     assert_eq!((never.scaled(), never.share()), (None, 0.0));
+    // Sums of intervals lacked what was counted in one without time.
+    let before_time = Count { value: 17, ..Count::default() };
+    assert_eq!((before_time.scaled(), before_time.share()), (Some(17), 1.0));
     assert_eq!(Count::default().share(), 1.0);
     assert_eq!(third.plus(never).scaled(), Some(35));
     assert_eq!(third.since(&whole), Count { value: 3, enabled_ns: 290, running_ns: 90 });

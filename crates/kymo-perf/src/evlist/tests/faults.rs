@@ -329,7 +329,14 @@ proptest! {
                 }
             }
             (Err(serial), Err(parallel)) => {
-                prop_assert_eq!(told(&serial), told(&parallel));
+                // Where descriptors are short and another call fails, too, it matters which comes first.
+                let is_short =
+                    |error: &OpenError| error.source.raw_os_error() == Some(libc::EMFILE);
+                if is_short(&serial) == is_short(&parallel) {
+                    prop_assert_eq!(told(&serial), told(&parallel));
+                } else {
+                    prop_assert!(case.limit.is_some(), "{serial:?} {parallel:?}");
+                }
                 check_closed(&serial_kernel);
                 check_closed(&parallel_kernel);
             }
