@@ -126,7 +126,7 @@ impl Locks {
             let FutexRecord { pid, tid, .. } = *wait;
             (proc::process_of(tid).unwrap_or(pid), tid)
         };
-        let mut stacks = WaitingStacks::of(waits.iter().map(process).collect());
+        let mut stacks = WaitingStacks::of(waits.iter().map(process).collect(), None);
         for wait in waits {
             let (pid, tid) = process(&wait);
             let stack = stacks.stack_of(pid, tid);

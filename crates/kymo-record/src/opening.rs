@@ -6,6 +6,7 @@ use crate::lock_holds::HoldSource;
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
+use crate::python::PythonStacks;
 use crate::user_rings::{DrainedUserRings, UserEvent};
 use crate::{locks, waits};
 use kymo_data::{Attr, Event, EventSet, EventSpec, Features, abi};
@@ -71,7 +72,10 @@ impl Opened {
         }
         let waits = self.observer.waits.as_ref().zip(self.plan.wait_event);
         let spec = waits.and_then(|(waits, event)| Some((waits, self.specs.get(event)?)));
-        spec.map(|(waits, spec)| waits.end(spec, self.plan.options.clock)).unwrap_or_default()
+        let python = self.observer.python.as_ref().zip(self.by_kernel.as_ref()).map(|(python, events)| {
+            PythonStacks::at_end(Arc::clone(&python.interpreters), events)
+        });
+        spec.map(|(waits, spec)| waits.end(spec, self.plan.options.clock, python)).unwrap_or_default()
     }
 }
 

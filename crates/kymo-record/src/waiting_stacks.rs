@@ -15,6 +15,7 @@
 //!   Threads behind that have the innermost frame only.
 use crate::callers::space_of;
 use crate::process_modules::modules_of_processes;
+use crate::python::PythonReader;
 use kymo_perf::bpf::{TaskRegisters, TaskState, states_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
@@ -42,22 +43,54 @@ pub(crate) struct WaitingStack {
     pub(crate) is_whole: bool,
     /// How long it has had no CPU, if the kernel tells.
     pub(crate) off_cpu_ns: Option<u64>,
+    /// Records that name functions of Python among the frames, to be written before it.
+    pub(crate) names: Vec<u8>,
+}
+
+impl WaitingStack {
+    /// Puts the frames of Python into it, if there are any. What the user should know.
+    pub(crate) fn put_python(
+        &mut self,
+        python: &mut PythonReader,
+        reader: &mut StackReader,
+        (pid, tid): (i32, i32),
+    ) -> Option<String> {
+        let thread_pointer = reader.thread_pointer(tid)?;
+        let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
+        let native = self.frames.clone();
+        python.put((pid, tid), thread_pointer, &mut self.frames, self.is_whole, read);
+        // What was read of one that has run meanwhile may be of another moment.
+        if self.call.is_some() && proc::waiting_call(pid, tid) != self.call {
+            self.frames = native;
+        }
+        let (names, remark) = python.take_records();
+        self.names = names;
+        remark
+    }
 }
 
 /// What was read in time.
 pub(crate) struct WaitingStacks(HashMap<i32, WaitingStack>);
 
 impl WaitingStacks {
-    /// Of these processes' threads; those of one process should follow each other. Waits for
-    /// [`MOST_TIME`] at most.
-    pub(crate) fn of(threads: Vec<(i32, i32)>) -> WaitingStacks {
+    /// Of these processes' threads; those of one process should follow each other. `python`: reads
+    /// Python's functions, if they are wanted. Waits for [`MOST_TIME`] at most.
+    pub(crate) fn of(threads: Vec<(i32, i32)>, mut python: Option<PythonReader>) -> WaitingStacks {
         let (mut found, until) = (HashMap::new(), Instant::now() + MOST_TIME);
         let count = threads.len();
         let (send, receive) = mpsc::channel();
         let read = move || {
             let mut reader = StackReader::of(&threads);
+            let mut stack_of = |pid: i32, tid: i32| {
+                let mut stack = reader.stack_of(pid, tid);
+                if let Some(python) = &mut python {
+                    // An interpreter that cannot be read was named while the recording ran.
+                    stack.put_python(python, &mut reader, (pid, tid));
+                }
+                stack
+            };
             // Nobody listens any more: it took too long.
-            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, reader.stack_of(pid, tid))));
+            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, stack_of(pid, tid))));
         };
         let started = count > 0 && Builder::new().name("waiting stacks".into()).spawn(read).is_ok();
         while started && found.len() < count {
@@ -122,7 +155,7 @@ impl StackReader {
             return WaitingStack { off_cpu_ns, ..WaitingStack::default() };
         };
         let (frames, is_whole) = self.walk(pid, tid, call).unwrap_or_else(|| (vec![call.pc], false));
-        WaitingStack { call: Some(call), frames, is_whole, off_cpu_ns }
+        WaitingStack { call: Some(call), frames, is_whole, off_cpu_ns, names: Vec::new() }
     }
 
     /// The thread's own id in its C library (`pthread_self`), if the kernel tells.

@@ -17,6 +17,7 @@ use kymo_perf::proc;
 use std::sync::Arc;
 
 use crate::options::RecordingClock;
+use crate::python::{PythonReader, PythonStacks};
 use crate::targets::{Observed, TargetKind};
 use crate::user_rings::UserEvent;
 use crate::waiting_stacks::WaitingStacks;
@@ -115,14 +116,21 @@ impl Waits {
     }
 
     /// Ends the tracing: the records of what was not told yet, as samples with the stacks of those
-    /// that still wait.
-    pub(crate) fn end(&self, spec: &EventSpec, clock: Option<RecordingClock>) -> Vec<u8> {
+    /// that still wait. `python`: what Python's functions are called, if they are walked.
+    pub(crate) fn end(
+        &self,
+        spec: &EventSpec,
+        clock: Option<RecordingClock>,
+        python: Option<PythonStacks>,
+    ) -> Vec<u8> {
         let (mut left, now) = self.tracer.end();
         let now_ns = recording_time(now, clock);
         left.sort_unstable_by_key(|(record, _)| (record.pid, record.tid));
         let waits = |record: &WaitRecord| record.task_state != 0 && record.blocked_ns > 0;
         let waiting = left.iter().map(|(record, _)| record).filter(|record| waits(record));
-        let mut stacks = WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect());
+        let python = python.map(|stacks| PythonReader::new(stacks, now_ns));
+        let mut stacks =
+            WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect(), python);
         let end = |(mut record, until): (WaitRecord, u64)| {
             let stack =
                 if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
@@ -138,7 +146,7 @@ impl Waits {
                 period: record.off_cpu_ns(),
                 frames: stack.frames,
             };
-            sample.with(record.to_raw(), spec)
+            [stack.names, sample.with(record.to_raw(), spec)].concat()
         };
         left.into_iter().flat_map(end).collect()
     }

@@ -26,6 +26,8 @@ pub(crate) type ReadMemory<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> usize;
 pub(crate) struct PythonReader {
     budget: Budget,
     stacks: PythonStacks,
+    /// When its functions are mapped, by the recording's clock.
+    time_ns: u64,
     process: Option<PythonProcess>,
     /// Code objects that were told.
     told: FxHashSet<(i32, u64)>,
@@ -46,9 +48,10 @@ fn word(read: ReadMemory<'_>, at: u64) -> Option<u64> {
 }
 
 impl PythonReader {
-    /// `stacks`: where functions get their addresses.
-    pub(crate) fn new(stacks: PythonStacks) -> PythonReader {
-        PythonReader { budget: Budget::new(), stacks, process: None, told: FxHashSet::default() }
+    /// `stacks`: where functions get their addresses; `time_ns`: when they are mapped, by the
+    /// recording's clock.
+    pub(crate) fn new(stacks: PythonStacks, time_ns: u64) -> PythonReader {
+        PythonReader { budget: Budget::new(), stacks, time_ns, process: None, told: FxHashSet::default() }
     }
 
     /// Puts Python's frames into the chain of a thread, if it runs Python. `thread_pointer`: its
@@ -79,7 +82,7 @@ impl PythonReader {
             }
         }
         let walked = WalkedFrames { tid, interpreter: id, frames };
-        self.stacks.put_walked((pid, tid, 0), walked, native, is_whole, MOST_FRAMES);
+        self.stacks.put_walked((pid, tid, self.time_ns), walked, native, is_whole, MOST_FRAMES);
     }
 
     /// Records that name the functions, and what the user should know.

@@ -5,12 +5,15 @@ use super::{CodeLayout, Interpreter, PositionKind, code};
 use kymo_data::{Attr, EventSet, InterpretedFunction, SampleId, abi, build};
 use kymo_perf::bpf::{PythonCode, PythonFrame, PythonRecord};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Addresses that each function has: one for each instruction of two bytes.
 const FUNCTION_SIZE: u32 = 1 << 16;
-/// More functions get no names.
-const MOST_FUNCTIONS: usize = 1 << 22;
+/// Numbers of functions that are met while a recording runs, and of those at its end: more get no
+/// names.
+const FUNCTIONS: Range<u64> = 0..3 << 20;
+const FUNCTIONS_AT_END: Range<u64> = 3 << 20..1 << 22;
 /// So many stacks of a ring wait for their samples: as many as interrupts can interrupt each other.
 const MOST_WAITING: usize = 4;
 /// The name of what the functions seem to be mapped from.
@@ -35,6 +38,8 @@ pub(crate) struct PythonStacks {
     known: FxHashMap<u32, Interpreter>,
     /// The address of each code object's function: by interpreter, address, and names.
     functions: FxHashMap<(u32, u64, u32), u64>,
+    /// Numbers of functions that are free.
+    numbers: Range<u64>,
     /// Processes whose functions are mapped.
     mapped: FxHashSet<i32>,
     /// Records to be written before the samples.
@@ -54,11 +59,17 @@ impl PythonStacks {
             waiting: FxHashMap::default(),
             known: FxHashMap::default(),
             functions: FxHashMap::default(),
+            numbers: FUNCTIONS,
             mapped: FxHashSet::default(),
             records: Vec::new(),
             frames: Vec::new(),
             chain: Vec::new(),
         }
+    }
+
+    /// For what is read when the recording ends: functions get other addresses than those before.
+    pub(crate) fn at_end(interpreters: Arc<Interpreters>, events: &EventSet) -> PythonStacks {
+        PythonStacks { numbers: FUNCTIONS_AT_END, ..PythonStacks::new(interpreters, events) }
     }
 
     /// Takes in what the walker told before a sample of this ring.
@@ -105,12 +116,13 @@ impl PythonStacks {
 
     /// The address of a function, a new one on first sight.
     fn address(&mut self, key: (u32, u64, u32)) -> Option<u64> {
-        let next = self.functions.len();
-        if next >= MOST_FUNCTIONS && !self.functions.contains_key(&key) {
-            return None;
+        if let Some(&known) = self.functions.get(&key) {
+            return Some(known);
         }
-        let first = InterpretedFunction::FIRST_ADDRESS;
-        Some(*self.functions.entry(key).or_insert(first + next as u64 * u64::from(FUNCTION_SIZE)))
+        let number = self.numbers.next()?;
+        let address = InterpretedFunction::FIRST_ADDRESS + number * u64::from(FUNCTION_SIZE);
+        self.functions.insert(key, address);
+        Some(address)
     }
 
     /// Puts the frames of Python at this sample, if they were told, into its chain of native ones.

@@ -159,7 +159,7 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec, asks_jvms: bool) -> (Vec<u8
     };
     for record in &mut facts {
         let found = stacks.get(&record.tid);
-        bytes.extend(found.iter().flat_map(|found| &found.names));
+        bytes.extend(found.iter().flat_map(|found| &found.stack.names));
         record.take_in(found);
         java.get(&(record.pid, record.own_tid)).iter().for_each(|java| record.take_in_java(java));
         if let Some(call) = found.and_then(|found| found.stack.call) {

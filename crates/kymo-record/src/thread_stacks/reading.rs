@@ -78,13 +78,13 @@ fn send_all(wanted: &[(i32, i32, char)], events: &EventSet, send: &Sender<Messag
     let running: Vec<i32> =
         wanted.iter().filter(|(.., state)| is_running(*state)).map(|(_, tid, _)| *tid).collect();
     let mut running = RunningThreads::sample(&running);
-    let mut python = PythonReader::new(PythonStacks::new(Arc::default(), events));
+    let mut python = PythonReader::new(PythonStacks::new(Arc::default(), events), 0);
     for &(pid, tid, state) in wanted {
         let mut stack = match is_running(state) {
             true => running.stack_of(&mut reader, pid, tid),
             false => waiting_stack(&mut reader, pid, tid),
         };
-        let remark = stack.put_python(&mut python, &mut reader, (pid, tid));
+        let remark = stack.stack.put_python(&mut python, &mut reader, (pid, tid));
         send.send(Message::Stack(tid, stack)).ok()?;
         remark.into_iter().try_for_each(|remark| send.send(Message::Remark(remark)).ok())?;
     }

@@ -1,5 +1,4 @@
 //! The stack of one thread as it was read, with what belongs to it.
-use crate::python::PythonReader;
 use crate::waiting_stacks::{StackReader, WaitingStack};
 use kymo_perf::proc;
 
@@ -13,31 +12,6 @@ pub(super) struct ThreadStack {
     pub(super) words: [Option<u32>; 3],
     /// Why there is no stack.
     pub(super) reason: &'static str,
-    /// Records that name functions of it.
-    pub(super) names: Vec<u8>,
-}
-
-impl ThreadStack {
-    /// Puts the frames of Python into it, if there are any. What the user should know.
-    pub(super) fn put_python(
-        &mut self,
-        python: &mut PythonReader,
-        reader: &mut StackReader,
-        (pid, tid): (i32, i32),
-    ) -> Option<String> {
-        let thread_pointer = reader.thread_pointer(tid)?;
-        let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
-        let WaitingStack { frames, is_whole, call, .. } = &mut self.stack;
-        let native = frames.clone();
-        python.put((pid, tid), thread_pointer, frames, *is_whole, read);
-        // What was read of one that has run meanwhile may be of another moment.
-        if call.is_some() && proc::waiting_call(pid, tid) != *call {
-            *frames = native;
-        }
-        let (names, remark) = python.take_records();
-        self.names = names;
-        remark
-    }
 }
 
 /// The stack of a thread that is not on a CPU.
