@@ -66,7 +66,10 @@ pub(crate) fn samples(report: &HoldReport, specs: &[EventSpec], time_ns: u64) ->
         let (pid, period) = (of.pid, of.holds.total_ns);
         // The call is before the place that it returns to.
         let frames = vec![of.place.saturating_sub(1)];
-        bytes.extend(OwnSample { kind: KIND, pid, tid: pid, time_ns, period, frames }.with(raw(of), spec));
+        bytes.extend(
+            OwnSample { kind: KIND, pid, tid: pid, time_ns, period, frames, ..OwnSample::default() }
+                .with(raw(of), spec),
+        );
     }
     bytes
 }

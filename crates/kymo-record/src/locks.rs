@@ -132,12 +132,20 @@ impl Locks {
             let stack = stacks.stack_of(pid, tid);
             let is_this = stack.call.is_some_and(|call| call.arguments[0] == wait.address);
             let frames = if is_this { stack.frames } else { Vec::new() };
-            let sample = OwnSample { kind: KINDS[0], pid, tid, time_ns, period: wait.told_ns, frames };
+            let sample = OwnSample {
+                kind: KINDS[0],
+                pid,
+                tid,
+                time_ns,
+                period: wait.told_ns,
+                frames,
+                ..OwnSample::default()
+            };
             bytes.extend(sample.with(wait.to_raw(), wait_spec));
         }
         for of in sums {
             let (pid, period) = (of.pid, of.waits.total_ns);
-            let sample = OwnSample { kind: KINDS[2], pid, tid: pid, time_ns, period, frames: Vec::new() };
+            let sample = OwnSample { kind: KINDS[2], pid, tid: pid, time_ns, period, ..OwnSample::default() };
             bytes.extend(sample.with(of.to_raw(), sums_spec));
         }
         bytes.extend(lock_holds::samples(holds, specs, time_ns));

@@ -72,9 +72,12 @@ impl Opened {
         }
         let waits = self.observer.waits.as_ref().zip(self.plan.wait_event);
         let spec = waits.and_then(|(waits, event)| Some((waits, self.specs.get(event)?)));
-        let python = self.observer.python.as_ref().zip(self.by_kernel.as_ref()).map(|(python, events)| {
-            PythonStacks::at_end(Arc::clone(&python.interpreters), events)
-        });
+        let python = self
+            .observer
+            .python
+            .as_ref()
+            .zip(self.by_kernel.as_ref())
+            .map(|(python, events)| PythonStacks::at_end(Arc::clone(&python.interpreters), events));
         spec.map(|(waits, spec)| waits.end(spec, self.plan.options.clock, python)).unwrap_or_default()
     }
 }

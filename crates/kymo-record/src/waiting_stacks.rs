@@ -41,6 +41,9 @@ pub(crate) struct WaitingStack {
     pub(crate) frames: Vec<u64>,
     /// They reach the function that the thread has begun in.
     pub(crate) is_whole: bool,
+    /// Return addresses in the kernel, innermost first, if the kernel tells; some callers may be
+    /// missing.
+    pub(crate) kernel: Vec<u64>,
     /// How long it has had no CPU, if the kernel tells.
     pub(crate) off_cpu_ns: Option<u64>,
     /// Records that name functions of Python among the frames, to be written before it.
@@ -154,8 +157,12 @@ impl StackReader {
         let Some(call) = proc::waiting_call(pid, tid) else {
             return WaitingStack { off_cpu_ns, ..WaitingStack::default() };
         };
+        let kernel = self.states.get(&tid).filter(|state| is_of_call(&state.registers, call));
+        let is_frame = |address: &u64| *address != 0;
+        let kernel = kernel.map(|state| state.kernel.into_iter().take_while(is_frame).collect());
         let (frames, is_whole) = self.walk(pid, tid, call).unwrap_or_else(|| (vec![call.pc], false));
-        WaitingStack { call: Some(call), frames, is_whole, off_cpu_ns, names: Vec::new() }
+        let kernel = kernel.unwrap_or_default();
+        WaitingStack { call: Some(call), frames, is_whole, kernel, off_cpu_ns, names: Vec::new() }
     }
 
     /// The thread's own id in its C library (`pthread_self`), if the kernel tells.
@@ -209,6 +216,11 @@ impl StackReader {
         let stop = self.unwinder.unwind(space, regs, stack, MAX_FRAMES, &mut frames);
         (!frames.is_empty()).then_some((frames, stop == Stop::Root))
     }
+}
+
+/// Whether the registers are those with which a thread has entered this call.
+fn is_of_call(TaskRegisters(words): &TaskRegisters, call: WaitingCall) -> bool {
+    words.contains(&call.pc) && words.contains(&call.sp)
 }
 
 /// The registers of a thread that waits, as far as they are known; `None` for a 32-bit one.

@@ -129,8 +129,7 @@ impl Waits {
         let waits = |record: &WaitRecord| record.task_state != 0 && record.blocked_ns > 0;
         let waiting = left.iter().map(|(record, _)| record).filter(|record| waits(record));
         let python = python.map(|stacks| PythonReader::new(stacks, now_ns));
-        let mut stacks =
-            WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect(), python);
+        let mut stacks = WaitingStacks::of(waiting.map(|record| (record.pid, record.tid)).collect(), python);
         let end = |(mut record, until): (WaitRecord, u64)| {
             let stack =
                 if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
@@ -145,6 +144,7 @@ impl Waits {
                 time_ns: if now_ns == 0 { 0 } else { now_ns.wrapping_sub(now.wrapping_sub(until)) },
                 period: record.off_cpu_ns(),
                 frames: stack.frames,
+                kernel: stack.kernel,
             };
             [stack.names, sample.with(record.to_raw(), spec)].concat()
         };
@@ -174,7 +174,7 @@ impl Waits {
 }
 
 /// What a sample that the recorder writes itself tells.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct OwnSample {
     /// The number of the description.
     pub(crate) kind: u16,
@@ -184,6 +184,8 @@ pub(crate) struct OwnSample {
     pub(crate) period: u64,
     /// Of the stack in the program what is known, innermost first.
     pub(crate) frames: Vec<u64>,
+    /// The same of the stack in the kernel.
+    pub(crate) kernel: Vec<u64>,
 }
 
 impl OwnSample {
@@ -193,8 +195,11 @@ impl OwnSample {
         label(&mut raw, self.kind, self.tid);
         let id = spec.ids.first().copied().unwrap_or(0);
         let task = u64::from(self.pid.cast_unsigned()) | u64::from(self.tid.cast_unsigned()) << 32;
-        let mark = self.frames.first().map(|_| abi::PERF_CONTEXT_USER);
-        let chain: Vec<u64> = mark.into_iter().chain(self.frames.iter().copied()).collect();
+        let parts =
+            [(abi::PERF_CONTEXT_KERNEL, &self.kernel), (abi::PERF_CONTEXT_USER, &self.frames)].into_iter();
+        let chain: Vec<u64> = (parts.filter(|(_, frames)| !frames.is_empty()))
+            .flat_map(|(mark, frames)| [mark].into_iter().chain(frames.iter().copied()))
+            .collect();
         let fields = [
             (abi::PERF_SAMPLE_IDENTIFIER, id),
             (abi::PERF_SAMPLE_IP, self.frames.first().copied().unwrap_or(0)),

@@ -1,12 +1,12 @@
 //! What the kernel knows of threads, without stopping them: the registers that they had in user
-//! space when they entered the kernel, and since when they have no CPU.
+//! space when they entered the kernel, where in the kernel they are, and since when they have no CPU.
 //!
 //! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack
 //! needs besides, the registers that a called function must keep, is where the kernel has put it at
 //! the entry: a program that runs for each task, when its file is read, copies it from there.
 use super::attach::load;
 use super::error::BpfError;
-use super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R6, R7};
+use super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R4, R6, R7};
 use super::kernel_btf::KernelBtf;
 use super::program::Program;
 use super::sys::{self, ProgramKind};
@@ -27,12 +27,15 @@ const WORDS: usize = 34;
 const MEMBERS: [(Member, i32); 4] =
     [(Member::Id, 4), (Member::LastArrival, 8), (Member::CpuTime, 8), (Member::CpuTimeBefore, 8)];
 const HEAD_WORDS: usize = MEMBERS.len() + 1;
-/// A record: those members, the register FS, and the registers.
-const RECORD_BYTES: usize = 8 * (HEAD_WORDS + WORDS);
+/// Functions of the kernel that are read of a task, from the innermost one.
+const KERNEL_FRAMES: usize = 16;
+/// A record: those members, the register FS, the registers, and the stack in the kernel.
+const RECORD_BYTES: usize = 8 * (HEAD_WORDS + WORDS + KERNEL_FRAMES);
 /// On the stack of the program.
 const RECORD: i16 = -(RECORD_BYTES as i16);
 const FS_BASE: i16 = RECORD + 8 * MEMBERS.len() as i16;
 const REGISTERS: i16 = RECORD + 8 * HEAD_WORDS as i16;
+const KERNEL_STACK: i16 = REGISTERS + 8 * WORDS as i16;
 
 /// The registers of a thread in user space, in the order of the kernel's `struct pt_regs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,9 @@ pub struct TaskRegisters(pub [u64; WORDS]);
 pub struct TaskState {
     /// In user space, at its last entry into the kernel.
     pub registers: TaskRegisters,
+    /// Return addresses in the kernel, innermost first, behind them zeros; of no meaning for one
+    /// that has a CPU.
+    pub kernel: [u64; KERNEL_FRAMES],
     /// The thread's own id in the C library (`pthread_self`); 0 on other processors than x86-64.
     pub thread_pointer: u64,
     /// Since when it has no CPU, in ns before the call, to about 10 ms; of no meaning for one that
@@ -87,8 +93,10 @@ fn parse(bytes: &[u8], own: i32, wanted: impl Fn(i32) -> bool) -> HashMap<i32, T
         let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
         let [tid, arrival, ran, before, thread_pointer] = std::array::from_fn(|_| words.next().unwrap_or(0));
         let registers = TaskRegisters(std::array::from_fn(|_| words.next().unwrap_or(0)));
+        let kernel = std::array::from_fn(|_| words.next().unwrap_or(0));
         let left_ns = arrival.saturating_add(ran.saturating_sub(before));
-        TaskRecord { tid: tid as i32, left_ns, state: TaskState { registers, thread_pointer, off_cpu_ns: 0 } }
+        let state = TaskState { registers, kernel, thread_pointer, off_cpu_ns: 0 };
+        TaskRecord { tid: tid as i32, left_ns, state }
     };
     let records: Vec<TaskRecord> = records.iter().map(parse).collect();
     let now = records.iter().find(|record| record.tid == own).map_or(0, |record| record.left_ns);
@@ -122,6 +130,15 @@ fn program() -> Program {
     a.mov_imm(R2, 8 * WORDS as i32);
     a.call(BpfHelper::ReadKernel);
     a.jump_unless(R0, 0, end);
+    a.mov_imm(R1, 0);
+    for frame in 0..KERNEL_FRAMES as i16 {
+        a.store64(FP, KERNEL_STACK + 8 * frame, R1);
+    }
+    a.mov(R1, R7);
+    a.stack_address(R2, KERNEL_STACK);
+    a.mov_imm(R3, 8 * KERNEL_FRAMES as i32);
+    a.mov_imm(R4, 0);
+    a.call(BpfHelper::TaskStack); // none: zeros stay
     a.load64(R1, R6, 0);
     a.load64(R1, R1, 0); // the file
     a.stack_address(R2, RECORD);
@@ -159,7 +176,9 @@ mod tests {
         cat.wait().unwrap();
         match found {
             Ok(found) => {
-                let TaskState { registers: TaskRegisters(words), off_cpu_ns, .. } = found[&tid];
+                let TaskState { registers: TaskRegisters(words), kernel, off_cpu_ns, .. } = found[&tid];
+                // Addresses of the kernel, of a few functions at least.
+                assert!(kernel[..5].iter().all(|&address| address >= 1 << 63), "{kernel:x?}");
                 // It has waited since before the pause.
                 assert!(off_cpu_ns > 250_000_000, "{off_cpu_ns}");
                 assert!(words.contains(&call.pc) && words.contains(&call.sp), "{call:x?} {words:x?}");

@@ -113,7 +113,8 @@ pub fn record_core(core: &Path, options: &StackOptions) -> Result<StackRecording
     let mut samples = Vec::new();
     for (record, frames) in dumped::threads(&core) {
         let (pid, tid) = (record.pid, record.tid);
-        let sample = OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames };
+        let sample =
+            OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames, ..OwnSample::default() };
         samples.extend(sample.with(record.to_raw(), &spec));
     }
     let file = write(options, &spec, dumped::tasks(&core, &spec.attr), &samples)?;
@@ -154,7 +155,8 @@ fn samples(threads: &[(i32, i32)], spec: &EventSpec, asks_jvms: bool) -> (Vec<u8
     let mut bytes = Vec::new();
     let put = |record: &ThreadRecord, frames: Vec<u64>, bytes: &mut Vec<u8>| {
         let (pid, tid) = (record.pid, record.tid);
-        let sample = OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames };
+        let sample =
+            OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames, ..OwnSample::default() };
         bytes.extend(sample.with(record.to_raw(), spec));
     };
     for record in &mut facts {

@@ -71,6 +71,37 @@ fn a_program_that_hangs() {
     assert_eq!(running.end().1, Some(0), "it goes on");
 }
 
+/// Checks that `record --wall` of a program that hangs says of each thread that waits what `stacks`
+/// says, though none of the waits begins or ends meanwhile, and where: a read of a pipe was `other`.
+#[test]
+fn the_wall_report_says_the_same() {
+    const TEST: &str = "thread_stacks::the_wall_report_says_the_same";
+    if !crate::wall::ready(TEST) || !ready(TEST, &NEEDS) {
+        return;
+    }
+    let mut running = hung();
+    let (pid, file) = (running.pid(), fresh_folder("stacks-wall").join("perf.data"));
+    let found = of(&pid);
+    kymo().succeed(["record", "--wall", "-o", text(&file), "-p", &pid, "--", "sleep", "0.5"]);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    assert_eq!(running.end().1, Some(0), "it goes on");
+    let mut compared = 0;
+    for stack in list(&found, "stacks").iter().filter(|stack| stack["activity"] == "waiting") {
+        let state = stack["waits_for"].as_str().expect("a state");
+        for thread in list(stack, "threads") {
+            let is_it = |row: &&Value| row["tid"] == thread["tid"];
+            let row = list(&report, "threads").iter().find(is_it).expect("the thread");
+            let states: Vec<&String> = row["states"].as_object().expect("states").keys().collect();
+            assert_eq!(states, [state], "{row:#} {stack:#}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 7, "{compared}");
+    let in_pipe =
+        |place: &&Value| place["state"] == "pipe" && place["functions"].to_string().contains("reads");
+    assert!(list(&report, "places").iter().any(|place| in_pipe(&place)), "{report:#}");
+}
+
 /// Checks that what an ordinary user cannot know of his own process is unknown, and the rest is
 /// there.
 #[test]
