@@ -537,9 +537,20 @@ pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps)
     }
 }
 
-/// What to do about a command that cannot be executed.
-pub fn exec_advice(source: &std::io::Error) -> &'static str {
+/// Why a command could not be executed, and what to do about it.
+pub fn not_executed(command: &str, source: &std::io::Error) -> String {
+    format!("failed to execute {command}: {source}{}", exec_advice(command, source))
+}
+
+fn exec_advice(command: &str, source: &std::io::Error) -> &'static str {
+    let is_number = command.bytes().all(|byte| byte.is_ascii_digit());
     match source.kind() {
+        std::io::ErrorKind::NotFound if is_number => {
+            "; it was taken for a command: several processes are named as `-p 123,456`"
+        }
+        std::io::ErrorKind::NotFound if command.contains(char::is_whitespace) => {
+            "; quotes made one word of it: give its arguments as words of their own, or run `sh -c`"
+        }
         std::io::ErrorKind::NotFound => "; check its name, its #! line and PATH",
         _ if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) && caps::is_filtered() => {
             "; a seccomp filter of this process may refuse to start programs: run kymo outside of this sandbox"

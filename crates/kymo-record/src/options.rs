@@ -277,6 +277,8 @@ pub struct Options {
     pub no_samples: bool,
     /// When sampling begins.
     pub delay: Option<Delay>,
+    /// How long it goes on at most, from when it begins.
+    pub duration: Option<Duration>,
     /// The clock of times; `None`: the kernel's own.
     pub clock: Option<RecordingClock>,
     /// Compress records with zstd at this level.
@@ -364,6 +366,7 @@ impl Options {
             python: true,
             no_samples: false,
             delay: None,
+            duration: None,
             clock: None,
             compress: None,
             overload: Overload::Slow,

@@ -70,19 +70,23 @@ impl RunLoop<'_> {
         }
     }
 
-    /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the
-    /// control channel says so.
+    /// Until the command or what is observed ends, the duration is over, `until` or `failed` becomes
+    /// readable, or the control channel says so.
     pub(crate) fn run(
         &mut self,
         until: Option<BorrowedFd<'_>>,
         failed: BorrowedFd<'_>,
     ) -> Result<Ended, RecordError> {
         self.begin()?;
+        let enable_at = match self.plan.options.delay {
+            Some(Delay::After(delay)) => Some(Instant::now() + delay),
+            Some(Delay::Disabled) | None => None,
+        };
+        let begin = enable_at.unwrap_or_else(Instant::now);
         let mut state = LoopState {
-            enable_at: match self.plan.options.delay {
-                Some(Delay::After(delay)) => Some(Instant::now() + delay),
-                Some(Delay::Disabled) | None => None,
-            },
+            enable_at,
+            // Later than a clock can tell is never.
+            end_at: self.plan.options.duration.and_then(|duration| begin.checked_add(duration)),
             observed: self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect(),
             pending_switch: None,
         };
@@ -93,7 +97,7 @@ impl RunLoop<'_> {
             }
             let stops = [Some(failed), until];
             let Some(woken) = self.wait(&state, stops)? else { continue };
-            if woken.contains(&Wake::Stop) {
+            if woken.contains(&Wake::Stop) || state.end_at.is_some_and(|at| at <= Instant::now()) {
                 return Ok(Ended::ByUs);
             }
             if woken.contains(&Wake::CommandEnded) {
@@ -165,7 +169,8 @@ impl RunLoop<'_> {
         let request = self.switch_request.as_ref();
         fds.extend(request.map(|request| (Wake::Switched, request.done_notifier().fd().as_fd())));
         fds.extend(self.requests.as_ref().map(|fd| (Wake::SwitchRequested, fd.as_fd())));
-        let left = state.enable_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = state.enable_at.into_iter().chain(state.end_at).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let mut polled: Vec<PollFd<'_>> =
             fds.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         match poll(&mut polled, left.map(timespec).as_ref()) {
@@ -218,6 +223,8 @@ impl RunLoop<'_> {
 struct LoopState {
     /// The end of the delay before events are enabled.
     enable_at: Option<Instant>,
+    /// The end of the recording, if nothing ends it before.
+    end_at: Option<Instant>,
     /// Of each observed task that has not ended.
     observed: Vec<OwnedFd>,
     /// The number of the request for a file that was commanded and is not complete yet: further

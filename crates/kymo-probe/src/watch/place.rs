@@ -145,8 +145,7 @@ pub(crate) fn find_in_command(
     warn: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Vec<place::Watch>> {
     let held = target::command(words)?.map_err(|refused| {
-        let advice = kymo_perf::explain::exec_advice(&refused.source);
-        anyhow::anyhow!("failed to execute {}: {}{advice}", refused.command, refused.source)
+        anyhow::Error::msg(kymo_perf::explain::not_executed(&refused.command, &refused.source))
     })?;
     let found = find(held.pids()[0], requests, warn);
     held.abort();

@@ -1,17 +1,26 @@
-//! Verbs of perf that kymo does not have, and what to use instead.
+//! Verbs of perf and words for tasks that are no verbs of kymo, and what to use instead.
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 
-/// perf's verb, and what does its work.
-const INSTEAD: [(&str, &str); 12] = [
+/// The word, and what does its work.
+const INSTEAD: [(&str, &str); 26] = [
+    ("attach", ATTACH),
+    ("backtrace", STACKS),
     (
         "c2c",
         "`kymo watch` shows who reads and writes a variable; use `perf c2c` where the hardware samples memory",
     ),
+    ("coredump", "`kymo stacks --core FILE` shows the threads of a core file"),
     ("config", "kymo has no configuration file: every option is on the command line"),
+    ("flamegraph", "`kymo report --flamegraph FILE.svg` draws a recording of `kymo record`"),
     (
         "ftrace",
         "`kymo probe` times functions of programs; use `perf ftrace` or `trace-cmd` for functions of the kernel",
     ),
+    ("gdb", STACKS),
+    ("heap", HEAP),
     ("iostat", "`kymo stat -e` counts uncore events where the machine has them"),
+    ("jstack", STACKS),
     ("kmem", "`kymo record -e 'kmem:*'` and `kymo script` have the events"),
     ("kvm", "`kymo record -e 'kvm:*'` has the exits; use `perf kvm` for guests"),
     (
@@ -26,14 +35,31 @@ const INSTEAD: [(&str, &str); 12] = [
         "mem",
         "`kymo watch` shows who reads and writes a variable; use `perf mem` where the hardware samples memory",
     ),
+    ("memory", HEAP),
+    ("offcpu", WAITS),
+    ("profile", "`kymo record` profiles a command (`-- COMMAND`) or a process (`-p PID`)"),
+    ("pstack", STACKS),
+    ("run", "`kymo record -- COMMAND` runs and records a command"),
+    ("strace", TRACE),
     ("test", "`make test` in kymo's sources runs its tests; `make perf-tests` runs perf's with kymo"),
     ("timechart", "`kymo report --html FILE` has a timeline of the threads"),
-    ("trace", "`kymo record -e 'syscalls:sys_enter_*'` and `kymo script` have the system calls"),
+    ("trace", TRACE),
+    ("waits", WAITS),
 ];
 
-/// What to use instead of a verb that perf has and kymo has not.
-pub(crate) fn of(verb: &str) -> Option<&'static str> {
-    INSTEAD.iter().find(|(name, _)| *name == verb).map(|(_, instead)| *instead)
+const ATTACH: &str = "`kymo record -p PID` records what runs already, and `kymo top -p PID` shows it";
+const HEAP: &str = "kymo has no profile of the heap; `kymo record -e page-faults` shows where memory is first \
+                    touched, and `kymo probe libc:malloc` counts calls";
+const STACKS: &str = "`kymo stacks -p PID` shows the stacks of all threads now";
+const TRACE: &str = "`kymo record -e 'syscalls:sys_enter_*'` and `kymo script` have the system calls";
+const WAITS: &str = "`kymo record --wall` records where threads wait, `kymo report --wall` shows it";
+
+/// What to use instead of a word that is no verb.
+pub(crate) fn of(verb: &str) -> Option<String> {
+    let is_program = |file: Metadata| file.is_file() && file.mode() & 0o111 != 0;
+    let is_path = verb.contains('/') && std::fs::metadata(verb).is_ok_and(is_program);
+    let known = INSTEAD.iter().find(|(name, _)| *name == verb).map(|(_, instead)| (*instead).to_owned());
+    known.or_else(|| is_path.then(|| format!("`kymo record -- {verb}` runs and records a program")))
 }
 
 #[cfg(test)]

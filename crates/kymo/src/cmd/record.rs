@@ -115,7 +115,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let summary = match started {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
-            eprintln!("kymo record: failed to execute {command}: {source}{}", explain::exec_advice(&source));
+            eprintln!("kymo record: {}", explain::not_executed(&command, &source));
             return Ok(ExitCode::from(exit::NOT_STARTED));
         }
         Err(error @ (RecordError::Open(_) | RecordError::Ring(_) | RecordError::System { .. })) => {

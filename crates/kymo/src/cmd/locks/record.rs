@@ -84,7 +84,7 @@ pub(super) fn run(args: &LocksArgs) -> anyhow::Result<Result<MadeRecording, Exit
     let summary = match done {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
-            eprintln!("kymo locks: failed to execute {command}: {source}{}", explain::exec_advice(&source));
+            eprintln!("kymo locks: {}", explain::not_executed(&command, &source));
             return Ok(Err(ExitCode::from(exit::NOT_STARTED)));
         }
         Err(RecordError::Open(error)) => {
@@ -157,7 +157,7 @@ fn report(args: &LocksArgs, summary: &Summary) {
 /// What is to be recorded: no samples, but what the kernel's programs write.
 fn options(args: &LocksArgs, output: Output) -> Options {
     let targets = TargetSpec {
-        command: command(args),
+        command: args.command.clone(),
         children: !args.no_children,
         pids: args.pids.clone(),
         all: args.all,
@@ -167,21 +167,12 @@ fn options(args: &LocksArgs, output: Output) -> Options {
         holds: args.holds,
         // The table shows what is in the file.
         unbuffered: is_live(args),
+        duration: args.duration,
         locks: Some(FutexOptions { records_per_second: args.stacks, tracepoints: args.tracepoints }),
         ring_pages: args.ring_pages,
         python: false,
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         version: format!("kymo {}", env!("CARGO_PKG_VERSION")),
         ..Options::new(Vec::new(), targets, output)
-    }
-}
-
-/// The command; a time alone is one that sleeps, as with perf.
-fn command(args: &LocksArgs) -> Vec<std::ffi::OsString> {
-    match args.duration {
-        Some(duration) if args.command.is_empty() => {
-            vec!["sleep".into(), duration.as_secs_f64().to_string().into()]
-        }
-        _ => args.command.clone(),
     }
 }

@@ -15,13 +15,6 @@ use kymo_probe::arguments::is_result;
 /// Records each hit, as `kymo record` does with these probes as events.
 pub(super) fn run(args: ProbeArgs, output: PathBuf) -> anyhow::Result<ExitCode> {
     let texts = args.selectors.iter().map(|selector| events(&args, selector).join(",")).collect();
-    let command = match args.duration {
-        // As with perf: the recording lasts as long as the command.
-        Some(duration) if args.command.is_empty() => {
-            vec!["sleep".into(), duration.as_secs_f64().to_string().into()]
-        }
-        _ => args.command,
-    };
     record::run(RecordArgs {
         events: EventArgs::new(texts),
         output,
@@ -33,7 +26,8 @@ pub(super) fn run(args: ProbeArgs, output: PathBuf) -> anyhow::Result<ExitCode> 
         quiet: args.quiet,
         no_inherit: args.no_inherit || (!args.pids.is_empty() && !args.children),
         pids: args.pids,
-        command,
+        duration: args.duration,
+        command: args.command,
         ..RecordArgs::default()
     })
 }

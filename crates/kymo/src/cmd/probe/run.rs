@@ -91,10 +91,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         && let Err(error) = workload.start()
     {
         let command = args.command[0].to_string_lossy();
-        terminal::say(&format!(
-            "failed to execute {command}: {error}{}",
-            kymo_perf::explain::exec_advice(&error)
-        ));
+        terminal::say(&kymo_perf::explain::not_executed(&command, &error));
         return Ok(ExitCode::from(exit::NOT_STARTED));
     }
     if let Some(workload) = &workload {

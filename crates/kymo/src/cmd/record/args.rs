@@ -24,7 +24,7 @@ use crate::cmd::switching::{Snapshot, parse_snapshot, parse_switch};
 #[derive(Debug, Default, Args)]
 #[command(
     args_override_self = true,
-    after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a -- sleep 10         the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
+    after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a --duration 10       the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
 )]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
@@ -185,6 +185,9 @@ pub(crate) struct RecordArgs {
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     pub(crate) delay: Option<i64>,
+    /// Record for this time: seconds, or with ms, s, m, h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "command")]
+    pub(crate) duration: Option<Duration>,
     /// Read commands from a descriptor or fifo while recording, one per line: `enable [EVENT]`, `disable [EVENT]`, `ping`, `stop`, `snapshot`, `evlist [-v|-g|-F]`; write "ack" to the second one for each. With `-D -1` recording begins with `enable`
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
     pub(crate) control: Option<ControlSpec>,

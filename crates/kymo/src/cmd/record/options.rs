@@ -116,6 +116,7 @@ pub(super) fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         python: !args.no_python,
         no_samples: args.no_samples,
         delay,
+        duration: args.duration,
         clock: args.clockid,
         compress: args.compress,
         overload: args.overload.unwrap_or_default(),

@@ -379,7 +379,7 @@ fn count(args: StatArgs, file: Option<CountFile>) -> anyhow::Result<ExitCode> {
         End::Command(ended) => Ok(exit::as_command(ended)),
         End::Signal(signal) => Ok(exit::by_signal(signal)),
         End::NotStarted { command, source } => {
-            say(&format!("failed to execute {command}: {source}{}", explain::exec_advice(&source)));
+            say(&explain::not_executed(&command, &source));
             Ok(ExitCode::from(exit::NOT_STARTED))
         }
         End::Done => Ok(ExitCode::SUCCESS),

@@ -123,7 +123,7 @@ impl Live {
 fn ended_early(error: RecordError) -> anyhow::Result<ExitCode> {
     match error {
         RecordError::Command { command, source } => {
-            eprintln!("kymo top: failed to execute {command}: {source}{}", explain::exec_advice(&source));
+            eprintln!("kymo top: {}", explain::not_executed(&command, &source));
             Ok(ExitCode::from(exit::NOT_STARTED))
         }
         error => bail!("{error}"),

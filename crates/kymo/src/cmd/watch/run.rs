@@ -71,8 +71,7 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
         match target::command(&args.command)? {
             Ok(target) => target,
             Err(refused) => {
-                let advice = kymo_perf::explain::exec_advice(&refused.source);
-                say(&format!("failed to execute {}: {}{advice}", refused.command, refused.source));
+                say(&kymo_perf::explain::not_executed(&refused.command, &refused.source));
                 return Ok(ExitCode::from(exit::NOT_STARTED));
             }
         }

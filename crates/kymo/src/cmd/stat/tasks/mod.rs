@@ -118,8 +118,7 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
     let mut child = match Command::new(program).args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
-            let advice = explain::exec_advice(&error);
-            terminal::say(&format!("failed to execute {}: {error}{advice}", program.to_string_lossy()));
+            terminal::say(&explain::not_executed(&program.to_string_lossy(), &error));
             return Ok(ExitCode::from(exit::NOT_STARTED));
         }
     };
