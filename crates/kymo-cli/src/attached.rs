@@ -9,10 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub fn with_equal_signs(words: impl IntoIterator<Item = OsString>, program: &Command) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let verb = words.get(1).and_then(|word| program.find_subcommand(word)).cloned();
-    let Some(mut verb) = verb.filter(|verb| verb.get_arguments().any(|arg| arg.is_require_equals_set()))
-    else {
-        return words;
-    };
+    let has_attached = |arg: &Arg| arg.is_require_equals_set() || arg.is_allow_hyphen_values_set();
+    let Some(mut verb) = verb.filter(|verb| verb.get_arguments().any(has_attached)) else { return words };
     let mut at = 2;
     while let Some(word) = words.get(at) {
         let bytes = word.as_bytes();
@@ -22,7 +20,7 @@ pub fn with_equal_signs(words: impl IntoIterator<Item = OsString>, program: &Com
             [b'-', letters @ ..] if !letters.is_empty() => {
                 let (rewritten, next) = short_options(&verb, letters);
                 if let Some(rewritten) = rewritten {
-                    words[at] = rewritten;
+                    words.splice(at..=at, rewritten);
                 }
                 next
             }
@@ -50,8 +48,8 @@ fn long_option(verb: &Command, long: &[u8]) -> bool {
     verb.get_arguments().find(named).is_some_and(takes_next)
 }
 
-/// The word as it should be, if not as it is, and whether the next word is its value.
-fn short_options(verb: &Command, letters: &[u8]) -> (Option<OsString>, bool) {
+/// The words as they should be, if not as they are, and whether the last one's value is the next word.
+fn short_options(verb: &Command, letters: &[u8]) -> (Option<Vec<OsString>>, bool) {
     for (at, letter) in letters.iter().enumerate() {
         let named = |arg: &&Arg| arg.get_short() == Some(char::from(*letter));
         let Some(arg) = verb.get_arguments().find(named) else { return (None, false) };
@@ -59,6 +57,11 @@ fn short_options(verb: &Command, letters: &[u8]) -> (Option<OsString>, bool) {
             continue;
         }
         let value = &letters[at + 1..];
+        // `-F-event`, which clap takes for more letters.
+        if value.starts_with(b"-") && arg.is_allow_hyphen_values_set() {
+            let option = [b"-", &letters[..=at]].concat();
+            return (Some(vec![OsString::from_vec(option), OsString::from_vec(value.to_vec())]), true);
+        }
         if !arg.is_require_equals_set() {
             return (None, value.is_empty());
         }
@@ -66,7 +69,7 @@ fn short_options(verb: &Command, letters: &[u8]) -> (Option<OsString>, bool) {
             return (None, false);
         }
         let word = [b"-", &letters[..=at], b"=", value].concat();
-        return (Some(OsString::from_vec(word)), false);
+        return (Some(vec![OsString::from_vec(word)]), false);
     }
     (None, false)
 }
@@ -84,6 +87,7 @@ mod tests {
             optional("level", 'z'),
             optional("regs", 'I'),
             Arg::new("output").short('o').long("output"),
+            Arg::new("fields").short('F').allow_hyphen_values(true),
             Arg::new("all").short('a').action(ArgAction::SetTrue),
         ]);
         let program = Command::new("kymo").subcommand(verb);
@@ -102,6 +106,7 @@ mod tests {
             ("kymo record --output -z9 -z8", "kymo record --output -z9 -z=8"),
             ("kymo record --output=x -z8 -- -z8", "kymo record --output=x -z=8 -- -z8"),
             ("kymo record -oz9 -q -z8", "kymo record -oz9 -q -z=8"),
+            ("kymo record -aF-ip,-sym -z8", "kymo record -aF -ip,-sym -z=8"),
             ("kymo other -z9", "kymo other -z9"),
             ("kymo", "kymo"),
         ];

@@ -112,10 +112,10 @@ pub struct Catalog {
     pub notes: Vec<String>,
 }
 
-/// Lists the events whose name, alias or section matches `filter`: a glob, or a part of the name.
-/// `None`: all.
-pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filter: Option<&str>) -> Catalog {
-    let mut lister = Lister { kernel, filter, entries: Vec::new() };
+/// Lists the events whose name, alias or section matches a filter: a glob, or a part of the name.
+/// Without filters: all.
+pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filters: &[&str]) -> Catalog {
+    let mut lister = Lister { kernel, filters, entries: Vec::new() };
     lister.fixed();
     lister.cache();
     for pmu in machine.pmus() {
@@ -128,16 +128,19 @@ pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filter: Opti
 
 struct Lister<'a> {
     kernel: &'a dyn Kernel,
-    filter: Option<&'a str>,
+    filters: &'a [&'a str],
     entries: Vec<CatalogEntry>,
 }
 
 impl Lister<'_> {
-    fn wanted<'n>(&self, section: CatalogSection, names: impl IntoIterator<Item = &'n str>) -> bool {
-        let Some(filter) = self.filter else { return true };
-        let is_glob = filter.contains(['*', '?', '[']);
-        filter == section.name()
-            || names.into_iter().any(|name| if is_glob { glob(filter, name) } else { name.contains(filter) })
+    fn wanted<'n>(&self, section: CatalogSection, names: impl IntoIterator<Item = &'n str> + Clone) -> bool {
+        let has_part = |filter: &&&str| match filter.contains(['*', '?', '[']) {
+            true => names.clone().into_iter().any(|name| glob(filter, name)),
+            false => names.clone().into_iter().any(|name| name.contains(**filter)),
+        };
+        self.filters.is_empty()
+            || self.filters.contains(&section.name())
+            || self.filters.iter().any(|filter| has_part(&filter))
     }
 
     /// Lists an event, if it is wanted, as `available` finds it.
@@ -237,7 +240,8 @@ impl Lister<'_> {
     /// Lists tracepoints; what is returned says why none can be listed.
     fn tracepoints(&mut self, machine: &Machine, caps: &Caps) -> Vec<String> {
         if let TracefsState::Refused(error) = &caps.tracefs {
-            if self.filter.is_some_and(|filter| !filter.contains([':', '*']) && filter != "tracepoint") {
+            let may_name = |filter: &&str| filter.contains([':', '*']) || *filter == "tracepoint";
+            if !self.filters.is_empty() && !self.filters.iter().any(may_name) {
                 return Vec::new();
             }
             let hint = error.hint().map_or(String::new(), |hint| format!("; {hint}"));
@@ -337,7 +341,7 @@ mod tests {
 
     fn list(kernel: &Fake, filter: Option<&str>) -> Catalog {
         let (_dir, machine) = machine();
-        catalog(&machine, &probe_at(&machine, kernel), kernel, filter)
+        catalog(&machine, &probe_at(&machine, kernel), kernel, filter.as_slice())
     }
 
     fn find<'a>(catalog: &'a Catalog, name: &str) -> &'a CatalogEntry {
@@ -410,7 +414,7 @@ mod tests {
         let (_dir, machine) = made_up(&[]);
         let kernel = Fake::new();
         let caps = probe_at(&machine, &kernel);
-        let notes = |filter| catalog(&machine, &caps, &kernel, filter).notes;
+        let notes = |filter| catalog(&machine, &caps, &kernel, Option::as_slice(&filter)).notes;
         assert!(notes(None)[0].contains("run `sudo mount -t tracefs"));
         assert_eq!(notes(Some("sched:*")).len(), 1);
         assert!(notes(Some("cycles")).is_empty());

@@ -100,7 +100,9 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(verb) = unknown_verb(&error)
+            // Words behind a verb are its own verbs.
+            let first = std::env::args_os().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+            if let Some(verb) = unknown_verb(&error).filter(|verb| first.is_some_and(|word| *word == **verb))
                 && let Some(instead) = cmd::instead::of(&verb)
             {
                 eprintln!("kymo: there is no `kymo {verb}`: {instead}");

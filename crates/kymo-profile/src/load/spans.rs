@@ -52,6 +52,8 @@ impl TimeSpans {
             };
             return Ok(TimeSpans(text.split(',').map(part).collect::<Result<_, _>>()?));
         }
+        // `12.5, 13` is one span.
+        let text = &text.split(',').map(str::trim).collect::<Vec<&str>>().join(",");
         let spans = text.split_whitespace().map(|span| seconds(text, span)).collect::<Result<Vec<_>, _>>()?;
         match spans[..] {
             [] => Err(TimeSpansError::Form(text.to_owned(), text.to_owned())),

@@ -14,6 +14,7 @@ use kymo_cli::perf_options::{self, PerfOption, PerfOptionTable as _};
 
 use super::annotate::AnnotateOptions;
 use super::record::RecordOptions;
+use super::report::ReportOptions;
 use super::stat::StatOptions;
 
 /// Print a completion script for a shell.
@@ -92,6 +93,7 @@ fn book(command: &clap::Command, directory: &Path) -> anyhow::Result<()> {
 fn perf_options(verb: &str) -> Option<Vec<PerfOption>> {
     match verb {
         "annotate" => Some(AnnotateOptions::OPTIONS.to_vec()),
+        "report" => Some(ReportOptions::OPTIONS.to_vec()),
         "record" => Some(RecordOptions::OPTIONS.to_vec()),
         "stat" => Some(StatOptions::OPTIONS.to_vec()),
         "sched" => Some(super::sched::perf_options_page()),

@@ -38,7 +38,7 @@ use end::{SampledTime, finish};
 use options::options;
 pub(crate) use perf_options::RecordOptions;
 /// Runs the verb.
-pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: RecordArgs) -> anyhow::Result<ExitCode> {
     let misused = |sentence: &dyn Display| Ok(exit::misused("record", sentence));
     let output = Output::parse(&args.output);
     if let Some(sentence) = misuse(&args, &output) {
@@ -51,6 +51,10 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let max_files = args.switch_max_files.map(|count| count as usize);
     let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
     let words = Words { quiet: args.quiet, verbose: args.verbose > 0, unwinding };
+    if names_nothing(&args) {
+        words.say("no command and no process is named: the whole machine is recorded (-a)");
+        args.all = true;
+    }
     let which = if args.buildid_all { Which::Listed } else { Which::Hit };
     let kept = (!args.no_buildid && !args.no_buildid_cache).then_some(which);
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
@@ -152,17 +156,17 @@ fn rate_of(plan: &RecordingPlan) -> Option<u64> {
     }
 }
 
+/// Whether no command and nothing that runs is named.
+fn names_nothing(args: &RecordArgs) -> bool {
+    let tasks =
+        !args.command.is_empty() || !args.pids.is_empty() || !args.tids.is_empty() || args.user.is_some();
+    !tasks && args.cpus.is_none() && args.cgroups.is_empty() && !args.all
+}
+
 /// What is wrong with the arguments by themselves.
 fn misuse(args: &RecordArgs, output: &Output) -> Option<String> {
     if let Some(refusal) = &args.perf.refusal {
         return Some(refusal.clone());
-    }
-    let tasks =
-        !args.command.is_empty() || !args.pids.is_empty() || !args.tids.is_empty() || args.user.is_some();
-    if !tasks && args.cpus.is_none() && args.cgroups.is_empty() && !args.all {
-        let sentence =
-            "nothing to record: name a command, or use -p, -t, -u, -C, -G or -a; see `kymo record --help`";
-        return Some(sentence.into());
     }
     if args.cgroups.iter().any(|name| Some(name) != args.cgroups.first()) {
         return Some(

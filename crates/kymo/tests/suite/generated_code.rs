@@ -72,7 +72,8 @@ fn a_java_machine_is_asked() {
     assert_eq!(left(&pid), [] as [PathBuf; 0]);
     assert_eq!(java.end(), ("right\n".to_owned(), Some(3)));
     let (named, unnamed, names) = shares(&file);
-    assert!(named > 20 && unnamed * 50 <= named, "{named} named, {unnamed} not: {names:?}");
+    // A busy machine gives Java a tenth of the second.
+    assert!(named > 5 && unnamed * 50 <= named, "{named} named, {unnamed} not: {names:?}");
     assert!(names.keys().any(|name| name.contains("Collects.work")), "{names:?}");
 }
 
@@ -384,7 +385,8 @@ fn callers_of_java_methods() {
             // The work, ten steps, eleven calls of `down`, `main` and the stub through which Java is entered.
             exact += usize::from(innermost == 0 && java == 1 + 10 + 11 + 1 + 1);
         }
-        assert!(all > 200, "{options:?}: {all} samples in Java");
+        // Java works for two seconds, of which a busy machine gives it a tenth.
+        assert!(all > 50, "{options:?}: {all} samples in Java");
         let counts = format!("{options:?}: {whole} whole, {exact} exact of {all}");
         // On a loaded machine the reader of the code cache does not answer in time for all.
         assert!(whole * 10 > all * 6 && exact * 10 > all * 4, "{counts}");

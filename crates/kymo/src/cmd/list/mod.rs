@@ -25,9 +25,10 @@ const NAME_COLUMNS: usize = 48;
 /// List the events that can be recorded here, or the functions and markers of a program
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only events whose name matches: a glob (`sched:*`), a part of the name, or a section (hardware, software, cache,
-    /// pmu, tracepoint, breakpoint, raw)
-    filter: Option<String>,
+    /// Only events whose name matches one of these: a glob (`sched:*`), a part of the name, or a section (hardware or hw,
+    /// software or sw, cache, pmu, tracepoint, breakpoint, raw)
+    #[arg(value_name = "FILTER")]
+    filters: Vec<String>,
     /// List what `kymo probe` can be put on in this program or library: functions and USDT markers; FILTER is a glob of their names then
     #[arg(long, value_name = "BINARY")]
     probes: Option<OsString>,
@@ -54,11 +55,12 @@ pub(crate) struct ListArgs {
 /// Lists events on stdout; what could not be listed is said on stderr.
 pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.probes {
-        return probes::run(file, args.filter.as_deref(), args.json, args.args);
+        return probes::run(file, args.filters.first().map(String::as_str), args.json, args.args);
     }
     let machine = Machine::here();
     let caps = caps::probe();
-    let mut found = catalog(&machine, &caps, &Real, args.filter.as_deref());
+    let filters: Vec<&str> = args.filters.iter().map(|word| filter(word)).collect();
+    let mut found = catalog(&machine, &caps, &Real, &filters);
     if args.no_desc {
         found.entries.iter_mut().for_each(|entry| entry.description.clear());
     }
@@ -86,13 +88,23 @@ pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     if !found.entries.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    if let (Some(filter), true) = (&args.filter, found.notes.is_empty()) {
-        let all = catalog(&machine, &caps, &Real, None);
+    if let (Some(filter), true) = (args.filters.first(), found.notes.is_empty()) {
+        let all = catalog(&machine, &caps, &Real, &[]);
         let hint = nearest(filter, all.entries.iter().map(|entry| entry.name.as_str()))
             .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         eprintln!("kymo: no event matches `{filter}`{hint}");
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// A filter as typed, or the section that perf calls so.
+fn filter(word: &str) -> &str {
+    match word {
+        "hw" => "hardware",
+        "sw" => "software",
+        "hwcache" => "cache",
+        other => other,
+    }
 }
 
 fn as_json(found: &Catalog) -> serde_json::Value {

@@ -43,12 +43,12 @@ impl PerfOptionTable for RecordOptions {
         PerfOption::refused(
             "off-cpu",
             NONE,
-            "`kymo record -e sched:sched_switch` records each switch with the call chain that waits",
+            "`kymo record --wall` records where threads wait, how long, and who wakes them",
         ),
         PerfOption::refused(
             "off-cpu-thresh",
             VALUE,
-            "`kymo record -e sched:sched_switch` records each switch with the call chain that waits",
+            "`kymo record --wall` records where threads wait, how long, and who wakes them",
         ),
         PerfOption::accepted("proc-map-timeout", VALUE, "mappings are read while the recording runs"),
         PerfOption::accepted(

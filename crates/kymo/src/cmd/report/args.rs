@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 use clap::Args;
+use kymo_cli::perf_options::PerfOptions;
 use kymo_data::Recording;
 use kymo_profile::machine::symbol_options;
 use kymo_symbols::{Debuginfod, SymbolOptions, SymbolStore};
 use regex_lite::Regex;
 
+use super::perf_options::ReportOptions;
 use crate::cmd::filter::{self, FilterArgs, InputArgs};
 
 /// Show where the time went: a table, call graphs, JSON, a flame graph or a page.
@@ -173,6 +175,9 @@ pub(crate) struct ReportArgs {
 
     #[command(flatten)]
     pub(super) unused: UnusedArgs,
+
+    #[command(flatten)]
+    pub(super) perf: PerfOptions<ReportOptions>,
 
     #[command(flatten)]
     pub(super) symbols_from: SymbolArgs,

@@ -25,10 +25,12 @@ use kymo_cli::{damage, exit, open};
 
 mod args;
 mod browser;
+mod perf_options;
 mod plan;
 mod wall;
 
 pub(crate) use args::{ReportArgs, SymbolArgs};
+pub(crate) use perf_options::ReportOptions;
 use plan::{Plan, plan};
 
 /// Whether it shows the recording in the terminal, not as text.
@@ -39,6 +41,9 @@ pub(crate) fn opens_browser(args: &ReportArgs, no_pager: bool) -> bool {
 /// Reads a recording and shows, prints or writes what was asked for. `in_browser`: see
 /// [`opens_browser`].
 pub(crate) fn run(args: ReportArgs, in_browser: bool) -> anyhow::Result<ExitCode> {
+    if let Some(refusal) = &args.perf.refusal {
+        return Ok(exit::misused("report", refusal));
+    }
     if let Some(sentence) = args.tui.then(|| browser::refusal(&args)).flatten() {
         return Err(exit::usage(anyhow::anyhow!("{sentence}")));
     }
