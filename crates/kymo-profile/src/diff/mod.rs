@@ -6,7 +6,8 @@
 //! costs, the interval of that, and a verdict; or [`NotComparable`].
 //!
 //! ```text
-//!  recordings --run--> costs by node of shared trees (stacks, names by name_key)
+//!  recordings --run--> costs by node of shared trees (stacks), named by name_key;
+//!                        |  functions of both sides: matching, renamed
 //!                        |  comparable: refused, or corrected and said
 //!                        v
 //!      by function, path, ... and run (costs) --> means and variances
@@ -38,12 +39,14 @@ mod costs;
 mod flame;
 mod json;
 mod junit;
+mod matching;
 #[cfg(test)]
 mod model;
 mod moved;
-mod name_key;
+
 mod page;
 mod random;
+mod renamed;
 mod run;
 mod stacks;
 mod statistics;
@@ -176,6 +179,15 @@ pub struct MovedCost {
     pub ancestor: Option<Effect>,
 }
 
+/// A function that the new build calls otherwise, and which has one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RenamedFunction {
+    /// Its name on the old side.
+    pub old: String,
+    /// That on the new side, which its row has.
+    pub new: String,
+}
+
 /// What all effects together say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -214,6 +226,8 @@ pub struct Comparison {
     pub effects: Vec<Effect>,
     /// Cost that moved between callers and callees.
     pub moved: Vec<MovedCost>,
+    /// Functions that have another name on each side.
+    pub renamed: Vec<RenamedFunction>,
     /// How many rows had too little cost to be tested.
     pub untested: usize,
     /// So many runs more a side would decide all that is undecided.
@@ -261,14 +275,12 @@ pub fn compare(
     options: &DiffOptions,
 ) -> Result<Comparison, NotComparable> {
     let corrections = comparable::check(old, new, options.weight, options.most_loss)?;
-    let by_function = |runs: &[RunSums]| {
-        let mut costs = vec![0.0; stacks.functions.len()];
-        for (node, cost) in runs.iter().flat_map(|run| &run.nodes) {
-            costs[stacks.nodes[*node as usize].function as usize] += cost;
-        }
+    let by_node = |runs: &[RunSums]| {
+        let mut costs = vec![0.0; stacks.nodes.len()];
+        runs.iter().flat_map(|run| &run.nodes).for_each(|(node, cost)| costs[*node as usize] += cost);
         costs
     };
-    let (old_costs, new_costs) = (by_function(old), by_function(new));
+    let (old_costs, new_costs) = (by_node(old), by_node(new));
     let (stacks, numbers) = stacks.matched(&old_costs, &new_costs);
     let first = &old[0].facts;
     let mut comparison = Comparison {
@@ -281,12 +293,8 @@ pub fn compare(
         notes: corrections.notes.clone(),
         ..Comparison::default()
     };
-    comparison.notes.extend(
-        numbers
-            .renamed_modules
-            .iter()
-            .map(|(new, old)| format!("{new} has the functions of {old}, and is compared with it")),
-    );
+    comparison.notes.extend(matching::notes(&numbers));
+    comparison.renamed = numbers.renames.clone();
     comparison.notes.extend(replication_note(old.len(), new.len()));
     let turns = Turns::of(old, new);
     comparison.in_turns = turns.is_some();
@@ -392,6 +400,10 @@ impl Comparer<'_> {
         comparison.effects = effects.collect();
         for (effect, number) in comparison.effects.iter_mut().zip(&numbers) {
             (effect.module, effect.name) = self.name(*number);
+            let of_new = self.numbers.modules.iter().find(|(_, old)| *old == effect.module);
+            if let (Some((new, _)), 0.0) = (of_new, effect.old) {
+                effect.module = new.clone();
+            }
             (effect.old_runs, effect.new_runs) = (sides.0.row_values(*number), sides.1.row_values(*number));
         }
         if options.subject == Subject::Functions {
