@@ -1,24 +1,44 @@
 //! Functions of two builds that have one name but for what builds, folders and runs change.
 use super::RenamedFunction;
-use super::stacks::{FunctionLabel, Renumbering};
+use super::renamed;
+use super::stacks::{FunctionLabel, Renumbering, SharedStacks};
 use crate::name_key::{MERGING_KEYS, RENAMING_KEYS, merged, renamed};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+/// Trees with the functions that both sides share under one number. `old` and `new`: the cost of
+/// each node on each side.
+pub(crate) fn matched(stacks: &SharedStacks, old: &[f64], new: &[f64]) -> (SharedStacks, Renumbering) {
+    let sides = [stacks.by_function(old), stacks.by_function(new)];
+    let MatchedNames { labels, modules, mut renames, joined } = by_name(&stacks.functions, &sides);
+    let (stacks, first) = stacks.relabelled(&labels);
+    let moved = |costs: &[f64]| first.moved(costs, stacks.nodes.len());
+    let (labels, by_callers) = renamed::by_callers(&stacks, &moved(old), &moved(new));
+    if by_callers.is_empty() {
+        return (stacks, Renumbering { modules, renames, joined, ..first });
+    }
+    let (stacks, second) = stacks.relabelled(&labels);
+    let then = |first: Vec<u32>, second: &[u32]| first.iter().map(|at| second[*at as usize]).collect();
+    renames.extend(by_callers);
+    let nodes = then(first.nodes, &second.nodes);
+    let lines = then(first.lines, &second.lines);
+    (stacks, Renumbering { nodes, lines, modules, renames, joined })
+}
+
 /// The label of each function on both sides, and what was done for it.
 #[derive(Debug, Default)]
-pub(crate) struct MatchedNames {
+struct MatchedNames {
     /// By number of a function.
-    pub(crate) labels: Vec<FunctionLabel>,
+    labels: Vec<FunctionLabel>,
     /// Modules of one side that are another one of the other side: new name, old name.
-    pub(crate) modules: Vec<(String, String)>,
+    modules: Vec<(String, String)>,
     /// Functions whose only match has another signature or name.
-    pub(crate) renames: Vec<RenamedFunction>,
+    renames: Vec<RenamedFunction>,
     /// How many functions were joined without their numbers, lines or folders.
-    pub(crate) joined: usize,
+    joined: usize,
 }
 
 /// Matches by names alone. `sides`: the cost of each function, by the old and by the new side.
-pub(crate) fn by_name(functions: &[FunctionLabel], sides: &[Vec<f64>; 2]) -> MatchedNames {
+fn by_name(functions: &[FunctionLabel], sides: &[Vec<f64>; 2]) -> MatchedNames {
     let [old, new] = sides;
     let aliases = matching_modules(functions, old, new);
     let of_module = |function: &FunctionLabel| {
@@ -163,11 +183,12 @@ fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> Fx
 
 #[cfg(test)]
 mod tests {
+    use super::super::stacks::NO_NODE;
     use super::*;
 
     /// The labels of functions of the old and the new side, and how many were joined and renamed.
     fn matched(old: &[(&str, &str)], new: &[(&str, &str)]) -> (Vec<String>, MatchedNames) {
-        let mut stacks = super::super::SharedStacks::new();
+        let mut stacks = SharedStacks::new();
         let mut sides = [Vec::new(), Vec::new()];
         for (side, functions) in [old, new].into_iter().enumerate() {
             for (module, name) in functions {
@@ -181,6 +202,50 @@ mod tests {
         labels.sort_unstable();
         labels.dedup();
         (labels, names)
+    }
+
+    fn labels(functions: &[(&str, &str)]) -> SharedStacks {
+        let mut stacks = SharedStacks::new();
+        functions.iter().for_each(|(module, name)| {
+            let function = stacks.function(module, name);
+            stacks.step(NO_NODE, function);
+        });
+        stacks
+    }
+
+    /// Checks that closures keep their numbers where both builds have the same ones, and are put
+    /// together where they have not.
+    #[test]
+    fn closures_are_merged_only_where_numbers_changed() {
+        let of = [
+            ("app", "f::{closure#0}"),
+            ("app", "f::{closure#1}"),
+            ("app", "g::{closure#0}"),
+            ("app", "g::{closure#1}"),
+        ];
+        let (matched, numbers) = super::matched(&labels(&of), &[1.0, 1.0, 1.0, 0.0], &[1.0, 1.0, 0.0, 1.0]);
+        let names: Vec<&str> = matched.functions.iter().map(|function| &*function.name).collect();
+        assert_eq!(names, ["f::{closure#0}", "f::{closure#1}", "g::{closure}"]);
+        assert_eq!(numbers.nodes, [0, 1, 2, 2]);
+    }
+
+    /// Checks that a program with another file name is matched by its functions, and a stranger is
+    /// not.
+    #[test]
+    fn a_renamed_program_is_matched_by_its_functions() {
+        let of = [
+            ("app-1", "f"),
+            ("app-1", "g"),
+            ("app-2", "f"),
+            ("app-2", "g"),
+            ("other", "h"),
+            ("libc.so.6", "read"),
+        ];
+        let (matched, numbers) =
+            super::matched(&labels(&of), &[5.0, 5.0, 0.0, 0.0, 0.0, 1.0], &[0.0, 0.0, 5.0, 6.0, 1.0, 1.0]);
+        assert_eq!(numbers.modules, [("app-2".to_owned(), "app-1".to_owned())]);
+        assert_eq!(matched.functions.len(), 4);
+        assert_eq!(numbers.nodes, [0, 1, 0, 1, 2, 3]);
     }
 
     /// Checks each kind of name that a build, a folder or a run changes: there is one row, whatever

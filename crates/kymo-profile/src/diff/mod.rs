@@ -281,7 +281,7 @@ pub fn compare(
         costs
     };
     let (old_costs, new_costs) = (by_node(old), by_node(new));
-    let (stacks, numbers) = stacks.matched(&old_costs, &new_costs);
+    let (stacks, numbers) = matching::matched(&stacks, &old_costs, &new_costs);
     let first = &old[0].facts;
     let mut comparison = Comparison {
         event: first.event.clone(),

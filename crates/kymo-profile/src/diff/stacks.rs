@@ -1,7 +1,5 @@
 //! The call trees of all runs as one: each run is a list of costs by node.
 use super::RenamedFunction;
-use super::matching::{self, MatchedNames};
-use super::renamed;
 use crate::name_key;
 use rustc_hash::FxHashMap;
 
@@ -87,28 +85,8 @@ impl SharedStacks {
         })
     }
 
-    /// The same trees with the functions that both sides share under one number. `old` and `new`:
-    /// the cost of each node on each side.
-    pub(crate) fn matched(self, old: &[f64], new: &[f64]) -> (SharedStacks, Renumbering) {
-        let sides = [self.by_function(old), self.by_function(new)];
-        let MatchedNames { labels, modules, mut renames, joined } =
-            matching::by_name(&self.functions, &sides);
-        let (stacks, first) = self.relabelled(&labels);
-        let moved = |costs: &[f64]| first.moved(costs, stacks.nodes.len());
-        let (labels, by_callers) = renamed::by_callers(&stacks, &moved(old), &moved(new));
-        if by_callers.is_empty() {
-            return (stacks, Renumbering { modules, renames, joined, ..first });
-        }
-        let (stacks, second) = stacks.relabelled(&labels);
-        let then = |first: Vec<u32>, second: &[u32]| first.iter().map(|at| second[*at as usize]).collect();
-        renames.extend(by_callers);
-        let nodes = then(first.nodes, &second.nodes);
-        let lines = then(first.lines, &second.lines);
-        (stacks, Renumbering { nodes, lines, modules, renames, joined })
-    }
-
     /// The cost of each function, of that of each node.
-    fn by_function(&self, nodes: &[f64]) -> Vec<f64> {
+    pub(crate) fn by_function(&self, nodes: &[f64]) -> Vec<f64> {
         let mut costs = vec![0.0; self.functions.len()];
         for (node, cost) in self.nodes.iter().zip(nodes) {
             costs[node.function as usize] += cost;
@@ -117,7 +95,7 @@ impl SharedStacks {
     }
 
     /// The same trees with other labels: functions of one label are one.
-    fn relabelled(&self, labels: &[FunctionLabel]) -> (SharedStacks, Renumbering) {
+    pub(crate) fn relabelled(&self, labels: &[FunctionLabel]) -> (SharedStacks, Renumbering) {
         let mut to = SharedStacks::default();
         let functions: Vec<u32> = labels.iter().map(|label| to.label(label.clone())).collect();
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -146,7 +124,7 @@ pub(crate) struct Renumbering {
 
 impl Renumbering {
     /// Costs of nodes under their new numbers.
-    fn moved(&self, costs: &[f64], count: usize) -> Vec<f64> {
+    pub(crate) fn moved(&self, costs: &[f64], count: usize) -> Vec<f64> {
         let mut moved = vec![0.0; count];
         self.nodes.iter().zip(costs).for_each(|(node, cost)| moved[*node as usize] += cost);
         moved
@@ -156,50 +134,6 @@ impl Renumbering {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn labels(functions: &[(&str, &str)]) -> SharedStacks {
-        let mut stacks = SharedStacks::new();
-        functions.iter().for_each(|(module, name)| {
-            let function = stacks.function(module, name);
-            stacks.step(NO_NODE, function);
-        });
-        stacks
-    }
-
-    /// Checks that closures keep their numbers where both builds have the same ones, and are put
-    /// together where they have not.
-    #[test]
-    fn closures_are_merged_only_where_numbers_changed() {
-        let of = [
-            ("app", "f::{closure#0}"),
-            ("app", "f::{closure#1}"),
-            ("app", "g::{closure#0}"),
-            ("app", "g::{closure#1}"),
-        ];
-        let (matched, numbers) = labels(&of).matched(&[1.0, 1.0, 1.0, 0.0], &[1.0, 1.0, 0.0, 1.0]);
-        let names: Vec<&str> = matched.functions.iter().map(|function| &*function.name).collect();
-        assert_eq!(names, ["f::{closure#0}", "f::{closure#1}", "g::{closure}"]);
-        assert_eq!(numbers.nodes, [0, 1, 2, 2]);
-    }
-
-    /// Checks that a program with another file name is matched by its functions, and a stranger is
-    /// not.
-    #[test]
-    fn a_renamed_program_is_matched_by_its_functions() {
-        let of = [
-            ("app-1", "f"),
-            ("app-1", "g"),
-            ("app-2", "f"),
-            ("app-2", "g"),
-            ("other", "h"),
-            ("libc.so.6", "read"),
-        ];
-        let (matched, numbers) =
-            labels(&of).matched(&[5.0, 5.0, 0.0, 0.0, 0.0, 1.0], &[0.0, 0.0, 5.0, 6.0, 1.0, 1.0]);
-        assert_eq!(numbers.modules, [("app-2".to_owned(), "app-1".to_owned())]);
-        assert_eq!(matched.functions.len(), 4);
-        assert_eq!(numbers.nodes, [0, 1, 0, 1, 2, 3]);
-    }
 
     /// Checks that parts of functions are the function, also on a path.
     #[test]
