@@ -11,7 +11,7 @@ const LEAST_SHARE: f64 = 0.002;
 const LEAST_COMMON: f64 = 0.5;
 /// A function whose cost is this many times that of another one is not it. Without call chains the
 /// cost alone must do, and be closer.
-const MOST_RATIO: f64 = 2.0;
+const MOST_RATIO: f64 = 1.5;
 const MOST_RATIO_ALONE: f64 = 1.25;
 /// A second candidate that is nearly as good leaves it open which of both it is.
 const AMBIGUOUS: f64 = 0.8;
