@@ -88,7 +88,9 @@ impl Comparer<'_> {
         for (effect, number) in comparison.effects.iter_mut().zip(&numbers) {
             (effect.module, effect.name) = self.name(*number);
             let of_new = self.numbers.modules.iter().find(|(_, old)| *old == effect.module);
-            if let (Some((new, _)), 0.0) = (of_new, effect.old) {
+            let has_new_name =
+                effect.old == 0.0 || self.numbers.renames.iter().any(|of| of.new == effect.name);
+            if let (Some((new, _)), true) = (of_new, has_new_name) {
                 effect.module = new.clone();
             }
             (effect.old_runs, effect.new_runs) = (sides.0.row_values(*number), sides.1.row_values(*number));
@@ -164,7 +166,7 @@ impl Comparer<'_> {
         }
         let functions: FxHashSet<u32> =
             functions.into_iter().filter(|function| !changed.contains(function)).collect();
-        let share: f64 = functions.iter().map(|function| sides.0.share(*function)).sum();
+        let share = sides.0.share_of_all(&functions);
         if changed.is_empty() || share <= 0.0 {
             return None;
         }

@@ -218,6 +218,20 @@ impl SideCosts {
         runs.iter().sum::<f64>() / runs.len().max(1) as f64
     }
 
+    /// The part of the whole cost that functions have, so that the whole is 1 in the mean of runs
+    /// that are divided by it.
+    pub(crate) fn share_of_all(&self, functions: &FxHashSet<u32>) -> f64 {
+        let mut costs = vec![0.0; self.totals.len()];
+        for (_, row) in self.rows.iter().filter(|(number, _)| functions.contains(number)) {
+            costs.iter_mut().zip(row).for_each(|(sum, cost)| *sum += cost);
+        }
+        if self.is_one_run {
+            return quotient(costs.iter().sum(), self.totals.iter().sum());
+        }
+        let parts = self.totals.iter().zip(&costs).map(|(total, cost)| quotient(*total, *cost));
+        quotient(costs.len() as f64, parts.sum())
+    }
+
     /// The part of the whole cost that a subject has.
     pub(crate) fn share(&self, number: u32) -> f64 {
         let cost: f64 = self.rows.get(&number).map_or(0.0, |costs| costs.iter().sum());

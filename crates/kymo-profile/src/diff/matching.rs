@@ -8,8 +8,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Trees with the functions that both sides share under one number. `old` and `new`: the cost of
 /// each node on each side.
 pub(crate) fn matched(stacks: &SharedStacks, old: &[f64], new: &[f64]) -> (SharedStacks, Renumbering) {
-    let sides = [stacks.by_function(old), stacks.by_function(new)];
-    let MatchedNames { labels, modules, mut renames, joined } = by_name(&stacks.functions, &sides);
+    let own = [old, new].map(|costs| stacks.by_function(costs));
+    // Functions that only call others have names, too.
+    let sides = [old, new].map(|costs| stacks.by_function(&stacks.inclusive(costs)));
+    let aliases = matching_modules(&stacks.functions, &own[0], &own[1]);
+    let least = [old, new].map(|costs| renamed::LEAST_SHARE * costs.iter().sum::<f64>());
+    let MatchedNames { labels, modules, mut renames, joined } =
+        by_name(&stacks.functions, aliases, &sides, least);
     let (stacks, first) = stacks.relabelled(&labels);
     let moved = |costs: &[f64]| first.moved(costs, stacks.nodes.len());
     let (labels, by_callers) = renamed::by_callers(&stacks, &moved(old), &moved(new));
@@ -37,10 +42,15 @@ struct MatchedNames {
     joined: usize,
 }
 
-/// Matches by names alone. `sides`: the cost of each function, by the old and by the new side.
-fn by_name(functions: &[FunctionLabel], sides: &[Vec<f64>; 2]) -> MatchedNames {
-    let [old, new] = sides;
-    let aliases = matching_modules(functions, old, new);
+/// Matches by names alone. `aliases`: modules of the new side that are one of the old side. `sides`:
+/// the cost of each function with what it calls, by the old and by the new side; what has less than
+/// `least` is no rename.
+fn by_name(
+    functions: &[FunctionLabel],
+    aliases: FxHashMap<String, String>,
+    sides: &[Vec<f64>; 2],
+    least: [f64; 2],
+) -> MatchedNames {
     let of_module = |function: &FunctionLabel| {
         let module = aliases.get(&function.module).unwrap_or(&function.module).clone();
         FunctionLabel { module, name: function.name.clone() }
@@ -50,7 +60,7 @@ fn by_name(functions: &[FunctionLabel], sides: &[Vec<f64>; 2]) -> MatchedNames {
     names.modules = aliases.into_iter().collect();
     names.modules.sort_unstable();
     (0..MERGING_KEYS).for_each(|key| names.merge(key, sides));
-    (0..RENAMING_KEYS).for_each(|key| names.rename(key, sides));
+    (0..RENAMING_KEYS).for_each(|key| names.rename(key, sides, least));
     names
 }
 
@@ -65,7 +75,7 @@ pub(crate) fn notes(numbers: &Renumbering) -> Vec<String> {
     notes.extend(numbers.renames.iter().take(SHOWN).map(rename));
     let more = numbers.renames.len().saturating_sub(SHOWN);
     if more > 0 {
-        notes.push(format!("{more} more functions have another name or signature in the new build"));
+        notes.push(format!("so are {more} more functions with other names or signatures"));
     }
     if numbers.joined > 0 {
         notes.push(format!(
@@ -114,7 +124,7 @@ impl MatchedNames {
 
     /// Joins the only function of a key on the old side that the new one lacks with the only one of
     /// the new side that the old one lacks.
-    fn rename(&mut self, key: usize, sides: &[Vec<f64>; 2]) {
+    fn rename(&mut self, key: usize, sides: &[Vec<f64>; 2], least: [f64; 2]) {
         let mut of_sides: FxHashMap<&FunctionLabel, [bool; 2]> = FxHashMap::default();
         for (at, label) in self.labels.iter().enumerate() {
             let has = of_sides.entry(label).or_default();
@@ -129,6 +139,10 @@ impl MatchedNames {
             let names = |side: &FxHashSet<usize>| -> FxHashSet<&FunctionLabel> {
                 side.iter().filter(|at| !is_shared[**at]).map(|at| &self.labels[*at]).collect()
             };
+            let cost = |side: usize| members[side].iter().map(|at| sides[side][*at]).sum::<f64>();
+            if cost(0) < least[0] || cost(1) < least[1] {
+                continue;
+            }
             let [old, new] = [names(&members[0]), names(&members[1])];
             if let ([old], [new]) = (&Vec::from_iter(old)[..], &Vec::from_iter(new)[..]) {
                 pairs.push(((*old).clone(), (*new).clone()));
@@ -197,7 +211,12 @@ mod tests {
                 sides[side][at] += 1.0;
             }
         }
-        let names = by_name(&stacks.functions, &sides);
+        let names = by_name(
+            &stacks.functions,
+            matching_modules(&stacks.functions, &sides[0], &sides[1]),
+            &sides,
+            [0.0; 2],
+        );
         let mut labels: Vec<String> = names.labels.iter().map(|label| label.name.clone()).collect();
         labels.sort_unstable();
         labels.dedup();

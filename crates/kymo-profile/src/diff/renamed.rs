@@ -5,8 +5,8 @@ use super::stacks::{FunctionLabel, NO_NODE, SharedStacks};
 use crate::name_key;
 use rustc_hash::FxHashMap;
 
-/// A smaller part of the cost says too little of its callers.
-const LEAST_SHARE: f64 = 0.002;
+/// What has a smaller part of the cost may be missing on a side by chance.
+pub(crate) const LEAST_SHARE: f64 = 0.005;
 /// So much of the cost must have the same callers.
 const LEAST_COMMON: f64 = 0.5;
 /// A function whose cost is this many times that of another one is not it. Without call chains the
@@ -72,14 +72,7 @@ pub(crate) fn by_callers(
 /// What is known of the functions that have a cost.
 fn standings(stacks: &SharedStacks, costs: &[f64]) -> FxHashMap<u32, Standing> {
     let whole = costs.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    let mut inclusive = costs.to_vec();
-    // Parents come first.
-    for at in (0..stacks.nodes.len()).rev() {
-        let cost = inclusive[at];
-        if let Some(parent) = inclusive.get_mut(stacks.nodes[at].parent as usize) {
-            *parent += cost;
-        }
-    }
+    let inclusive = stacks.inclusive(costs);
     let mut standings: FxHashMap<u32, Standing> = FxHashMap::default();
     for (at, node) in stacks.nodes.iter().enumerate().filter(|(at, _)| inclusive[*at] > 0.0) {
         let standing = standings.entry(node.function).or_default();

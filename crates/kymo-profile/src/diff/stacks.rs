@@ -94,6 +94,20 @@ impl SharedStacks {
         costs
     }
 
+    /// The cost of each node with all below it, of that of each node.
+    pub(crate) fn inclusive(&self, nodes: &[f64]) -> Vec<f64> {
+        let mut inclusive = nodes.to_vec();
+        inclusive.resize(self.nodes.len(), 0.0);
+        // Parents come first.
+        for at in (0..self.nodes.len()).rev() {
+            let cost = inclusive[at];
+            if let Some(parent) = inclusive.get_mut(self.nodes[at].parent as usize) {
+                *parent += cost;
+            }
+        }
+        inclusive
+    }
+
     /// The same trees with other labels: functions of one label are one.
     pub(crate) fn relabelled(&self, labels: &[FunctionLabel]) -> (SharedStacks, Renumbering) {
         let mut to = SharedStacks::default();
