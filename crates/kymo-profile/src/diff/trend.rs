@@ -4,7 +4,6 @@
 //! A linear trend is estimated within each side, or from turn to turn, and taken out of the
 //! difference; that it is only estimated makes the interval wider. Where all runs of one side come
 //! before those of the other, that is twice as wide; where sides alternate, hardly wider.
-use super::statistics::Estimate;
 
 /// A value, and the place of its run in the order in which all runs were made.
 pub(crate) type PlacedValue = (f64, f64);
@@ -77,10 +76,11 @@ fn shift_of_turns(turns: &[TurnValues]) -> TrendShift {
     let per_run = line.products / line.squares;
     let per_run_variance = line.rest(per_run) / (count - 2.0) / line.squares;
     let later = turns.iter().map(|(.., later)| later).sum::<f64>() / count;
-    let freed: Vec<f64> = turns.iter().map(|(old, new, later)| new - old - per_run * later).collect();
-    let own = Estimate::of_values(&freed);
+    let freed: Vec<PlacedValue> =
+        turns.iter().map(|(old, new, later)| (0.0, new - old - per_run * later)).collect();
+    let own = Line::of(&freed).values / (count - 1.0) / count;
     let (variance, freedom) =
-        sum_of_variances([(own.variance, count - 1.0), (later.powi(2) * per_run_variance, count - 2.0)]);
+        sum_of_variances([(own, count - 1.0), (later.powi(2) * per_run_variance, count - 2.0)]);
     TrendShift { shift: per_run * later, per_run, per_run_error: per_run_variance.sqrt(), variance, freedom }
 }
 
