@@ -171,6 +171,12 @@ fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> Fx
     }
     let is_one_sided =
         |module: &str, other: &ByModule<'_>| !other.contains_key(module) && !module.starts_with('[');
+    // Small modules are missing by chance, and share a function of any name, as Python's `<module>`.
+    let is_large = |module: &FxHashMap<&str, f64>, all: &[f64]| {
+        module.values().sum::<f64>() >= renamed::LEAST_SHARE * all.iter().sum::<f64>()
+    };
+    before.retain(|module, costs| after.contains_key(module) || is_large(costs, old));
+    after.retain(|module, costs| before.contains_key(module) || is_large(costs, new));
     let mut candidates = Vec::new();
     for (renamed, theirs) in after.iter().filter(|(module, _)| is_one_sided(module, &before)) {
         for (original, ours) in before.iter().filter(|(module, _)| is_one_sided(module, &after)) {

@@ -162,7 +162,7 @@ fn folded_runs(folder: &Path, side: &str, function: &str) -> Vec<String> {
     fs::write(&file, lines).expect("written");
     let import = |number: u32| {
         let to = folder.join(format!("{side}-{number}.data"));
-        kymo().run(["import", "-q", "-o", text(&to), text(&file)]).ends(0);
+        kymo().run(["import", "-o", text(&to), "folded", text(&file)]).ends(0);
         text(&to).to_owned()
     };
     (1..=3).map(import).collect()
