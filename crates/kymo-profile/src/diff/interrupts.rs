@@ -76,11 +76,11 @@ fn is_kernel(label: &FunctionLabel) -> bool {
 }
 
 fn is_entry(label: &FunctionLabel) -> bool {
-    let matches = |entry: &&str| match entry.ends_with('_') {
-        true => label.name.starts_with(*entry),
-        false => label.name == **entry,
+    let matches = |entry: &str| match entry.ends_with('_') {
+        true => label.name.starts_with(entry),
+        false => label.name == entry,
     };
-    is_kernel(label) && ENTRIES.iter().any(|entry| matches(&entry))
+    is_kernel(label) && ENTRIES.iter().any(|entry| matches(entry))
 }
 
 /// What is said of the rows that are not judged, with the part of each side's cost.

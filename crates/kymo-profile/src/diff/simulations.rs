@@ -198,12 +198,11 @@ fn a_split_function_is_no_regression() {
     });
 }
 
+/// Where the runs of a side stand.
+type Places = fn(u64) -> u64;
+
 /// Makes a machine that becomes slower from run to run. `places`: where the runs of both sides stand.
-fn with_trend(
-    (old, new): (&mut [RunSums], &mut [RunSums]),
-    per_run: f64,
-    places: (fn(u64) -> u64, fn(u64) -> u64),
-) {
+fn with_trend((old, new): (&mut [RunSums], &mut [RunSums]), per_run: f64, places: (Places, Places)) {
     for (runs, place) in [(old, places.0), (new, places.1)] {
         for (at, run) in (0..).zip(runs) {
             let place = place(at);
@@ -213,9 +212,6 @@ fn with_trend(
         }
     }
 }
-
-/// Where the runs of a side stand.
-type Places = fn(u64) -> u64;
 
 /// Checks that a machine that becomes slower or faster from run to run is no regression: of runs
 /// that were made one side after the other and of runs that alternate, and that a change beside

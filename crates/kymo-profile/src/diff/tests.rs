@@ -287,6 +287,23 @@ fn verdicts_of_whole_comparisons() {
     assert_eq!(noisy.verdict, OverallVerdict::Undecided);
 }
 
+/// Checks that a function which only the new build has, of a program with another file name, has
+/// the new file's name.
+#[test]
+fn a_new_function_is_in_the_new_file() {
+    let (mut stacks, mut random) = (SharedStacks::new(), SplitMix64::new(10));
+    let in_file = |file: &'static str| move |_: usize, name: &str| (file.to_owned(), name.to_owned());
+    let with_more = [&PROGRAM[..], &[("extra", 20_000.0)]].concat();
+    let old = labelled_runs(&mut stacks, &PROGRAM, 5, 0.01, &mut random, in_file("wren-1"));
+    let new = labelled_runs(&mut stacks, &with_more, 5, 0.01, &mut random, in_file("wren-2"));
+    let found = compare(stacks, &old, &new, &DiffOptions::default()).expect("comparable");
+    let module = |name: &str| {
+        found.effects.iter().find(|effect| effect.name == name).map(|effect| effect.module.clone())
+    };
+    assert_eq!((module("extra").as_deref(), module("parse").as_deref()), (Some("wren-2"), Some("wren-1")));
+    assert_eq!(found.verdict, OverallVerdict::Regression);
+}
+
 /// Checks that shares of one function say nothing of others, and of the whole.
 #[test]
 fn shares_have_no_whole_to_test() {
