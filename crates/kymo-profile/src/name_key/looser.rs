@@ -182,11 +182,14 @@ fn place_in_script(name: &str) -> Option<&str> {
 /// Without parameters, qualifiers after them, and anonymous namespaces: `app::f(int) const` and
 /// `(anonymous namespace)::app::f(long)` are `app::f`.
 fn without_signature(name: &str) -> Cow<'_, str> {
+    let without_qualifier = |name: &str| -> Option<usize> {
+        let suffixes = [" const", " volatile", " noexcept", "&"];
+        let rest = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix))?;
+        Some(rest.trim_end().len()).filter(|length| *length > 0)
+    };
     let mut bare = name;
-    while let Some(rest) =
-        [" const", " volatile", " noexcept", "&"].iter().find_map(|suffix| bare.strip_suffix(suffix))
-    {
-        bare = rest.trim_end();
+    while let Some(length) = without_qualifier(bare) {
+        bare = &bare[..length];
     }
     if bare.ends_with(')') {
         let mut depth = 0_usize;
@@ -200,9 +203,10 @@ fn without_signature(name: &str) -> Cow<'_, str> {
         });
         bare = start.filter(|start| *start > 0).map_or(bare, |start| &bare[..start]);
     }
-    match bare.contains(ANONYMOUS_NAMESPACE) && bare.len() > ANONYMOUS_NAMESPACE.len() {
-        true => Cow::Owned(bare.replace(ANONYMOUS_NAMESPACE, "")),
-        false => Cow::Borrowed(bare),
+    let public = bare.replace(ANONYMOUS_NAMESPACE, "");
+    match public.is_empty() || public.len() == bare.len() {
+        true => Cow::Borrowed(bare),
+        false => Cow::Owned(public),
     }
 }
 

@@ -162,6 +162,8 @@ fn keys_of_signatures_arguments_and_variants() {
         (1, "f(void (*)(int), long)", Some("f")),
         (1, "A::operator()(int) const", Some("A::operator()")),
         (1, "main.(*T).Method", Some("main.(*T).Method")),
+        (1, "&", Some("&")),
+        (1, " const", Some(" const")),
         (2, "app::f<int, A<long> >(int)", Some("app::f")),
         (2, "operator<< <char>", Some("operator<< <char>")),
         (2, "<A<i32> as B>::next", Some("<A<i32> as B>::next")),
