@@ -4,12 +4,16 @@ use crate::rows::{
     BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ON_CPU, ProcessRow, SampleValue,
 };
 use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
-use kymo_profile::export::{ExportSamples, FrameLocation, FunctionKind, MappedFile, RowFilter, SampleRow};
+use kymo_profile::export::{
+    ExportSamples, FrameLocation, Function, FunctionKind, LocationLine, MappedFile, RowFilter, SampleRow,
+};
 use kymo_profile::load::{CgroupNames, ExtraId};
+use kymo_profile::name_key;
 use kymo_profile::timeline::ModuleKind;
 use kymo_profile::wall::{SpanState, State};
 use kymo_symbols::{SymbolOptions, code_bias};
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::path::Path;
 
 mod sums;
@@ -255,11 +259,15 @@ impl<'a> RecordingRows<'a> {
         let build_id = mapping.filter(|mapping| !mapping.build_id.is_empty());
         let build_id = build_id.map(|mapping| hexadecimal(&mapping.build_id));
         let lines = samples.locations.lines(location);
-        let of_line = |line: &kymo_profile::export::LocationLine| {
-            let function = samples.function(line.function);
-            let is_named = function.kind != FunctionKind::Unknown;
+        let outermost = lines.last().map(|line| samples.function(line.function));
+        let kind = kind(mapping, outermost.map(|function| function.kind));
+        let names: Vec<Option<Cow<'_, str>>> =
+            lines.iter().map(|line| stable_name(kind, samples.function(line.function))).collect();
+        let of_line = |(line, name)| {
+            let line: &LocationLine = line;
+            let name: &Option<Cow<'_, str>> = name;
             FrameRow {
-                function: is_named.then_some(function.name.as_str()),
+                function: name.as_deref(),
                 file: samples.locations.file(line.function).filter(|_| line.line > 0),
                 line: i32::try_from(line.line).ok().filter(|line| *line > 0),
             }
@@ -267,14 +275,13 @@ impl<'a> RecordingRows<'a> {
         let can_wait = mapping.is_some_and(can_be_symbolized);
         let frames: Vec<FrameRow<'_>> = match self.options.without_symbols && can_wait {
             true => vec![FrameRow::default()],
-            false => lines.iter().map(of_line).collect(),
+            false => lines.iter().zip(&names).map(of_line).collect(),
         };
-        let outermost = lines.last().map(|line| samples.function(line.function));
         let number = self.writer.location(&LocationRow {
-            module: outermost.map_or("", |function| &function.module),
+            module: outermost.map_or("", |function| stable_module(kind, &function.module)),
             build_id: build_id.as_deref(),
             address: location.file_address as i64,
-            kind: kind(mapping, outermost.map(|function| function.kind)),
+            kind,
             frames: &frames,
         });
         self.locations[at as usize] = Some(number);
@@ -317,8 +324,52 @@ fn kind(mapping: Option<&MappedFile>, function: Option<FunctionKind>) -> FrameKi
     }
 }
 
+/// The module of a location. Generated code has one module in all processes: each has other numbers
+/// of `[JIT] tid N`, and would have rows of its own.
+fn stable_module(kind: FrameKind, module: &str) -> &str {
+    if kind == FrameKind::Jit { name_key::GENERATED_CODE } else { module }
+}
+
+/// The name of a function, if it has one. Those of generated code are without the addresses and
+/// tiers of one process.
+fn stable_name(kind: FrameKind, function: &Function) -> Option<Cow<'_, str>> {
+    let name = match kind {
+        FrameKind::Jit => name_key::function(&function.name),
+        _ => Cow::Borrowed(&*function.name),
+    };
+    (function.kind != FunctionKind::Unknown).then_some(name)
+}
+
 /// Without `format!`: a daemon makes one for each location.
 fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or_default();
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that generated code has one module and one name in all processes, and other code the
+    /// names that it has.
+    #[test]
+    fn generated_code_is_the_same_in_all_processes() {
+        assert_eq!(stable_module(FrameKind::Jit, "[JIT] tid 31366"), "[JIT]");
+        assert_eq!(stable_module(FrameKind::User, "libc.so.6"), "libc.so.6");
+        let name = |kind, name: &str, of| {
+            let function = Function { name: name.to_owned(), kind: of, ..Function::default() };
+            stable_name(kind, &function).map(Cow::into_owned)
+        };
+        let user = FunctionKind::User;
+        assert_eq!(
+            name(FrameKind::Jit, "JS:*parse app.js:1:15", user).as_deref(),
+            Some("JS:parse app.js:1:15")
+        );
+        assert_eq!(
+            name(FrameKind::Jit, "L$$Lambda$1/0x00007f768d000a08.run", user).as_deref(),
+            Some("L$$Lambda$1.run")
+        );
+        assert_eq!(name(FrameKind::User, "f.isra.0", user).as_deref(), Some("f.isra.0"));
+        assert_eq!(name(FrameKind::Jit, "[JIT] tid 31366", FunctionKind::Unknown), None);
+    }
 }

@@ -95,6 +95,7 @@ pub mod load;
 pub mod locks;
 pub mod loss;
 pub mod machine;
+pub mod name_key;
 pub mod not_shown;
 mod order;
 pub mod profile;

@@ -45,5 +45,5 @@ pub(crate) fn of_blocks(costs: &[f64], weights: &[f64], random: &mut SplitMix64)
     // Draws of few stretches vary by that much less than the runs that they stand for.
     let few = stretches as f64 / (stretches as f64 - 1.0).max(1.0);
     let variance = (squares / draws.max(1.0) - mean * mean).max(0.0) * few;
-    Estimate { mean: all / weight, variance, freedom: (stretches as f64 - 1.0).max(1.0) }
+    Estimate { mean: all / weight, variance, freedom: (stretches as f64 - 1.0).max(1.0), floor: 0.0 }
 }

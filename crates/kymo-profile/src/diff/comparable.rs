@@ -145,10 +145,17 @@ fn loss_note(old: &[RunSums], new: &[RunSums]) -> Option<String> {
     })
 }
 
+/// Processors, kernels and hosts that differ.
 fn machine_note(old: &[RunSums], new: &[RunSums]) -> Option<String> {
-    let first = &old.first()?.facts.machine;
-    let other = old.iter().chain(new).map(|run| &run.facts.machine).find(|machine| *machine != first)?;
-    Some(format!("the machines differ ({first}; {other}): so may the costs, without a change of the program"))
+    let first = &old.first()?.facts;
+    let facts = || old.iter().chain(new).map(|run| &run.facts);
+    let so = "so may the costs, without a change of the program";
+    if let Some(other) = facts().find(|facts| facts.machine != first.machine) {
+        return Some(format!("the machines differ ({}; {}): {so}", first.machine, other.machine));
+    }
+    let is_other = |facts: &&RunFacts| !facts.host.is_empty() && facts.host != first.host;
+    let other = facts().find(is_other).filter(|_| !first.host.is_empty())?;
+    Some(format!("the hosts differ ({} and {}): {so}", first.host, other.host))
 }
 
 /// Runs of one side that cost very differently are not one unit of work.
@@ -213,6 +220,12 @@ mod tests {
         assert!((lossy.new[0] - 1.005).abs() < 1e-12 && lossy.notes[0].contains("0.50 %"), "{lossy:?}");
         let slower = checked(run(|facts| facts.rate = SamplingRate::Frequency(99))).expect("comparable");
         assert!(slower.notes[0].contains("4000 Hz and 99 Hz"), "{slower:?}");
+        let other = checked(run(|facts| facts.host = "xx".into())).expect("comparable");
+        assert_eq!(other.notes, [""; 0], "a host without a name is no other one");
+        let hosts = ["yy", "xx"].map(|host| run(|facts| facts.host = host.into()));
+        let [one, other] = hosts.map(|run| [run]);
+        let noted = check(&one, &other, CostWeight::Absolute, 0.01).expect("comparable");
+        assert!(noted.notes[0].contains("the hosts differ (yy and xx)"), "{noted:?}");
         let of = |total| RunSums { total, ..run(|_| ()) };
         let sides = ([of(1.0), of(1.5)], [of(3.0), of(6.0)]);
         let uneven = check(&sides.0, &sides.1, CostWeight::Absolute, 0.01).expect("comparable");

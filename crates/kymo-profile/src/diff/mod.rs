@@ -6,12 +6,14 @@
 //! costs, the interval of that, and a verdict; or [`NotComparable`].
 //!
 //! ```text
-//!  recordings --run--> costs by node of shared trees (stacks, names by name_key)
+//!  recordings --run--> costs by node of shared trees (stacks), named by name_key;
+//!                        |  functions of both sides: matching, renamed
 //!                        |  comparable: refused, or corrected and said
 //!                        v
 //!      by function, path, ... and run (costs) --> means and variances
 //!        several runs: statistics        the only run: blocks of time, bootstrap
-//!        made in turns: turns
+//!        a known order: turns, trend     shares: of what did not change (reference)
+//!        one wild run: wild              the kernel's interrupts: interrupts
 //!                        |
 //!                        v
 //!      differences, p-values, false-discovery rate --> verdict; moved --> Comparison
@@ -28,35 +30,47 @@
 //!
 //! # Which interval
 //! Welch's t on the logarithm of the ratio of means; the t of differences within turns where runs
-//! were made in turns, because what a machine does for longer than a turn is in both of its runs.
+//! were made in turns, because what a machine does for longer than a turn is in both of its runs. A
+//! trend from run to run is taken out wherever it could be taken for a difference.
 //! `tests` measures it beside the percentile bootstrap and the studentized bootstrap over runs, for
 //! noise that is normal, log-normal, and that of counts. A permutation test is the oracle of the
 //! p-values (`model`).
 mod bootstrap;
 mod comparable;
+mod comparer;
 mod costs;
+mod duplicates;
 mod flame;
+mod interrupts;
 mod json;
 mod junit;
+mod matching;
 #[cfg(test)]
 mod model;
 mod moved;
-mod name_key;
+
 mod page;
 mod random;
+mod reference;
+mod renamed;
 mod run;
+#[cfg(test)]
+mod simulations;
 mod stacks;
 mod statistics;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tree;
+mod trend;
 mod turns;
 mod verdict;
+mod wild;
 mod words;
 
 pub use comparable::NotComparable;
 pub use costs::Subject;
+pub use duplicates::distinct_runs;
 pub use flame::{FlameSide, write_flamegraph};
 pub use json::{SCHEMA_VERSION, write_json};
 pub use junit::write_junit;
@@ -70,14 +84,11 @@ pub use tree::{ComparedNode, ComparedTree, CostPair, NodeRange, TreeOrder, TreeS
 pub use verdict::EffectVerdict;
 pub use words::{module_beside_name, rate_text};
 
-use costs::{Grouping, SideCosts};
-use moved::ChangedFunction;
-use rustc_hash::FxHashMap;
+use comparer::Comparer;
 use serde::Serialize;
-use stacks::{FunctionLabel, Renumbering};
-use statistics::{Difference, Estimate, TurnVariance, difference, false_discovery_rates};
-use turns::Turns;
-use verdict::{Replication, judge, more_runs};
+use stacks::FunctionLabel;
+use turns::RunOrder;
+use wild::CountedRuns;
 
 /// By what costs are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -162,18 +173,30 @@ pub struct Effect {
     pub more_runs: Option<usize>,
 }
 
-/// Cost that moved between a function and its callers.
+/// Cost that moved between a function and its callers, or functions beside it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MovedCost {
     /// The function that is missing on one side.
     pub callee: String,
-    /// The new build inlines it; else the old one did.
+    /// The new build lacks it; else the old one did.
     pub inlined: bool,
-    /// The callers whose cost changed the other way.
+    /// The cost did not move between it and its callers, but between functions of one caller: one
+    /// was split, or several became one.
+    pub beside: bool,
+    /// The callers, or the functions beside it, whose cost changed the other way.
     pub callers: Vec<String>,
     /// The lowest function that has all of them below it, with what it and its callees cost; none
     /// where they have no function in common.
     pub ancestor: Option<Effect>,
+}
+
+/// A function that the new build calls otherwise, and which has one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RenamedFunction {
+    /// Its name on the old side.
+    pub old: String,
+    /// That on the new side, which its row has.
+    pub new: String,
 }
 
 /// What all effects together say.
@@ -208,12 +231,17 @@ pub struct Comparison {
     pub new: Vec<String>,
     /// The recordings of both sides were made in turns, and are compared within each.
     pub in_turns: bool,
-    /// The whole cost; not tested where costs are shares of it.
+    /// By how much more of itself the whole cost was from one run to the next, which was taken out of
+    /// all changes; none where the order of the runs does not matter.
+    pub trend: Option<f64>,
+    /// The whole cost; of shares, by what did not change.
     pub total: Effect,
     /// What was tested: those that differ first, by how much of the whole they changed.
     pub effects: Vec<Effect>,
-    /// Cost that moved between callers and callees.
+    /// Cost that moved between callers and callees, or between functions of one caller.
     pub moved: Vec<MovedCost>,
+    /// Functions that have another name on each side.
+    pub renamed: Vec<RenamedFunction>,
     /// How many rows had too little cost to be tested.
     pub untested: usize,
     /// So many runs more a side would decide all that is undecided.
@@ -260,46 +288,50 @@ pub fn compare(
     new: &[RunSums],
     options: &DiffOptions,
 ) -> Result<Comparison, NotComparable> {
+    let counted = match options.weight {
+        CostWeight::Absolute => wild::without_wild(old, new),
+        // Runs may do other amounts of work.
+        _ => CountedRuns { old: old.into(), new: new.into(), notes: Vec::new() },
+    };
+    let names = |runs: &[RunSums]| runs.iter().map(|run| run.facts.name.clone()).collect();
+    let both_sides = duplicates::note_of_both_sides(old, new);
+    let (all_old, all_new) = (names(old), names(new));
+    let (old, new) = (&*counted.old, &*counted.new);
     let corrections = comparable::check(old, new, options.weight, options.most_loss)?;
-    let by_function = |runs: &[RunSums]| {
-        let mut costs = vec![0.0; stacks.functions.len()];
-        for (node, cost) in runs.iter().flat_map(|run| &run.nodes) {
-            costs[stacks.nodes[*node as usize].function as usize] += cost;
-        }
+    let by_node = |runs: &[RunSums]| {
+        let mut costs = vec![0.0; stacks.nodes.len()];
+        runs.iter().flat_map(|run| &run.nodes).for_each(|(node, cost)| costs[*node as usize] += cost);
         costs
     };
-    let (old_costs, new_costs) = (by_function(old), by_function(new));
-    let (stacks, numbers) = stacks.matched(&old_costs, &new_costs);
+    let (old_costs, new_costs) = (by_node(old), by_node(new));
+    let (stacks, numbers) = matching::matched(&stacks, &old_costs, &new_costs);
+    let costs = [&old_costs, &new_costs].map(|costs| numbers.moved(costs, stacks.nodes.len()));
     let first = &old[0].facts;
+    let order = RunOrder::of(old, new);
     let mut comparison = Comparison {
         event: first.event.clone(),
         unit: first.unit.clone(),
         subject: options.subject,
         weight: options.weight,
-        old: old.iter().map(|run| run.facts.name.clone()).collect(),
-        new: new.iter().map(|run| run.facts.name.clone()).collect(),
-        notes: corrections.notes.clone(),
+        old: all_old,
+        new: all_new,
+        in_turns: order.as_ref().is_some_and(RunOrder::is_in_turns),
+        renamed: numbers.renames.clone(),
+        notes: [counted.notes.clone(), corrections.notes.clone(), matching::notes(&numbers)].concat(),
         ..Comparison::default()
     };
-    comparison.notes.extend(
-        numbers
-            .renamed_modules
-            .iter()
-            .map(|(new, old)| format!("{new} has the functions of {old}, and is compared with it")),
-    );
+    comparison.notes.extend(both_sides);
     comparison.notes.extend(replication_note(old.len(), new.len()));
-    let turns = Turns::of(old, new);
-    comparison.in_turns = turns.is_some();
-    if comparison.in_turns {
-        comparison.notes.push("the runs were made in turns: each is compared with the one beside it".into());
-    }
     let mut comparer = Comparer {
         stacks: &stacks,
         numbers: &numbers,
         sides: (old, new),
         factors: (&corrections.old, &corrections.new),
-        turns,
+        interrupts: interrupts::functions(&stacks, [&costs[0], &costs[1]]),
+        order,
         options,
+        unchanged: None,
+        is_unclear: false,
         random: SplitMix64::new(options.seed),
     };
     comparer.fill(&mut comparison);
@@ -314,200 +346,6 @@ fn replication_note(old: usize, new: usize) -> Option<String> {
         (1, _) | (_, 1) => Some("one side has one run: of it the intervals have the variation within the run only".into()),
         _ => None,
     }
-}
-
-struct Comparer<'a> {
-    stacks: &'a SharedStacks,
-    numbers: &'a Renumbering,
-    sides: (&'a [RunSums], &'a [RunSums]),
-    factors: (&'a [f64], &'a [f64]),
-    turns: Option<Turns>,
-    options: &'a DiffOptions,
-    random: SplitMix64,
-}
-
-impl Comparer<'_> {
-    fn side_costs(&self, subject: Subject) -> (SideCosts, SideCosts) {
-        let grouping =
-            Grouping { stacks: self.stacks, numbers: self.numbers, subject, weight: self.options.weight };
-        (
-            SideCosts::new(self.sides.0, self.factors.0, grouping),
-            SideCosts::new(self.sides.1, self.factors.1, grouping),
-        )
-    }
-
-    fn means_of_row(&mut self, sides: &(SideCosts, SideCosts), number: u32) -> SideMeans {
-        let (old, new) = (sides.0.of_row(number, &mut self.random), sides.1.of_row(number, &mut self.random));
-        let turns = self.turn_variance(&sides.0.row_values(number), &sides.1.row_values(number));
-        SideMeans { old, new, turns }
-    }
-
-    fn means_of_total(&mut self, sides: &(SideCosts, SideCosts)) -> SideMeans {
-        let (old, new) = (sides.0.of_total(&mut self.random), sides.1.of_total(&mut self.random));
-        let turns = self.turn_variance(&sides.0.total_values(), &sides.1.total_values());
-        SideMeans { old, new, turns }
-    }
-
-    fn turn_variance(&self, old: &[f64], new: &[f64]) -> Option<TurnVariance> {
-        TurnVariance::of(self.turns.as_ref()?.values(old, new))
-    }
-
-    /// Computes all effects, and judges them as one family.
-    fn fill(&mut self, comparison: &mut Comparison) {
-        let options = self.options;
-        let sides = self.side_costs(options.subject);
-        let total = self.means_of_total(&sides);
-        let whole = total.old.mean;
-        let mut numbers: Vec<u32> = sides.0.rows.keys().chain(sides.1.rows.keys()).copied().collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let all = numbers.len();
-        numbers.retain(|number| sides.0.share(*number).max(sides.1.share(*number)) >= options.least_share);
-        comparison.untested = all - numbers.len();
-        let mut differences: Vec<(Effect, Difference)> = Vec::with_capacity(numbers.len() + 1);
-        differences.push(effect(total, whole, options));
-        for number in &numbers {
-            differences.push(effect(self.means_of_row(&sides, *number), whole, options));
-        }
-        // Of shares the whole is always the same, and no test.
-        let tested = if options.weight == CostWeight::Share { 1.. } else { 0.. };
-        let p_values: Vec<f64> = differences[tested.start..].iter().map(|(_, found)| found.p).collect();
-        let rates = false_discovery_rates(&p_values);
-        let runs = self.sides.0.len().min(self.sides.1.len());
-        let replication = Replication { runs, in_turns: self.turns.is_some() };
-        for ((effect, found), rate) in differences[tested.start..].iter_mut().zip(&rates) {
-            effect.discovery_rate = Some(*rate);
-            effect.verdict = judge(found, effect.of_total, *rate, options);
-            if effect.verdict == EffectVerdict::Undecided && runs > 1 {
-                effect.more_runs = more_runs(effect.of_total, replication, rates.len(), options);
-            }
-        }
-        let mut effects = differences.into_iter().map(|(effect, _)| effect);
-        comparison.total = effects.next().unwrap_or_default();
-        if options.weight == CostWeight::Share {
-            comparison.total.verdict = EffectVerdict::NoDifference;
-        }
-        (comparison.total.old_runs, comparison.total.new_runs) =
-            (sides.0.total_values(), sides.1.total_values());
-        comparison.effects = effects.collect();
-        for (effect, number) in comparison.effects.iter_mut().zip(&numbers) {
-            (effect.module, effect.name) = self.name(*number);
-            (effect.old_runs, effect.new_runs) = (sides.0.row_values(*number), sides.1.row_values(*number));
-        }
-        if options.subject == Subject::Functions {
-            comparison.moved = self.moved(&mut comparison.effects, &numbers, whole);
-        }
-    }
-
-    /// Module and name of a row.
-    fn name(&self, number: u32) -> (String, String) {
-        let label = |function: u32| {
-            let label = &self.stacks.functions[function as usize];
-            (label.module.clone(), label.name.clone())
-        };
-        match self.options.subject {
-            Subject::Functions | Subject::Inclusive => label(number),
-            Subject::Modules => (label(number).0.clone(), label(number).0),
-            Subject::Lines => {
-                let (function, line) = &self.stacks.lines[number as usize];
-                let (module, name) = label(*function);
-                let line = if line.is_empty() { "no line" } else { line };
-                (module, format!("{name} {line}"))
-            }
-            Subject::Paths => {
-                let mut names: Vec<String> =
-                    self.stacks.path(number).map(|function| label(function).1).collect();
-                names.reverse();
-                let module = self.stacks.path(number).next().map(|function| label(function).0);
-                (module.unwrap_or_default(), names.join(";"))
-            }
-        }
-    }
-
-    /// Finds cost that moved, marks the functions of each move, and judges its ancestor instead.
-    fn moved(&mut self, effects: &mut [Effect], numbers: &[u32], whole: f64) -> Vec<MovedCost> {
-        let differs = |effect: &Effect| {
-            matches!(effect.verdict, EffectVerdict::Regression | EffectVerdict::Improvement)
-        };
-        let changed: Vec<ChangedFunction> = (effects.iter().zip(numbers))
-            .filter(|(effect, _)| differs(effect))
-            .map(|(effect, number)| ChangedFunction { function: *number, old: effect.old, new: effect.new })
-            .collect();
-        if changed.len() < 2 {
-            return Vec::new();
-        }
-        let paths = self.side_costs(Subject::Paths);
-        let means = |side: &SideCosts| -> FxHashMap<u32, f64> {
-            let mean = |costs: &Vec<f64>| costs.iter().sum::<f64>() / costs.len().max(1) as f64;
-            side.rows.iter().map(|(node, costs)| (*node, mean(costs))).collect()
-        };
-        let found = moved::moves(self.stacks, &changed, &means(&paths.0), &means(&paths.1));
-        if found.is_empty() {
-            return Vec::new();
-        }
-        let inclusive = self.side_costs(Subject::Inclusive);
-        let label = |function: u32| self.stacks.functions[function as usize].clone();
-        let mut moved = Vec::new();
-        for one in &found {
-            for (effect, number) in effects.iter_mut().zip(numbers) {
-                if *number == one.callee || one.callers.contains(number) {
-                    effect.verdict = EffectVerdict::Moved;
-                }
-            }
-            let ancestor = one.ancestor.map(|function| {
-                let means = self.means_of_row(&inclusive, function);
-                let (mut effect, found) = effect(means, whole, self.options);
-                effect.verdict = judge(&found, effect.of_total, found.p, self.options);
-                (effect.module, effect.name) = (label(function).module, label(function).name);
-                effect
-            });
-            moved.push(MovedCost {
-                callee: label(one.callee).name,
-                inlined: one.inlined,
-                callers: one.callers.iter().map(|caller| label(*caller).name).collect(),
-                ancestor,
-            });
-        }
-        moved
-    }
-
-    fn mean_paths(&self) -> MeanPaths {
-        let sides = self.side_costs(Subject::Paths);
-        let mut nodes: Vec<u32> = sides.0.rows.keys().chain(sides.1.rows.keys()).copied().collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let path = |node: u32| {
-            let mut functions: Vec<u32> = self.stacks.path(node).collect();
-            functions.reverse();
-            MeanPath { functions, old: sides.0.mean(node), new: sides.1.mean(node) }
-        };
-        MeanPaths { functions: self.stacks.functions.clone(), list: nodes.into_iter().map(path).collect() }
-    }
-}
-
-/// The mean costs of both sides, and what turns say of their difference.
-#[derive(Clone, Copy)]
-struct SideMeans {
-    old: Estimate,
-    new: Estimate,
-    turns: Option<TurnVariance>,
-}
-
-/// An effect without name and verdict, and the difference that it is of.
-fn effect(means: SideMeans, whole: f64, options: &DiffOptions) -> (Effect, Difference) {
-    let SideMeans { old, new, turns } = means;
-    let found = difference(old, new, turns, options.confidence);
-    let of_total = if whole > 0.0 { found.absolute.scaled(1.0 / whole) } else { Interval::default() };
-    let effect = Effect {
-        old: old.mean,
-        new: new.mean,
-        change: found.absolute,
-        of_total,
-        of_itself: found.relative,
-        p_value: found.p,
-        ..Effect::default()
-    };
-    (effect, found)
 }
 
 impl Comparison {

@@ -3,9 +3,11 @@
 //!
 //! With debug information inlined functions keep their names, and nothing moves. Without it the
 //! function is missing on one side, and its callers have its cost. Neither became slower: what
-//! counts is the lowest function that has both below it.
+//! counts is the lowest function that has both below it. So it is where a function was split into
+//! several, or several became one: then it is their caller.
 use super::stacks::{NO_NODE, SharedStacks};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 
 /// A function counts as missing on a side with less than this part of its cost on the other.
 const MISSING: f64 = 0.1;
@@ -13,6 +15,11 @@ const MISSING: f64 = 0.1;
 const LEAST_GAIN: f64 = 0.5;
 /// So much of a function's cost must lie below an ancestor.
 const LEAST_COVERED: f64 = 0.95;
+
+/// What functions beside each other gained and lost may differ by this factor.
+const MOST_RATIO: f64 = 1.5;
+/// So much of a function's cost has its main caller.
+const LEAST_OF_CALLER: f64 = 0.8;
 
 /// A function whose cost changed for certain.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +36,9 @@ pub(crate) struct FoundMove {
     pub(crate) callee: u32,
     /// It is missing on the new side: it was inlined.
     pub(crate) inlined: bool,
-    /// The callers whose cost changed the other way.
+    /// The cost moved between functions of one caller, which is the ancestor.
+    pub(crate) beside: bool,
+    /// The callers, or functions beside it, whose cost changed the other way.
     pub(crate) callers: Vec<u32>,
     /// The lowest function that has all of them below it, or is one of them.
     pub(crate) ancestor: Option<u32>,
@@ -68,9 +77,72 @@ pub(crate) fn moves(
             [only] if covers(stacks, *only, callee.function, before) => Some(*only),
             _ => ancestor(stacks, callee.function, &callers, before),
         };
-        found.push(FoundMove { callee: callee.function, inlined, callers, ancestor });
+        found.push(FoundMove { callee: callee.function, inlined, beside: false, callers, ancestor });
+    }
+    let is_moved =
+        |function: &u32| found.iter().any(|one| one.callee == *function || one.callers.contains(function));
+    let rest: Vec<ChangedFunction> =
+        changed.iter().filter(|function| !is_moved(&function.function)).copied().collect();
+    let beside = moves_beside(stacks, &rest, old, new);
+    found.extend(beside);
+    found
+}
+
+/// Moves among functions of one caller, of which one side lacks at least one.
+fn moves_beside(
+    stacks: &SharedStacks,
+    changed: &[ChangedFunction],
+    old: &FxHashMap<u32, f64>,
+    new: &FxHashMap<u32, f64>,
+) -> Vec<FoundMove> {
+    let mut families: BTreeMap<u32, Vec<ChangedFunction>> = BTreeMap::new();
+    for function in changed {
+        let side = if function.old > function.new { old } else { new };
+        if let Some(caller) = main_caller(stacks, function.function, side) {
+            families.entry(caller).or_default().push(*function);
+        }
+    }
+    let mut found = Vec::new();
+    for (caller, family) in families {
+        let is_one_sided = |function: &&ChangedFunction| {
+            function.old.min(function.new) < MISSING * function.old.max(function.new)
+        };
+        let one_sided: Vec<ChangedFunction> = family.iter().filter(is_one_sided).copied().collect();
+        let Some(members) = [&one_sided, &family].into_iter().find(|members| is_even(members)) else {
+            continue;
+        };
+        let size = |function: &ChangedFunction| (function.old - function.new).abs();
+        let Some(first) = one_sided.iter().max_by(|a, b| size(a).total_cmp(&size(b))) else { continue };
+        let others = members.iter().map(|function| function.function).filter(|of| *of != first.function);
+        found.push(FoundMove {
+            callee: first.function,
+            inlined: first.new < first.old,
+            beside: true,
+            callers: others.collect(),
+            ancestor: Some(caller),
+        });
     }
     found
+}
+
+/// Whether some gained about as much as the others lost.
+fn is_even(members: &[ChangedFunction]) -> bool {
+    let sum = |sign: f64| members.iter().map(|of| (sign * (of.new - of.old)).max(0.0)).sum::<f64>();
+    let (gain, loss) = (sum(1.0), sum(-1.0));
+    gain.min(loss) > 0.0 && gain.max(loss) <= MOST_RATIO * gain.min(loss)
+}
+
+/// The function that calls another one nearly always.
+fn main_caller(stacks: &SharedStacks, function: u32, costs: &FxHashMap<u32, f64>) -> Option<u32> {
+    let mut callers: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut all = 0.0;
+    for (node, cost) in costs.iter().filter(|(node, _)| stacks.nodes[**node as usize].function == function) {
+        all += cost;
+        if let Some(parent) = stacks.nodes.get(stacks.nodes[*node as usize].parent as usize) {
+            *callers.entry(parent.function).or_default() += cost;
+        }
+    }
+    callers.into_iter().find(|(_, cost)| *cost >= LEAST_OF_CALLER * all).map(|(caller, _)| caller)
 }
 
 /// The functions that call a function, on the side that has it.
@@ -192,6 +264,32 @@ mod tests {
         let expected =
             ("copy".to_owned(), true, vec!["read".to_owned(), "write".to_owned()], Some("serve".to_owned()));
         assert_eq!(found(&paths), [expected]);
+    }
+
+    /// Checks that a function that was split, one that lost a part to a new one, and functions that
+    /// became one are found, and reported at their caller; and that what only one of several gained
+    /// is not.
+    #[test]
+    fn functions_that_were_split_or_joined() {
+        let of = |callee: &str, gone: bool, others: &[&str]| {
+            let others = others.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            vec![(callee.to_owned(), gone, others, Some("run".to_owned()))]
+        };
+        let split = [
+            ("main run old", 20.0, 0.0),
+            ("main run head", 0.0, 9.0),
+            ("main run tail", 0.0, 11.0),
+            ("main run", 5.0, 5.0),
+        ];
+        assert_eq!(found(&split), of("old", true, &["head", "tail"]));
+        let part = [("main run old", 20.0, 12.0), ("main run tail", 0.0, 8.0)];
+        assert_eq!(found(&part), of("tail", false, &["old"]));
+        let joined =
+            [("main run head", 9.0, 0.0), ("main run tail", 11.0, 0.0), ("main run both", 0.0, 21.0)];
+        assert_eq!(found(&joined), of("both", false, &["head", "tail"]));
+        assert_eq!(found(&[("main run old", 20.0, 0.0), ("main run head", 0.0, 40.0)]), []);
+        assert_eq!(found(&[("main run old", 20.0, 0.0), ("main other head", 0.0, 20.0)]), []);
+        assert_eq!(found(&[("main run old", 20.0, 10.0), ("main run head", 10.0, 20.0)]), []);
     }
 
     /// Checks that a function that is only gone, and one whose caller gained little, did not move.

@@ -91,7 +91,7 @@ pub enum SamplingRate {
 
 impl Default for SamplingRate {
     fn default() -> SamplingRate {
-        SamplingRate::Period(1)
+        SamplingRate::Frequency(0)
     }
 }
 
@@ -176,6 +176,23 @@ impl RunSums {
         }
         let BlockSums { total, nodes, lines, work } = all;
         Ok(RunSums { facts, total, nodes, lines, work, blocks })
+    }
+}
+
+impl RunSums {
+    /// Whether every event is in the recording, so that its costs are exact: nothing is estimated
+    /// from samples.
+    pub(crate) fn is_exact(&self) -> bool {
+        let facts = &self.facts;
+        let is_complete = facts.lost == 0 && facts.throttled == 0 && facts.samples as f64 == self.total;
+        // A clock with a period of 1 ns ticks as often as the kernel allows.
+        is_complete && facts.rate == SamplingRate::Period(1) && facts.unit != "ns"
+    }
+
+    /// Whether another run is the same recording: made at the same time, with the same costs.
+    pub(crate) fn is_same_recording(&self, other: &RunSums) -> bool {
+        let facts = |run: &RunSums| RunFacts { name: String::new(), notes: Vec::new(), ..run.facts.clone() };
+        facts(self) == facts(other) && self.total == other.total && self.nodes == other.nodes
     }
 }
 

@@ -1,6 +1,7 @@
 //! The call trees of all runs as one: each run is a list of costs by node.
-use super::name_key;
-use rustc_hash::{FxHashMap, FxHashSet};
+use super::RenamedFunction;
+use crate::name_key;
+use rustc_hash::FxHashMap;
 
 /// The parent of a root.
 pub(crate) const NO_NODE: u32 = u32::MAX;
@@ -84,22 +85,33 @@ impl SharedStacks {
         })
     }
 
-    /// The same trees with the functions that both sides share under one number. `old` and `new`:
-    /// the cost of each function on each side.
-    pub(crate) fn matched(self, old: &[f64], new: &[f64]) -> (SharedStacks, Renumbering) {
-        let aliases = matching_modules(&self.functions, old, new);
-        let merged = merged_closures(&self.functions, &aliases, old, new);
+    /// The cost of each function, of that of each node.
+    pub(crate) fn by_function(&self, nodes: &[f64]) -> Vec<f64> {
+        let mut costs = vec![0.0; self.functions.len()];
+        for (node, cost) in self.nodes.iter().zip(nodes) {
+            costs[node.function as usize] += cost;
+        }
+        costs
+    }
+
+    /// The cost of each node with all below it, of that of each node.
+    pub(crate) fn inclusive(&self, nodes: &[f64]) -> Vec<f64> {
+        let mut inclusive = nodes.to_vec();
+        inclusive.resize(self.nodes.len(), 0.0);
+        // Parents come first.
+        for at in (0..self.nodes.len()).rev() {
+            let cost = inclusive[at];
+            if let Some(parent) = inclusive.get_mut(self.nodes[at].parent as usize) {
+                *parent += cost;
+            }
+        }
+        inclusive
+    }
+
+    /// The same trees with other labels: functions of one label are one.
+    pub(crate) fn relabelled(&self, labels: &[FunctionLabel]) -> (SharedStacks, Renumbering) {
         let mut to = SharedStacks::default();
-        let label = |function: &FunctionLabel| {
-            let module = aliases.get(&function.module).unwrap_or(&function.module).clone();
-            let plain = FunctionLabel { module, name: function.name.clone() };
-            let bare = FunctionLabel {
-                name: name_key::without_numbers(&plain.name).into_owned(),
-                module: plain.module.clone(),
-            };
-            if merged.contains(&bare) { bare } else { plain }
-        };
-        let functions: Vec<u32> = self.functions.iter().map(|function| to.label(label(function))).collect();
+        let functions: Vec<u32> = labels.iter().map(|label| to.label(label.clone())).collect();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             // Parents come first.
@@ -107,131 +119,35 @@ impl SharedStacks {
             nodes.push(to.step(parent, functions[node.function as usize]));
         }
         let lines = self.lines.iter().map(|(of, line)| to.line(functions[*of as usize], line)).collect();
-        (to, Renumbering { nodes, lines, renamed_modules: aliases.into_iter().collect() })
+        (to, Renumbering { nodes, lines, ..Renumbering::default() })
     }
 }
 
-/// Where the nodes and lines of runs are in the matched trees.
+/// Where the nodes and lines of runs are in the matched trees, and what was matched.
 #[derive(Debug, Default)]
 pub(crate) struct Renumbering {
     pub(crate) nodes: Vec<u32>,
     pub(crate) lines: Vec<u32>,
     /// Modules of one side that are another one of the other side: new name, old name.
-    pub(crate) renamed_modules: Vec<(String, String)>,
+    pub(crate) modules: Vec<(String, String)>,
+    /// Functions that the new build calls otherwise.
+    pub(crate) renames: Vec<RenamedFunction>,
+    /// How many functions were joined without their numbers, lines or folders.
+    pub(crate) joined: usize,
 }
 
-/// The names of classes whose closures the two builds number differently: those are compared as
-/// one.
-fn merged_closures(
-    functions: &[FunctionLabel],
-    aliases: &FxHashMap<String, String>,
-    old: &[f64],
-    new: &[f64],
-) -> FxHashSet<FunctionLabel> {
-    let mut classes: FxHashMap<FunctionLabel, [FxHashSet<&str>; 2]> = FxHashMap::default();
-    for (at, function) in functions.iter().enumerate() {
-        let bare = name_key::without_numbers(&function.name);
-        if bare == function.name {
-            continue;
-        }
-        let module = aliases.get(&function.module).unwrap_or(&function.module).clone();
-        let sides = classes.entry(FunctionLabel { module, name: bare.into_owned() }).or_default();
-        for (side, costs) in sides.iter_mut().zip([old, new]) {
-            if costs.get(at).is_some_and(|cost| *cost > 0.0) {
-                side.insert(&function.name);
-            }
-        }
+impl Renumbering {
+    /// Costs of nodes under their new numbers.
+    pub(crate) fn moved(&self, costs: &[f64], count: usize) -> Vec<f64> {
+        let mut moved = vec![0.0; count];
+        self.nodes.iter().zip(costs).for_each(|(node, cost)| moved[*node as usize] += cost);
+        moved
     }
-    classes.retain(|_, sides| sides[0] != sides[1]);
-    classes.into_keys().collect()
-}
-
-/// Programs that two builds call differently (`app-1.2` and `app-1.3`): a module that only the new
-/// side has, and the one that only the old side has with most of the same functions.
-fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> FxHashMap<String, String> {
-    type ByModule<'a> = FxHashMap<&'a str, FxHashMap<&'a str, f64>>;
-    let (mut before, mut after): (ByModule<'_>, ByModule<'_>) = Default::default();
-    for (at, function) in functions.iter().enumerate() {
-        for (side, costs) in [(&mut before, old), (&mut after, new)] {
-            let cost = costs.get(at).copied().unwrap_or(0.0);
-            if cost > 0.0 {
-                *side.entry(&function.module).or_default().entry(&function.name).or_default() += cost;
-            }
-        }
-    }
-    let is_one_sided =
-        |module: &str, other: &ByModule<'_>| !other.contains_key(module) && !module.starts_with('[');
-    let mut candidates = Vec::new();
-    for (renamed, theirs) in after.iter().filter(|(module, _)| is_one_sided(module, &before)) {
-        for (original, ours) in before.iter().filter(|(module, _)| is_one_sided(module, &after)) {
-            let shared = |costs: &FxHashMap<&str, f64>, other: &FxHashMap<&str, f64>| {
-                let all: f64 = costs.values().sum();
-                costs.iter().filter(|(name, _)| other.contains_key(*name)).map(|(_, cost)| cost).sum::<f64>()
-                    / all
-            };
-            let overlap = shared(ours, theirs).min(shared(theirs, ours));
-            if overlap >= 0.5 {
-                candidates.push((overlap, *renamed, *original));
-            }
-        }
-    }
-    candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-    let (mut aliases, mut taken) = (FxHashMap::default(), FxHashSet::default());
-    for (_, renamed, original) in candidates {
-        if !aliases.contains_key(renamed) && taken.insert(original) {
-            aliases.insert(renamed.to_owned(), original.to_owned());
-        }
-    }
-    aliases
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn labels(functions: &[(&str, &str)]) -> SharedStacks {
-        let mut stacks = SharedStacks::new();
-        functions.iter().for_each(|(module, name)| {
-            let function = stacks.function(module, name);
-            stacks.step(NO_NODE, function);
-        });
-        stacks
-    }
-
-    /// Checks that closures keep their numbers where both builds have the same ones, and are put
-    /// together where they have not.
-    #[test]
-    fn closures_are_merged_only_where_numbers_changed() {
-        let of = [
-            ("app", "f::{closure#0}"),
-            ("app", "f::{closure#1}"),
-            ("app", "g::{closure#0}"),
-            ("app", "g::{closure#1}"),
-        ];
-        let (matched, numbers) = labels(&of).matched(&[1.0, 1.0, 1.0, 0.0], &[1.0, 1.0, 0.0, 1.0]);
-        let names: Vec<&str> = matched.functions.iter().map(|function| &*function.name).collect();
-        assert_eq!(names, ["f::{closure#0}", "f::{closure#1}", "g::{closure}"]);
-        assert_eq!(numbers.nodes, [0, 1, 2, 2]);
-    }
-
-    /// Checks that a program with another file name is matched by its functions, and a stranger is
-    /// not.
-    #[test]
-    fn a_renamed_program_is_matched_by_its_functions() {
-        let of = [
-            ("app-1", "f"),
-            ("app-1", "g"),
-            ("app-2", "f"),
-            ("app-2", "g"),
-            ("other", "h"),
-            ("libc.so.6", "read"),
-        ];
-        let (matched, numbers) =
-            labels(&of).matched(&[5.0, 5.0, 0.0, 0.0, 0.0, 1.0], &[0.0, 0.0, 5.0, 6.0, 1.0, 1.0]);
-        assert_eq!(numbers.renamed_modules, [("app-2".to_owned(), "app-1".to_owned())]);
-        assert_eq!(matched.functions.len(), 4);
-        assert_eq!(numbers.nodes, [0, 1, 0, 1, 2, 3]);
-    }
 
     /// Checks that parts of functions are the function, also on a path.
     #[test]

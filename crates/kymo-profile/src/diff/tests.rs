@@ -2,13 +2,14 @@
 use super::model::{percentile_interval, permutation_p, studentized_interval};
 use super::run::BlockSums;
 use super::stacks::NO_NODE;
+use super::statistics::{Estimate, difference};
 use super::*;
 use kymo_data::Recording;
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use std::sync::Arc;
 
 /// A standard normal number (Box and Muller).
-fn normal(random: &mut SplitMix64) -> f64 {
+pub(super) fn normal(random: &mut SplitMix64) -> f64 {
     let uniform = |random: &mut SplitMix64| ((random.next_bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     let (radius, angle) = (uniform(random), uniform(random));
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
@@ -108,6 +109,18 @@ pub(super) fn runs(
     noise: f64,
     random: &mut SplitMix64,
 ) -> Vec<RunSums> {
+    labelled_runs(stacks, functions, count, noise, random, |_, name| ("app".to_owned(), name.to_owned()))
+}
+
+/// The same with other modules and names: `label` has them of a run's number and a name.
+pub(super) fn labelled_runs(
+    stacks: &mut SharedStacks,
+    functions: &[(&str, f64)],
+    count: usize,
+    noise: f64,
+    random: &mut SplitMix64,
+    label: impl Fn(usize, &str) -> (String, String),
+) -> Vec<RunSums> {
     let main = stacks.function("app", "main");
     let root = stacks.step(NO_NODE, main);
     (0..count)
@@ -119,7 +132,8 @@ pub(super) fn runs(
                 let mean = mean * whole;
                 // Counts of samples: close to normal for means of dozens.
                 let drawn = (mean + mean.sqrt() * normal(random)).round().max(0.0);
-                let function = stacks.function("app", name);
+                let (module, name) = label(number, name);
+                let function = stacks.function(&module, &name);
                 nodes.push((stacks.step(root, function), 1000.0 * drawn));
                 samples += drawn;
             }
@@ -181,7 +195,7 @@ fn compared_in_turns(new: &[(&str, f64)], count: usize, seed: u64) -> Comparison
     compare(stacks, &old, &new, &DiffOptions::default()).expect("comparable")
 }
 
-fn verdict_of(comparison: &Comparison, name: &str) -> EffectVerdict {
+pub(super) fn verdict_of(comparison: &Comparison, name: &str) -> EffectVerdict {
     comparison.effects.iter().find(|effect| effect.name == name).expect("tested").verdict
 }
 
@@ -273,6 +287,23 @@ fn verdicts_of_whole_comparisons() {
     assert_eq!(noisy.verdict, OverallVerdict::Undecided);
 }
 
+/// Checks that a function which only the new build has, of a program with another file name, has
+/// the new file's name.
+#[test]
+fn a_new_function_is_in_the_new_file() {
+    let (mut stacks, mut random) = (SharedStacks::new(), SplitMix64::new(10));
+    let in_file = |file: &'static str| move |_: usize, name: &str| (file.to_owned(), name.to_owned());
+    let with_more = [&PROGRAM[..], &[("extra", 20_000.0)]].concat();
+    let old = labelled_runs(&mut stacks, &PROGRAM, 5, 0.01, &mut random, in_file("wren-1"));
+    let new = labelled_runs(&mut stacks, &with_more, 5, 0.01, &mut random, in_file("wren-2"));
+    let found = compare(stacks, &old, &new, &DiffOptions::default()).expect("comparable");
+    let module = |name: &str| {
+        found.effects.iter().find(|effect| effect.name == name).map(|effect| effect.module.clone())
+    };
+    assert_eq!((module("extra").as_deref(), module("parse").as_deref()), (Some("wren-2"), Some("wren-1")));
+    assert_eq!(found.verdict, OverallVerdict::Regression);
+}
+
 /// Checks that shares of one function say nothing of others, and of the whole.
 #[test]
 fn shares_have_no_whole_to_test() {
@@ -314,26 +345,29 @@ fn work_and_moved_costs() {
     assert_eq!(found.verdict, OverallVerdict::NoRegression);
 }
 
+/// One run of so many blocks of time.
+pub(super) fn run_of(blocks: &[RunSums]) -> RunSums {
+    let mut run = blocks[0].clone();
+    run.total = blocks.iter().map(|block| block.total).sum();
+    run.facts.samples = blocks.iter().map(|block| block.facts.samples).sum();
+    run.nodes = Vec::new();
+    for (node, cost) in blocks.iter().flat_map(|block| &block.nodes) {
+        match run.nodes.iter_mut().find(|(known, _)| known == node) {
+            Some((_, sum)) => *sum += cost,
+            None => run.nodes.push((*node, *cost)),
+        }
+    }
+    let block = |of: &RunSums| BlockSums { total: of.total, nodes: of.nodes.clone(), ..BlockSums::default() };
+    run.blocks = blocks.iter().map(block).collect();
+    run
+}
+
 /// Checks that one run a side is compared by its blocks of time, and that this is said.
 #[test]
 fn one_run_a_side_is_compared_by_blocks() {
     let (mut stacks, mut random) = (SharedStacks::new(), SplitMix64::new(8));
-    let mut one = |functions: &[(&str, f64)]| {
-        let blocks = runs(&mut stacks, functions, 32, 0.02, &mut random);
-        let mut run = blocks[0].clone();
-        run.total = blocks.iter().map(|block| block.total).sum();
-        run.nodes = Vec::new();
-        for (node, cost) in blocks.iter().flat_map(|block| &block.nodes) {
-            match run.nodes.iter_mut().find(|(known, _)| known == node) {
-                Some((_, sum)) => *sum += cost,
-                None => run.nodes.push((*node, *cost)),
-            }
-        }
-        let block =
-            |of: &RunSums| BlockSums { total: of.total, nodes: of.nodes.clone(), ..BlockSums::default() };
-        run.blocks = blocks.iter().map(block).collect();
-        vec![run]
-    };
+    let mut one =
+        |functions: &[(&str, f64)]| vec![run_of(&runs(&mut stacks, functions, 32, 0.02, &mut random))];
     let (old, new) = (one(&PROGRAM), one(&changed("hash", 1.5)));
     let options = DiffOptions { weight: CostWeight::Share, ..DiffOptions::default() };
     let found = compare(stacks, &old, &new, &options).expect("comparable");

@@ -55,6 +55,9 @@ impl Comparison {
         let sentence = |moved: &MovedCost| {
             let callers = moved.callers.join(", ");
             let way = match moved.inlined {
+                _ if moved.beside => {
+                    format!("cost moved between {}, {callers}: functions were split or joined", moved.callee)
+                }
                 true => format!("{} is inlined into {callers} in the new build", moved.callee),
                 false => format!("{} is no longer inlined into {callers} in the new build", moved.callee),
             };

@@ -53,7 +53,9 @@ fn a_slower_function_is_found_in_every_form() {
     let listed: BTreeSet<String> = lines.map(str::to_owned).collect();
     let mut every = BTreeSet::new();
     keys(&answer, "", &mut every);
-    let of_moves = |key: &&String| key.starts_with("moved[]") || key.starts_with("total.of_itself");
+    let of_moves = |key: &&String| {
+        ["moved[]", "renamed[]", "total.of_itself"].iter().any(|start| key.starts_with(start))
+    };
     assert_eq!(
         every.iter().filter(|key| !of_moves(key)).collect::<Vec<_>>(),
         listed.iter().filter(|key| !of_moves(key)).collect::<Vec<_>>()
@@ -136,6 +138,65 @@ fn a_recording_is_no_regression_of_itself() {
             !effects.is_empty() && effects.iter().all(|effect| effect["change"]["estimate"] == 0.0),
             "{by}"
         );
+    }
+}
+
+/// Checks that a recording under several names, and its copy, is one run, which is said once, and
+/// that a recording on both sides does not differ.
+#[test]
+fn a_recording_named_twice_is_one_run() {
+    let file = fixture("callgraph.data");
+    let copy = fresh_folder("diff-copy").join("copy.data");
+    fs::copy(&file, &copy).expect("a copy");
+    let said = kymo().run(["diff", "--json", &file, &file, text(&copy), "--", &file]);
+    said.says("are the same recording: it is one run").says("one run a side").says("is on both sides");
+    let answer = said.json();
+    assert_eq!((&answer["weight"], &answer["verdict"]), (&"share".into(), &"no-regression".into()));
+    assert_eq!(answer["old"].as_array().map(Vec::len), Some(1));
+}
+
+/// Folded stacks of a program as recordings: three runs of exact counts.
+fn folded_runs(folder: &Path, side: &str, function: &str) -> Vec<String> {
+    let file = folder.join(format!("{side}.folded"));
+    let lines = format!("app;main;run;{function} 2000\napp;main;run;parse 5000\napp;main;run 3000\n");
+    fs::write(&file, lines).expect("written");
+    let import = |number: u32| {
+        let to = folder.join(format!("{side}-{number}.data"));
+        kymo().run(["import", "-o", text(&to), "folded", text(&file)]).ends(0);
+        text(&to).to_owned()
+    };
+    (1..=3).map(import).collect()
+}
+
+/// Checks names that builds, folders and runs change, in recordings: the function has one row, and
+/// the status is 0.
+#[test]
+fn a_function_with_another_name_is_no_regression() {
+    for (number, (old, new)) in [
+        ("L$$Lambda$1/0x00007f768d000a08.run", "L$$Lambda$1/0x00007f3a25000c18.run"),
+        ("JS:*foo /srv/old/x.js:12:5", "JS:~foo /srv/new/x.js:14:5"),
+        ("py::foo:/srv/old/x.py", "py::foo:/srv/new/x.py"),
+        ("main.Map[go.shape.int_0]", "main.Map[...]"),
+        ("foo[abi:cxx11]()", "foo()"),
+        ("app::foo(int)", "app::(anonymous namespace)::foo(int)"),
+        ("memcpy@GLIBC_2.2.5", "memcpy@@GLIBC_2.14"),
+        ("__memmove_avx_unaligned_erms", "__memmove_evex_unaligned_erms"),
+        ("app::foo<int>(int)", "app::foo<long>(long) const"),
+        ("app::hash(unsigned long, long)", "app::detail::hash(unsigned long, long, int)"),
+        ("hash", "hash_v2"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = fresh_folder(&format!("diff-names-{number}"));
+        let (before, after) = (folded_runs(&folder, "old", old), folded_runs(&folder, "new", new));
+        let words =
+            [vec!["diff".to_owned(), "--json".to_owned()], before, vec!["--".to_owned()], after].concat();
+        let said = kymo().run(words).ends(0);
+        let answer = said.json();
+        let rows = answer["effects"].as_array().expect("a list");
+        assert_eq!(rows.len(), 3, "{old} and {new}: {answer:#}");
+        assert!(rows.iter().all(|row| row["verdict"] == "no-difference"), "{old} and {new}: {answer:#}");
     }
 }
 

@@ -52,10 +52,11 @@ fn compare(args: &DiffArgs) -> anyhow::Result<ExitCode> {
         None => sides(args)?,
     };
     let mut reader = Reader { args, stacks: SharedStacks::new(), store: None };
-    let (old_runs, new_runs) = (reader.side(&old)?, reader.side(&new)?);
-    let options = args.options((old.len(), new.len()), args.seed.unwrap_or(SEED));
+    let ((old_runs, twice), (new_runs, also_twice)) = (reader.side(&old)?, reader.side(&new)?);
+    let options = args.options((old_runs.len(), new_runs.len()), args.seed.unwrap_or(SEED));
     let mut notes: Vec<String> =
         old_runs.iter().chain(&new_runs).flat_map(|run| run.facts.notes.iter().cloned()).collect();
+    notes.extend(twice.into_iter().chain(also_twice));
     notes.sort();
     notes.dedup();
     let compared = diff::compare(reader.stacks, &old_runs, &new_runs, &options);
@@ -110,16 +111,24 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The runs of a side.
-    fn side(&mut self, files: &[PathBuf]) -> anyhow::Result<Vec<RunSums>> {
-        let options = RunOptions {
+    /// The runs of a side, each once, and what is said of those that were named again.
+    fn side(&mut self, files: &[PathBuf]) -> anyhow::Result<(Vec<RunSums>, Vec<String>)> {
+        let mut options = RunOptions {
             event: self.args.event.clone(),
             work: self.args.per.clone(),
             lines: self.args.by == RowSubject::Lines,
             blocks: files.len() == 1,
             workers: self.args.jobs,
         };
-        files.iter().map(|file| self.run(file, &options)).collect()
+        let runs = files.iter().map(|file| self.run(file, &options)).collect::<anyhow::Result<_>>()?;
+        let (runs, notes) = diff::distinct_runs(runs);
+        if runs.len() > 1 || options.blocks {
+            return Ok((runs, notes));
+        }
+        // The only run of a side is cut into blocks of time.
+        options.blocks = true;
+        let first = files.first().map(|file| self.run(file, &options)).transpose()?;
+        Ok((first.into_iter().collect(), notes))
     }
 
     fn run(&mut self, file: &Path, options: &RunOptions) -> anyhow::Result<RunSums> {
