@@ -21,6 +21,17 @@ const COUNTER_TIMES: u64 = 1;
 /// Jitdump files that are read for a recording.
 const MOST_DUMPS: usize = 1024;
 
+/// The module of generated code where processes are compared.
+const SHARED: &str = "[JIT]";
+
+/// The module of a function as all processes and runs of a program have it: that of generated code
+/// has the number of a process in its name (`[JIT] tid 24011`), as in perf.
+pub fn shared_module(short_name: &str) -> &str {
+    let rest = short_name.strip_prefix(SHARED).and_then(|rest| rest.strip_prefix(" tid "));
+    let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    if rest.is_some_and(is_number) { SHARED } else { short_name }
+}
+
 /// What is known of the generated code of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedCode {
@@ -251,6 +262,22 @@ impl DumpClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that the number of a process is left out of the module of generated code, and nothing
+    /// of others.
+    #[test]
+    fn generated_code_is_one_module() {
+        for (name, shared) in [
+            ("[JIT] tid 24011", "[JIT]"),
+            ("[JIT]", "[JIT]"),
+            ("[JIT] tid ", "[JIT] tid "),
+            ("[JIT] tid x", "[JIT] tid x"),
+            ("[vdso]", "[vdso]"),
+            ("libjit.so", "libjit.so"),
+        ] {
+            assert_eq!(shared_module(name), shared);
+        }
+    }
 
     /// Checks that times are carried over along the line through both points, also before and after
     /// them.

@@ -4,8 +4,10 @@ use crate::chains::ChainId;
 use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded, LostAt};
+use crate::locks;
 use crate::profile::Profile;
 use crate::timeline::{CommId, ModuleId, Modules};
+use crate::wall::OFF_CPU;
 use kymo_data::{Recording, abi};
 use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
@@ -67,10 +69,13 @@ pub(super) fn collect_shown(
             continue;
         }
         let (stacks, nodes) = trees.stacks(index as u32);
+        let imported = recording.features.imported.as_ref().and_then(|facts| facts.events.get(index));
         let timeline = timeline(loaded, shown, index as u32, &nodes, &threads);
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
             unit: unit_of(event).to_owned(),
+            is_of_sums: imported.is_some_and(|facts| facts.samples_type.is_none()),
+            samples_type: imported.and_then(|facts| facts.samples_type.clone()).unwrap_or_default(),
             total_samples: total.samples,
             total_period: total.period,
             stacks,
@@ -96,15 +101,24 @@ pub(crate) fn row_nodes(columns: &Columns, of_events: &[Nodes]) -> RowNodes {
 /// By row the node of its event's call tree that it counts for; [`NO_PARENT`]: none.
 pub(crate) type RowNodes = Vec<u32>;
 
+/// Events of kymo and perf whose periods are ns though their attributes name no clock.
+const TIMES: [&str; 3] = [OFF_CPU, locks::WAIT, locks::HOLDS];
+
 /// What the periods of an event count; empty where nothing is known of it.
-pub(crate) fn unit_of(event: &kymo_data::Event) -> &'static str {
+pub(crate) fn unit_of(event: &kymo_data::Event) -> &str {
     let is_clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
-    if is_clock { "ns" } else { "" }
+    match event.unit.as_deref() {
+        _ if is_clock || TIMES.contains(&&*event.name) => "ns",
+        // With a factor it is the unit of the product, which samples do not have.
+        Some(unit) if unit != "count" && event.scale.is_none_or(|factor| factor == 1.0) => unit,
+        _ => "",
+    }
 }
 
 /// What a recording says of itself and its machine. `range`: its first and last moment, ns.
 pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u64)) -> ExportProfile {
     let features = &recording.features;
+    let imported = features.imported.as_ref();
     ExportProfile {
         title: title(&recording.features.cmdline),
         command_line: features.cmdline.clone(),
@@ -117,7 +131,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
         source: source.to_string(),
         start_unix_ns: start_unix_ns(recording, first),
         start_ns: first,
-        duration_ns: last - first,
+        duration_ns: imported.map_or(last - first, |facts| facts.duration_ns),
         ..ExportProfile::default()
     }
 }
@@ -311,8 +325,12 @@ pub(crate) fn recorder(version: Option<&str>) -> String {
     }
 }
 
-/// The wall-clock time of the first sample, where the recording ties its clock to it.
+/// The wall-clock time of the first sample, where the recording ties its clock to it; that of the
+/// beginning of an imported profile.
 fn start_unix_ns(recording: &Recording, first: u64) -> Option<u64> {
+    if let Some(facts) = &recording.features.imported {
+        return Some(facts.start_unix_ns).filter(|start| *start > 0);
+    }
     let clock = recording.features.clock_data?;
     clock.wall_clock_ns.checked_add(first)?.checked_sub(clock.clockid_time_ns)
 }

@@ -27,6 +27,7 @@ pub mod model;
 mod otlp;
 mod perfetto;
 mod pprof;
+mod process_names;
 mod protobuf;
 mod row_filter;
 mod samples;

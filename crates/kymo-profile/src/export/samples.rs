@@ -18,6 +18,7 @@
 use super::collect::{collect_shown, row_nodes};
 use super::locations::Locations;
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT, Thread};
+use super::process_names::{ProcessNames, process_names};
 use super::wakers::Wakers;
 use crate::columns::{Columns, RowField, ThinRows};
 use crate::export::RowNodes;
@@ -26,7 +27,7 @@ use crate::profile::Profile;
 use crate::resolve::Resolver;
 use crate::timeline::{Moment, Timeline};
 use crate::wall::{SpanState, State, Wall};
-use kymo_data::{Recording, abi};
+use kymo_data::{Recording, SampleLabel, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -63,10 +64,14 @@ pub struct ExportSamples<'a> {
     tracks: Vec<Track>,
     stacks: RowStacks,
     wakers: Wakers,
+    process_names: ProcessNames,
     /// Samples per second that the first event with samples was asked for, if it has a frequency.
     frequency_hz: Option<u64>,
     /// By id of what was asked of samples: the cgroup, if it was and the recording has its path.
     cgroups: Vec<Option<CgroupNames>>,
+    /// The same with the labels of imported samples.
+    labels: Vec<Vec<SampleLabel>>,
+    is_imported: bool,
 }
 
 /// What the number of a row's stack is.
@@ -165,7 +170,17 @@ impl<'a> ExportSamples<'a> {
         );
         let loaded = &profile.loaded;
         let cgroup = |extra: &Extra| loaded.counts.cgroups.known(extra.cgroup).cloned();
-        ExportSamples { frequency_hz, cgroups: loaded.extras.iter().map(cgroup).collect(), ..samples }
+        let imported = recording.features.imported.as_ref();
+        let labels =
+            |extra: &Extra| imported.map_or_else(Vec::new, |facts| facts.labels(extra.cgroup).to_vec());
+        ExportSamples {
+            frequency_hz,
+            // Labels are no cgroups.
+            cgroups: if imported.is_some() { Vec::new() } else { loaded.extras.iter().map(cgroup).collect() },
+            labels: loaded.extras.iter().map(labels).collect(),
+            is_imported: imported.is_some(),
+            ..samples
+        }
     }
 
     /// The spans of wall time. States end their stacks as functions of kind
@@ -231,6 +246,7 @@ impl<'a> ExportSamples<'a> {
         });
         let threads: Vec<u32> = threads.collect();
         let later = later_threads(&mut profile, (timeline, is_of_spans), &columns, &threads);
+        let names = process_names(&profile.threads, timeline);
         let (order, tracks) = (Vec::new(), Vec::new());
         let mut samples = ExportSamples {
             profile,
@@ -246,8 +262,11 @@ impl<'a> ExportSamples<'a> {
             tracks,
             stacks: RowStacks::Samples,
             wakers: Wakers::default(),
+            process_names: names,
             frequency_hz: None,
             cgroups: Vec::new(),
+            labels: Vec::new(),
+            is_imported: false,
         };
         samples.make_tracks();
         samples
@@ -405,9 +424,44 @@ impl<'a> ExportSamples<'a> {
         self.cgroups.get(row.extra as usize)?.as_ref()
     }
 
+    /// The labels of a sample of an imported profile, where cgroups were asked for when it was loaded.
+    pub fn labels(&self, extra: ExtraId) -> &[SampleLabel] {
+        self.labels.get(extra as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it is of an imported profile.
+    pub fn is_imported(&self) -> bool {
+        self.is_imported
+    }
+
+    /// Whether the number of rows of an event is that of its samples: not of spans, which have
+    /// their time, nor of sums.
+    pub fn has_counts(&self, event: u32) -> bool {
+        !self.is_of_spans() && !self.event(event).is_of_sums
+    }
+
+    /// Values of formats that have how many samples an event has, if that is known, and then the
+    /// sum of their periods: by event the place of that sum, and how many values there are.
+    pub fn value_places(&self) -> (Vec<usize>, usize) {
+        let mut next = 0;
+        let place = |event| {
+            let place = next + usize::from(self.has_counts(event));
+            next = place + 1;
+            place
+        };
+        let places = (0..self.profile.events.len() as u32).map(place).collect();
+        (places, next)
+    }
+
     /// The thread of a row, by its number in the profile.
     pub fn thread(&self, thread: u32) -> &Thread {
         &self.profile.threads[thread as usize]
+    }
+
+    /// The name of a thread's process: that of its main thread, sampled or not; `None` where the
+    /// recording does not say.
+    pub fn process_name(&self, thread: &Thread) -> Option<&str> {
+        self.process_names.get(&(thread.pid, thread.earlier_processes)).map(String::as_str)
     }
 
     /// The event of a row or track.

@@ -193,7 +193,39 @@ fn profiles_of_other_tools_become_recordings() {
     let said = kymo().run(["import", "pprof", &path("none"), "-o", &path("x.data")]);
     assert!(said.code.is_some_and(|code| code != 0) && !folder.path().join("x.data").exists());
     said.says("no profile of pprof");
-    kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("line 1 ends with no number");
+    kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("1 of 1 lines have no count");
+}
+
+/// Checks that folded stacks of any count are a small recording with the same weights, that what is
+/// left out of them is said, and that comparisons are refused.
+#[test]
+fn counts_of_folded_stacks_are_weights() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (stacks, file) = (folder.path().join("stacks.txt"), folder.path().join("stacks.data"));
+    let import = ["import", "folded", text(&stacks), "-o", text(&file)];
+    let lines = "postgres;main;wait 48123456\npostgres;main;timer 10000055264\n";
+    std::fs::write(&stacks, format!("{lines}no count\n")).expect("a file");
+    kymo().succeed(import).says("left out 1 lines without a count, the first is line 3");
+    assert!(std::fs::metadata(&file).expect("a recording").len() < 1 << 20);
+    let mut found: Vec<String> = report(&file, &["--folded"]).stdout.lines().map(str::to_owned).collect();
+    found.sort();
+    let mut expected: Vec<&str> = lines.lines().collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    kymo().succeed(["query", text(&file), "top 1"]).prints("# samples: 10048178720 events in 2 stacks");
+    report(&file, &["--no-children", "-g", "none", "-s", "sym"]).prints(" 99.52%  [.] timer");
+    std::fs::write(&stacks, "main;a;c 7 1\nmain;b 0 2\n").expect("a file");
+    kymo().run(import).ends(1).says("every line has two counts");
+}
+
+/// Checks that an import of a profile without samples says so, and so do those that read it.
+#[test]
+fn an_import_without_samples_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (stacks, file) = (folder.path().join("stacks.txt"), folder.path().join("stacks.data"));
+    std::fs::write(&stacks, "").expect("a file");
+    kymo().succeed(["import", "folded", text(&stacks), "-o", text(&file)]).says("the profile has no samples");
+    kymo().run(["report", "-i", text(&file)]).says("the imported profile has no samples");
 }
 
 /// Checks that neither an import nor an injection replaces a file of the user that is no recording.
