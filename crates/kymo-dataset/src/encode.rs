@@ -4,7 +4,7 @@ use crate::error::DatasetError;
 use crate::schema::{HOST_KEY, TABLE_KEY, Table, VERSION, VERSION_KEY};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
@@ -18,7 +18,8 @@ const LEVEL: i32 = 3;
 /// Files of fewer rows are not compressed. A compressor for each column takes longer to make than
 /// the rows, of which most bytes are hashes: a daemon writes dozens of such files each minute.
 const LEAST_COMPRESSED_ROWS: usize = 1000;
-/// Columns of a file of as many rows are encoded on all CPUs.
+/// Columns of a file of as many rows are encoded on all CPUs; it has an index of pages, and filters
+/// of ids.
 const LEAST_PARALLEL_ROWS: usize = 100_000;
 
 /// A Parquet file in memory.
@@ -81,11 +82,37 @@ fn encode_error(file: &str, error: ParquetError) -> DatasetError {
     DatasetError::Encode { file: file.to_owned(), reason: error.to_string() }
 }
 
+/// The columns by which the rows of each row group are sorted, by their places in the schema.
+fn sorting_columns(table: Table) -> Option<Vec<SortingColumn>> {
+    let columns: &[i32] = match table {
+        // event, host_id, pid
+        Table::Samples => &[8, 1, 2],
+        // build_id, host_id
+        Table::Builds | Table::Hosts => &[0],
+        Table::Stacks | Table::Frames => return None,
+    };
+    let ascending =
+        |column: &i32| SortingColumn { column_idx: *column, descending: false, nulls_first: false };
+    Some(columns.iter().map(ascending).collect())
+}
+
+/// Columns that are looked up by single values, and how many distinct ones a filter has room for:
+/// one of more values lets more row groups be read, and none too few.
+fn looked_up(table: Table) -> &'static [(&'static str, u64)] {
+    match table {
+        Table::Samples => &[("stack_id", 100_000), ("leaf_location_id", 50_000), ("host_id", 1000)],
+        Table::Stacks => &[("stack_id", 500_000)],
+        Table::Frames => &[("location_id", 500_000)],
+        Table::Builds | Table::Hosts => &[],
+    }
+}
+
 fn properties(table: Table, host: &str, rows: usize) -> Result<WriterProperties, ParquetError> {
     let compression = match rows < LEAST_COMPRESSED_ROWS {
         true => Compression::UNCOMPRESSED,
         false => Compression::ZSTD(ZstdLevel::try_new(LEVEL)?),
     };
+    let is_large = rows >= LEAST_PARALLEL_ROWS;
     let pairs =
         [(VERSION_KEY, VERSION.to_string()), (TABLE_KEY, table.name().into()), (HOST_KEY, host.into())];
     let pairs = pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value));
@@ -94,9 +121,17 @@ fn properties(table: Table, host: &str, rows: usize) -> Result<WriterProperties,
         .set_key_value_metadata(Some(pairs.collect()))
         .set_compression(compression)
         .set_dictionary_page_size_limit(DICTIONARY_BYTES)
+        .set_sorting_columns(sorting_columns(table))
         // Most files are small, and queries read whole row groups: an index of pages only costs.
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_offset_index_disabled(true);
+        .set_statistics_enabled(if is_large { EnabledStatistics::Page } else { EnabledStatistics::Chunk })
+        .set_offset_index_disabled(!is_large);
+    if is_large {
+        for (column, distinct) in looked_up(table) {
+            properties = properties
+                .set_column_bloom_filter_enabled(ColumnPath::from(*column), true)
+                .set_column_bloom_filter_max_ndv(ColumnPath::from(*column), *distinct);
+        }
+    }
     // Moments and depths go up step by step; of ids a dictionary is best where they repeat in the
     // table, and plain ones where zstd finds the parts that stacks share.
     let (in_steps, plain): (&[&str], &[&str]) = match table {
