@@ -90,7 +90,7 @@ fn recordings_have_the_wall_clock() {
         kymo().succeed(record.chain(["--", "seq", "300000"]));
         let after = unix_ns();
         let report = kymo().succeed(["report", "--json", "-i", text(&file)]).json();
-        let start = u128::from(report["start_unix_ns"].as_u64().expect("a time"));
+        let start = u128::from(report["recording"]["start_unix_ns"].as_u64().expect("a time"));
         // The clock of events may be off by what tells it.
         let slack = 10_000_000;
         assert!((before - slack..after + slack).contains(&start), "{options:?}: {before} {start} {after}");
