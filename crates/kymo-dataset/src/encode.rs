@@ -150,3 +150,99 @@ fn properties(table: Table, host: &str, rows: usize) -> Result<WriterProperties,
     }
     Ok(properties.build())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::TableReader;
+    use crate::samples::{BufferedSample, InternedEvent, InternedProcess, NO_LOCATION, SampleTables};
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    /// A file of samples of two events, hosts and processes, which come in no order.
+    fn samples(rows: usize) -> bytes::Bytes {
+        let mut tables = SampleTables::default();
+        let [name, unit, state] = ["x", "ns", "on-cpu"].map(|text| tables.texts.number(text));
+        let mut samples = Vec::new();
+        for (event, host_id, pid) in
+            [("task", 5, 9), ("cpu", 7, 2), ("task", 5, 1), ("cpu", 3, 4), ("cpu", 3, 1)]
+        {
+            let event = tables.texts.number(event);
+            let event = tables.event(InternedEvent { event, value_unit: unit, state, waker: None });
+            let process = tables.process(InternedProcess {
+                host_id,
+                pid,
+                tid: None,
+                command: name,
+                container: None,
+                pod: None,
+                systemd_unit: None,
+                service: 0,
+            });
+            for time_us in [3, 1, 2] {
+                let (stack_id, value, samples_of) = (host_id * 100, 1, 1);
+                samples.push(BufferedSample {
+                    event,
+                    process,
+                    time_us,
+                    stack_id,
+                    leaf_location_id: NO_LOCATION,
+                    value,
+                    samples: samples_of,
+                });
+            }
+        }
+        let mut file = TableFile::new(Table::Samples, "", "samples/x.parquet".into(), rows).expect("a file");
+        tables.write(&mut samples, &mut file).expect("rows");
+        file.finish().expect("a file").1.into()
+    }
+
+    /// Checks that rows are sorted as the footer says, and that large files have an index of pages
+    /// and filters of ids, and small ones do not.
+    #[test]
+    fn large_files_can_be_searched() {
+        for (rows, is_large) in [(15, false), (usize::MAX, true)] {
+            let bytes = samples(rows);
+            let file = SerializedFileReader::new(bytes.clone()).expect("a Parquet file");
+            let group = file.metadata().row_group(0);
+            let sorted: Vec<i32> =
+                group.sorting_columns().expect("sorted").iter().map(|column| column.column_idx).collect();
+            let names: Vec<&str> =
+                sorted.iter().map(|at| group.column(*at as usize).column_descr().name()).collect();
+            assert_eq!(names, ["event", "host_id", "pid"]);
+            for column in group.columns() {
+                let name = column.column_descr().name();
+                let is_id = ["stack_id", "leaf_location_id", "host_id"].contains(&name);
+                assert_eq!(column.bloom_filter_offset().is_some(), is_large && is_id, "{name}");
+                assert_eq!(column.offset_index_offset().is_some(), is_large, "{name}");
+                assert_eq!(column.column_index_offset().is_some(), is_large, "{name}");
+            }
+            let reader = TableReader::of_bytes("x", bytes, Table::Samples).expect("samples");
+            let text = |column| reader.text(column).expect("texts");
+            let events: Vec<Vec<u8>> =
+                text("event").into_iter().flatten().map(|text| text.data().to_vec()).collect();
+            let hosts: Vec<i64> = reader.int64("host_id").expect("ids").into_iter().flatten().collect();
+            let pids: Vec<i32> = reader.int32("pid").expect("numbers").into_iter().flatten().collect();
+            let keys: Vec<_> = (0..events.len()).map(|row| (&events[row], hosts[row], pids[row])).collect();
+            assert!(keys.len() == 15 && keys.is_sorted(), "{keys:?}");
+        }
+    }
+
+    /// Checks that files which Spark or pyarrow wrote of a dataset are read: snappy is their default.
+    #[test]
+    fn snappy_is_read() {
+        let schema = Arc::new(parse_message_type(Table::Stacks.schema()).expect("a schema"));
+        let properties = properties(Table::Stacks, "", 3).expect("properties").into_builder();
+        let properties = Arc::new(properties.set_compression(Compression::SNAPPY).build());
+        let writer = SerializedFileWriter::new(Vec::new(), schema, properties).expect("a writer");
+        let mut file = TableFile { writer, path: "stacks/x.parquet".into(), is_large: false };
+        let add = |columns: &mut RowGroupColumns<'_>| {
+            columns.int64([1, 1, 2].into_iter());
+            columns.int32([0, 1, 0].into_iter());
+            columns.int64([7, 8, 9].into_iter());
+        };
+        file.row_group(add).expect("rows");
+        let bytes = file.finish().expect("a file").1;
+        let reader = TableReader::of_bytes("x", bytes.into(), Table::Stacks).expect("stacks");
+        assert_eq!(reader.int64("location_id").expect("ids"), [Some(7), Some(8), Some(9)]);
+    }
+}

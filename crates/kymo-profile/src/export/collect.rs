@@ -1,5 +1,6 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
+use super::reused_ids::{LaterThreads, later_threads};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
@@ -61,6 +62,14 @@ pub(super) fn collect_shown(
         let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
         trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples, earlier_processes: 0 });
     }
+    let later = loaded.columns.as_ref().map_or_else(LaterThreads::default, |columns| {
+        let numbers = trees.export.threads.iter().zip(0_u32..);
+        let numbers: FxHashMap<(i32, i32), u32> =
+            numbers.map(|(thread, at)| ((thread.pid, thread.tid), at)).collect();
+        let first: Vec<u32> =
+            columns.threads.iter().map(|thread| numbers[&(thread.pid, thread.tid)]).collect();
+        later_threads(trees.export, (&loaded.timeline, false), columns, &first)
+    });
     let mut of_events: Vec<Nodes> = Vec::new();
     for (index, event) in recording.events.list.iter().enumerate() {
         let total = loaded.totals[index];
@@ -70,7 +79,7 @@ pub(super) fn collect_shown(
         }
         let (stacks, nodes) = trees.stacks(index as u32);
         let imported = recording.features.imported.as_ref().and_then(|facts| facts.events.get(index));
-        let timeline = timeline(loaded, shown, index as u32, &nodes, &threads);
+        let timeline = timeline(loaded, shown, index as u32, &nodes, (&threads, &later));
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
             unit: unit_of(event).to_owned(),
@@ -239,7 +248,7 @@ fn timeline(
     shown: &ThinRows,
     event: u32,
     nodes: &Nodes,
-    threads: &FxHashMap<i32, u32>,
+    (threads, later): (&FxHashMap<i32, u32>, &LaterThreads),
 ) -> Timeline {
     // One nanosecond would overflow the bucket number of a recording longer than four seconds.
     let (first, last) = loaded.time_range.unwrap_or((0, 0));
@@ -249,7 +258,10 @@ fn timeline(
         let stack = columns.get(RowField::Stack, row) as ChainId;
         Some(TimelineEntry {
             bucket: ((columns.time()[row] - first) / bucket_ns) as u32,
-            thread: *threads.get(&thread.tid)?,
+            thread: match later.at(columns.get(RowField::Thread, row) as u32, columns.time()[row]) {
+                Some(later) => later,
+                None => *threads.get(&thread.tid)?,
+            },
             cpu: columns.get(RowField::Cpu, row) as u32,
             node: *nodes.get(&(thread.comm, stack))?,
             // One row in `stride` is shown; each stands for as many.

@@ -29,6 +29,7 @@ mod perfetto;
 mod pprof;
 mod process_names;
 mod protobuf;
+mod reused_ids;
 mod row_filter;
 mod samples;
 mod slices;

@@ -19,13 +19,14 @@ use super::collect::{collect_shown, row_nodes};
 use super::locations::Locations;
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT, Thread};
 use super::process_names::{ProcessNames, process_names};
+use super::reused_ids::{LaterThreads, later_threads};
 use super::wakers::Wakers;
 use crate::columns::{Columns, RowField, ThinRows};
 use crate::export::RowNodes;
 use crate::load::{CgroupNames, Extra, ExtraId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
-use crate::timeline::{Moment, Timeline};
+use crate::timeline::Timeline;
 use crate::wall::{SpanState, State, Wall};
 use kymo_data::{Recording, SampleLabel, abi};
 use kymo_symbols::SymbolStore;
@@ -58,7 +59,7 @@ pub struct ExportSamples<'a> {
     threads: Vec<u32>,
     /// Of threads whose process number was used again: since when (ns) they are another thread of
     /// the profile.
-    later: FxHashMap<u32, Vec<(u64, u32)>>,
+    later: LaterThreads,
     /// Rows by track.
     order: Vec<u32>,
     tracks: Vec<Track>,
@@ -235,7 +236,8 @@ impl<'a> ExportSamples<'a> {
         (events, fixed_periods): (Vec<u32>, Vec<Option<u64>>),
         locations: Locations,
     ) -> ExportSamples<'a> {
-        let numbers = profile.threads.iter().zip(0..).map(|(thread, at)| ((thread.pid, thread.tid), at));
+        let first = profile.threads.iter().zip(0..).filter(|(thread, _)| thread.earlier_processes == 0);
+        let numbers = first.map(|(thread, at)| ((thread.pid, thread.tid), at));
         let mut numbers: FxHashMap<(i32, i32), u32> = numbers.collect();
         let threads = columns.threads.iter().map(|thread| {
             *numbers.entry((thread.pid, thread.tid)).or_insert_with(|| {
@@ -353,8 +355,7 @@ impl<'a> ExportSamples<'a> {
     /// The thread that a number of the columns stood for.
     fn thread_at(&self, named_thread: u32, time_ns: u64) -> Option<u32> {
         let first = *self.threads.get(named_thread as usize)?;
-        let later = self.later.get(&named_thread).map_or(&[][..], |later| later);
-        Some(later.iter().rev().find(|(from, _)| *from <= time_ns).map_or(first, |(_, thread)| *thread))
+        Some(self.later.at(named_thread, time_ns).unwrap_or(first))
     }
 
     fn rows(&self) -> impl Iterator<Item = (usize, SampleRow)> {
@@ -518,46 +519,4 @@ impl<'a> ExportSamples<'a> {
             _ => format!("{name} ({})", self.event(track.event).name),
         }
     }
-}
-
-/// Makes threads of their own of processes that got the number of one that had ended: the numbers
-/// of the columns do not tell them apart.
-fn later_threads(
-    profile: &mut ExportProfile,
-    (timeline, is_of_spans): (&Timeline, bool),
-    columns: &Columns,
-    threads: &[u32],
-) -> FxHashMap<u32, Vec<(u64, u32)>> {
-    let mut made: FxHashMap<(i32, i32, usize), u32> = FxHashMap::default();
-    let mut later = FxHashMap::default();
-    for ((named, thread), first) in (0..).zip(columns.threads.iter()).zip(threads) {
-        let (pid, tid) = (thread.pid, thread.tid);
-        let reuses = timeline.reuses(pid);
-        let Some(first_reuse) = reuses.first() else { continue };
-        let comm = |until| timeline.comm_before(pid, tid, until).into_owned();
-        profile.threads[*first as usize].comm = comm(*first_reuse);
-        let of_reuse = |(number, from): (usize, &Moment)| {
-            let thread = *made.entry((pid, tid, number)).or_insert_with(|| {
-                let until = reuses.get(number + 1).copied().unwrap_or(Moment::END);
-                let (comm, earlier_processes) = (comm(until), number as u32 + 1);
-                profile.threads.push(Thread { pid, tid, comm, samples: 0, earlier_processes });
-                (profile.threads.len() - 1) as u32
-            });
-            (from.time_ns, thread)
-        };
-        later.insert(named, reuses.iter().enumerate().map(of_reuse).collect());
-    }
-    // What the first one had of all goes to each its own.
-    for row in 0..columns.len() {
-        let named = columns.get(RowField::Thread, row) as u32;
-        let Some(list): Option<&Vec<(u64, u32)>> = later.get(&named) else { continue };
-        let time_ns = columns.time()[row];
-        if let Some((_, thread)) = list.iter().rev().find(|(from, _)| *from <= time_ns) {
-            let count = if is_of_spans { columns.get(RowField::Period, row) } else { 1 };
-            profile.threads[*thread as usize].samples += count;
-            let first = &mut profile.threads[threads[named as usize] as usize];
-            first.samples = first.samples.saturating_sub(count);
-        }
-    }
-    later
 }

@@ -117,6 +117,34 @@ fn a_service_is_the_process() {
     assert!(commands.iter().any(|row| row[0].as_deref() == Some("worker-0")), "threads keep their names");
 }
 
+/// Checks that generated code is the same module, location and function in two runs of a program,
+/// whose processes have other numbers and addresses.
+#[test]
+fn generated_code_is_one_module_in_all_processes() {
+    if !ready("dataset::generated_code_is_one_module_in_all_processes", &[Need::Program("cc")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("profiles");
+    let program = build("jitframes.c", &[]);
+    for file in ["first.data", "second.data"] {
+        let file = folder.path().join(file);
+        let record = ["record", "-q", "-e", "cpu-clock:u", "-g", "-o", text(&file), "--", text(&program)];
+        kymo().succeed(record.into_iter().chain(["300000"]));
+        kymo().succeed(["export", "-q", "--to", "parquet", "-o", text(&out), text(&file)]);
+    }
+    let columns = ["kind", "module", "function", "location_id"];
+    let rows = query::rows(&dataset(&out), Table::Frames, &columns);
+    let mut files_of: BTreeMap<Vec<Option<String>>, u32> = BTreeMap::new();
+    for row in rows.into_iter().filter(|row| row[0].as_deref() == Some("jit")) {
+        *files_of.entry(row).or_default() += 1;
+    }
+    let inner = files_of.iter().find(|(row, _)| row[2].as_deref().is_some_and(|name| name.contains("inner")));
+    let (row, files) = inner.unwrap_or_else(|| panic!("no generated code: {files_of:?}"));
+    assert_eq!((row[1].as_deref(), *files), (Some("[JIT]"), 2), "{files_of:?}");
+    assert!(files_of.keys().all(|row| row[1].as_deref() == Some("[JIT]")), "{files_of:?}");
+}
+
 /// Checks what is refused before a recording is read: no folder, a folder of other files, options
 /// of other formats, and a file in the place of a dataset.
 #[test]
