@@ -85,7 +85,10 @@ pub(super) fn collect_shown(
             unit: unit_of(event).to_owned(),
             is_of_sums: imported.is_some_and(|facts| facts.samples_type.is_none()),
             samples_type: imported.and_then(|facts| facts.samples_type.clone()).unwrap_or_default(),
-            total_samples: total.samples,
+            total_samples: stacks
+                .nodes
+                .iter()
+                .fold(0, |sum: u64, node| sum.saturating_add(node.self_samples)),
             total_period: total.period,
             stacks,
             timeline,
