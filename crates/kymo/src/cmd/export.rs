@@ -42,7 +42,7 @@ pub(crate) struct ExportArgs {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
-    /// Of parquet: the service that the samples are of; unless given the name of each command
+    /// Of parquet: the service that the samples are of; unless given the name of each process
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
 
