@@ -1,7 +1,8 @@
 """A small dataset by the layout, made without kymo: hosts, days, services and waits that hold what is awkward.
 
 It has names that are missing in one file and there in another, the same stacks and hosts in several files, inlined
-functions, recursion, two builds of a program, quotes and letters beyond ASCII, and services that look like numbers.
+functions, recursion, two builds of a program, quotes and letters beyond ASCII, services that look like numbers, two
+clocks that count the same time, and files of an older kymo, without the newest columns and compressed by snappy.
 """
 
 import datetime
@@ -48,6 +49,7 @@ SCHEMAS = {
         pa.field("kymo_version", pa.string(), **NOT_NULL), pa.field("first_seen", UTC, **NOT_NULL),
     ]),
 }
+NEWEST = ["leaf_location_id", "waker"]
 SERVICES = ["web", "database", "007", "queue@1"]
 STATES = ["lock", "disk", "timer", "idle: condition"]
 WAKERS = {"lock": ["web", "queue@1-worker", "it's", None], "disk": ["a disk"], "timer": ["a timer"]}
@@ -59,15 +61,17 @@ def content_id(*parts):
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
-def write(dataset: pathlib.Path, table: str, folder: str, host_id: int, number: int, rows):
-    """One file of a table."""
+def write(dataset: pathlib.Path, table: str, folder: str, host_id: int, number: int, rows, is_old=False):
+    """One file of a table. `is_old`: as a kymo wrote it that did not know the newest columns."""
     place = dataset / table / folder
     place.mkdir(parents=True, exist_ok=True)
     schema = SCHEMAS[table]
+    if is_old:
+        schema = pa.schema([field for field in schema if field.name not in NEWEST])
     columns = [[row[name] for row in rows] for name in schema.names]
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema)]
     path = place / f"{host_id:016x}-{number:019}-0.parquet"
-    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False) as file:
+    with pq.ParquetWriter(path, schema, compression="snappy" if is_old else "zstd", store_schema=False) as file:
         file.write_table(pa.Table.from_arrays(arrays, schema=schema))
         file.add_key_value_metadata({"kymo.schema": "1", "kymo.table": table, "kymo.host": f"host of {host_id:x}"})
 
@@ -131,6 +135,12 @@ def sample(chance, when, host_id, service, stacks, state):
     }
 
 
+def with_second_clock(chance, rows):
+    """The rows, and most of those of the clock once more as another clock has them."""
+    of_clock = [row for row in rows if row["event"] == "cpu-clock" and chance.random() < 0.9]
+    return rows + [row | {"event": "task-clock", "value": row["value"] - 7} for row in of_clock]
+
+
 def make(dataset: pathlib.Path, hosts=4, days=4, minutes=20, seed=1):
     """Writes the dataset; the number of samples."""
     chance = random.Random(seed)
@@ -167,8 +177,11 @@ def make(dataset: pathlib.Path, hosts=4, days=4, minutes=20, seed=1):
                     for minute in range(minutes)
                     for state in ["on-cpu"] * 6 + [chance.choice(STATES)]
                 ]
+                rows = with_second_clock(chance, rows)
                 total += sum(row["samples"] for row in rows)
-                write(dataset, "samples", f"{name}/service={service}", host_id, number, rows)
+                # Those of the first host are read before others, those of the last one after them.
+                is_old = host in (0, hosts - 1) and day == 0
+                write(dataset, "samples", f"{name}/service={service}", host_id, number, rows, is_old)
             write(dataset, "stacks", name, host_id, number, stacks)
             write(dataset, "frames", "", host_id, number, frames)
             write(dataset, "builds", "", host_id, number, builds)

@@ -7,10 +7,10 @@
 -- The partitions day and service are text, whatever they look like.
 CREATE VIEW samples AS
 SELECT * FROM read_parquet('/srv/profiles/samples/*/*/*.parquet',
-    hive_partitioning = true, hive_types = {'day': VARCHAR, 'service': VARCHAR});
+    hive_partitioning = true, hive_types = {'day': VARCHAR, 'service': VARCHAR}, union_by_name = true);
 CREATE VIEW stacks AS
 SELECT * FROM read_parquet('/srv/profiles/stacks/*/*.parquet',
-    hive_partitioning = true, hive_types = {'day': VARCHAR});
-CREATE VIEW frames AS SELECT * FROM read_parquet('/srv/profiles/frames/*.parquet');
-CREATE VIEW builds AS SELECT * FROM read_parquet('/srv/profiles/builds/*.parquet');
-CREATE VIEW hosts AS SELECT * FROM read_parquet('/srv/profiles/hosts/*.parquet');
+    hive_partitioning = true, hive_types = {'day': VARCHAR}, union_by_name = true);
+CREATE VIEW frames AS SELECT * FROM read_parquet('/srv/profiles/frames/*.parquet', union_by_name = true);
+CREATE VIEW builds AS SELECT * FROM read_parquet('/srv/profiles/builds/*.parquet', union_by_name = true);
+CREATE VIEW hosts AS SELECT * FROM read_parquet('/srv/profiles/hosts/*.parquet', union_by_name = true);

@@ -4,8 +4,19 @@
 -- A build counts as newer if it was seen first later. Modules with one build are left out.
 -- module: one module by its base name, or '' for all.
 -- service: one service, or '' for all. state: 'on-cpu', or a waiting state.
+-- event: one event, or '' for the one with most samples: values of two are never added.
 WITH params AS (
     SELECT '' AS module, '' AS service, 'on-cpu' AS state, '' AS event
+),
+counted AS (
+    SELECT event
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+    GROUP BY event
+    ORDER BY SUM(samples) DESC, event
+    LIMIT 1
 ),
 seen AS (
     SELECT module, build_id, MIN(first_seen) AS seen_at
@@ -28,7 +39,7 @@ by_location AS (
     SELECT leaf_location_id, SUM(value) AS location_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND event = (SELECT event FROM counted)
       AND state = (SELECT state FROM params)
     GROUP BY leaf_location_id
 ),

@@ -2,9 +2,20 @@
 --
 -- Shares of each day, so that days with more hosts or more load can be compared.
 -- service: one service, or '' for all. state: 'on-cpu', or a waiting state.
+-- event: one event, or '' for the one with most samples: values of two are never added.
 -- old_day, new_day: '' for the two newest days.
 WITH params AS (
     SELECT '' AS service, 'on-cpu' AS state, '' AS event, '' AS old_day, '' AS new_day
+),
+counted AS (
+    SELECT event
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+    GROUP BY event
+    ORDER BY SUM(samples) DESC, event
+    LIMIT 1
 ),
 new_days AS (
     SELECT MAX(day) AS new_day
@@ -25,7 +36,7 @@ by_location AS (
     CROSS JOIN old_days o
     CROSS JOIN new_days n
     WHERE ((SELECT service FROM params) = '' OR s.service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR s.event = (SELECT event FROM params))
+      AND s.event = (SELECT event FROM counted)
       AND s.state = (SELECT state FROM params)
       AND (s.day = o.old_day OR s.day = n.new_day)
     GROUP BY s.leaf_location_id

@@ -4,14 +4,25 @@
 -- A neighbour counts once for each stack. Time that the function takes itself is under (self).
 -- function_name: the function; '' for the one that takes most itself.
 -- service: one service, or '' for all. state: 'on-cpu', or a waiting state.
+-- event: one event, or '' for the one with most samples: values of two are never added.
 WITH params AS (
     SELECT '' AS function_name, '' AS service, 'on-cpu' AS state, '' AS event
+),
+counted AS (
+    SELECT event
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+    GROUP BY event
+    ORDER BY SUM(samples) DESC, event
+    LIMIT 1
 ),
 by_stack AS (
     SELECT stack_id, SUM(value) AS stack_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND event = (SELECT event FROM counted)
       AND state = (SELECT state FROM params)
     GROUP BY stack_id
 ),
@@ -19,7 +30,7 @@ by_location AS (
     SELECT leaf_location_id, SUM(value) AS location_value
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND event = (SELECT event FROM counted)
       AND state = (SELECT state FROM params)
     GROUP BY leaf_location_id
 ),

@@ -1,17 +1,29 @@
 -- Which functions take most time themselves?
 --
 -- service: one service, or '' for all. state: 'on-cpu', or a waiting state.
--- event: one event, or '' for all (their values are added, so they should have one unit).
+-- event: one event, or '' for the one with most samples: values of two are never added.
 -- first_day, last_day: the days that count, both included.
 WITH params AS (
     SELECT '' AS service, 'on-cpu' AS state, '' AS event,
            '0000-00-00' AS first_day, '9999-99-99' AS last_day
 ),
+counted AS (
+    SELECT event
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state = (SELECT state FROM params)
+      AND day >= (SELECT first_day FROM params)
+      AND day <= (SELECT last_day FROM params)
+    GROUP BY event
+    ORDER BY SUM(samples) DESC, event
+    LIMIT 1
+),
 by_location AS (
     SELECT leaf_location_id, SUM(value) AS location_value, SUM(samples) AS location_samples
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND event = (SELECT event FROM counted)
       AND state = (SELECT state FROM params)
       AND day >= (SELECT first_day FROM params)
       AND day <= (SELECT last_day FROM params)

@@ -3,17 +3,29 @@
 --
 -- waker is the name of a thread, or what an interrupt did ('a timer', 'the network', 'a disk'); ''
 -- where nobody is known, as in time in which a thread was ready.
--- service: one service, or '' for all. event: one event, or '' for all.
+-- service: one service, or '' for all. event: one event, or '' for the one with most samples.
 -- first_day, last_day: the days that count, both included.
 WITH params AS (
     SELECT '' AS service, '' AS event, '0000-00-00' AS first_day, '9999-99-99' AS last_day
+),
+counted AS (
+    SELECT event
+    FROM samples
+    WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
+      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND state <> 'on-cpu'
+      AND day >= (SELECT first_day FROM params)
+      AND day <= (SELECT last_day FROM params)
+    GROUP BY event
+    ORDER BY SUM(samples) DESC, event
+    LIMIT 1
 ),
 by_stack AS (
     SELECT service, command, state, stack_id, COALESCE(waker, '') AS ended_by,
            SUM(value) AS stack_value, SUM(samples) AS stack_samples
     FROM samples
     WHERE ((SELECT service FROM params) = '' OR service = (SELECT service FROM params))
-      AND ((SELECT event FROM params) = '' OR event = (SELECT event FROM params))
+      AND event = (SELECT event FROM counted)
       AND state <> 'on-cpu'
       AND day >= (SELECT first_day FROM params)
       AND day <= (SELECT last_day FROM params)

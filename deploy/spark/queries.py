@@ -41,7 +41,7 @@ def session(master, settings):
 def register(spark, dataset):
     """The five tables and the three views, for this session only."""
     for table in TABLES:
-        spark.read.parquet(f"{dataset}/{table}").createOrReplaceTempView(table)
+        spark.read.option("mergeSchema", "true").parquet(f"{dataset}/{table}").createOrReplaceTempView(table)
     for statement in VIEWS.read_text().split(";"):
         if "CREATE VIEW" in statement:
             spark.sql(statement.replace("CREATE VIEW", "CREATE TEMPORARY VIEW"))

@@ -256,6 +256,9 @@ pub const HEADER_COMPRESSED: u32 = 27;
 pub const HEADER_CPU_PMU_CAPS: u32 = 28;
 pub const HEADER_CLOCK_DATA: u32 = 29;
 pub const HEADER_PMU_CAPS: u32 = 31;
+/// What an imported profile says of itself. perf has 256 bits and steps over those that it does not
+/// know.
+pub const HEADER_KYMO_IMPORTED: u32 = 200;
 
 /// The name of a record type as perf prints it without its prefix, or `"unknown"`.
 pub fn record_name(kind: u32) -> &'static str {

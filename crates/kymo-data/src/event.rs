@@ -22,7 +22,7 @@ pub struct Event {
     pub leader: usize,
     /// The group's name, on the leader, if it was given one.
     pub group_name: Option<String>,
-    /// Unit of the counts, if a pipe recording tells.
+    /// Unit of the counts, if a pipe recording or an imported profile tells.
     pub unit: Option<String>,
     /// Factor that turns counts into units, if a pipe recording tells.
     pub scale: Option<f64>,

@@ -307,6 +307,9 @@ pub(crate) fn apply_features(events: &mut [Event], features: &Features) {
             event.name = format!("{}:{}", format.system, format.name);
         }
     }
+    for (event, facts) in events.iter_mut().zip(features.imported.iter().flat_map(|facts| &facts.events)) {
+        event.unit = Some(facts.unit.clone());
+    }
     // Groups do not overlap, so together they have no more members than there are events.
     let mut budget = events.len();
     for group in &features.groups {

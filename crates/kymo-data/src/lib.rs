@@ -141,8 +141,8 @@ pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_rec
 pub use event::{Event, EventSet};
 pub use excess::{holds_build_id, meant_bytes};
 pub use features::{
-    CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
-    NumaNode,
+    CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc,
+    ImportedFacts, ImportedUnit, NrCpus, NumaNode, SampleLabel,
 };
 pub use file_build_id::FileBuildId;
 pub use header::is_recording;

@@ -1,7 +1,7 @@
 //! A dataset in a folder of this user's own.
 use crate::error::DatasetError;
 use crate::read::TableReader;
-use crate::schema::{FileStem, Table, file_path};
+use crate::schema::{FileStem, Table};
 use crate::writer::DatasetFile;
 use kymo_files::PrivateFolder;
 use std::ffi::OsStr;
@@ -82,9 +82,15 @@ impl DatasetFolder {
         Ok(files)
     }
 
-    /// Whether the dataset has files of this stem: of the same host and moment.
-    pub fn has(&self, stem: &FileStem) -> bool {
-        self.path.join(file_path(Table::Hosts, &[], stem)).exists()
+    /// What the names of files of the same recording have in common, if it is in the dataset:
+    /// those of the same host and moment, or of the same content where the moment is not known.
+    ///
+    /// # Errors
+    /// What the system says of the folder.
+    pub fn find(&self, stem: &FileStem) -> Result<Option<String>, DatasetError> {
+        let names = self.names(Table::Hosts.name())?;
+        let found = names.iter().find(|name| stem.is_of(name));
+        Ok(found.and_then(|name| name.strip_suffix(".parquet")).map(str::to_owned))
     }
 
     /// Where it lies.

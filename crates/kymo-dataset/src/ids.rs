@@ -47,6 +47,24 @@ pub fn host(name: &str) -> i64 {
     content.id()
 }
 
+/// A number of a recording that does not know when it was made: of its times on its own clock, and
+/// of the name, samples and periods of each event.
+pub fn recording<'a>(
+    kernel: &str,
+    own_times: [u64; 2],
+    events: impl Iterator<Item = (&'a str, u64, u64)>,
+) -> u32 {
+    let mut content = Content::of("recording");
+    content.text(kernel);
+    own_times.iter().for_each(|time| content.number(*time as i64));
+    for (name, samples, period) in events {
+        content.text(name);
+        content.number(samples as i64);
+        content.number(period as i64);
+    }
+    content.id() as u32
+}
+
 /// The id of a location.
 ///
 /// With a build id, that and the address say which code it is. Without one, the module's path and

@@ -1,8 +1,11 @@
 //! The rows of a recording: every sample, or every span of wall time, is one.
 use crate::error::DatasetError;
+use crate::ids;
 use crate::rows::{
     BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ON_CPU, ProcessRow, SampleValue,
 };
+use crate::schema::FIRST_OF_CONTENT;
+use crate::schema::NO_SERVICE;
 use crate::writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};
 use kymo_profile::export::{
     ExportSamples, FrameLocation, Function, FunctionKind, LocationLine, MappedFile, RowFilter, SampleRow,
@@ -48,8 +51,6 @@ pub struct RecordingRows<'a> {
     stacks: Vec<Option<StackNumber>>,
     /// By thread under the name that it had, and cgroup.
     processes: FxHashMap<(u32, ExtraId), ProcessNumber>,
-    /// By process the name of its main thread.
-    programs: FxHashMap<i32, &'a str>,
     /// By process its cgroup, as samples say it.
     cgroups: FxHashMap<i32, &'a CgroupNames>,
     /// By event, state and waker.
@@ -74,7 +75,7 @@ impl<'a> RecordingRows<'a> {
             first_seen_ns: start_ns,
         };
         let identity = options.host_identity.unwrap_or(&host.host).to_owned();
-        let sequence = u32::from(samples.is_of_spans());
+        let sequence = sequence(samples);
         let writer = DatasetWriter::of_identity(host, &identity, start_ns, sequence);
         let mut rows = RecordingRows {
             samples,
@@ -86,7 +87,6 @@ impl<'a> RecordingRows<'a> {
             locations: vec![None; samples.locations.list.len()],
             stacks: vec![None; samples.locations.stack_count() as usize],
             processes: FxHashMap::default(),
-            programs: programs(samples).collect(),
             cgroups: FxHashMap::default(),
             events: FxHashMap::default(),
         };
@@ -100,10 +100,6 @@ impl<'a> RecordingRows<'a> {
     /// samples' records of waits. The time on a CPU stays that of the samples.
     #[must_use]
     pub fn with_waits(mut self, spans: &'a ExportSamples<'a>, symbols: &SymbolOptions) -> RecordingRows<'a> {
-        // Only threads that were sampled are known without.
-        for (pid, program) in programs(spans) {
-            self.programs.entry(pid).or_insert(program);
-        }
         self.filter = RowFilter::Samples;
         self.waits = Some(spans);
         self.builds_of(spans, symbols);
@@ -205,7 +201,8 @@ impl<'a> RecordingRows<'a> {
             let [systemd_unit, container, pod] = parts.unwrap_or_default();
             // Threads have names of their own; a service is a program.
             let is_named = systemd_unit.or(container).or(pod).is_some();
-            let program = self.programs.get(&thread.pid).copied().filter(|_| !is_named);
+            let program = samples.process_name(thread).unwrap_or(NO_SERVICE);
+            let program = Some(program).filter(|_| !is_named);
             writer.process(&ProcessRow {
                 pid: thread.pid,
                 tid: Some(thread.tid),
@@ -226,8 +223,8 @@ impl<'a> RecordingRows<'a> {
             let named = samples.event(row.event);
             let event = self.filter.event_name(samples, row.event);
             let state = state.map_or_else(|| ON_CPU.to_owned(), SpanState::name);
-            // Other units say what the name of the event says.
-            let value_unit = if named.unit() == "ns" { "ns" } else { "" };
+            // Plain counts have the name of the event for a unit.
+            let value_unit = if self.filter == RowFilter::OffCpu { "ns" } else { &named.unit };
             writer.event(&EventRow { event, value_unit, state: &state, waker: samples.waker(row) })
         })
     }
@@ -289,18 +286,25 @@ impl<'a> RecordingRows<'a> {
     }
 }
 
+/// The number that tells files of a host and moment apart. A recording that does not know its
+/// moment has one of its content: a copy of the file, which has another time, has the same.
+fn sequence(samples: &ExportSamples<'_>) -> u32 {
+    let facts = &samples.profile;
+    let is_of_spans = u32::from(samples.is_of_spans());
+    if facts.start_unix_ns.is_some() {
+        return is_of_spans;
+    }
+    let events = facts.events.iter().map(|event| (&*event.name, event.total_samples, event.total_period));
+    let own_times = [facts.start_ns, facts.duration_ns];
+    ids::recording(&facts.kernel, own_times, events).max(FIRST_OF_CONTENT) & !1 | is_of_spans
+}
+
 /// When the rows of a recording begin, nanoseconds since 1970.
 fn start_ns(samples: &ExportSamples<'_>) -> i64 {
     let facts = &samples.profile;
     let written = facts.written_unix_ns.map(|end| end.saturating_sub(facts.duration_ns));
     let start_ns = facts.start_unix_ns.or(written).unwrap_or(facts.start_ns);
     i64::try_from(start_ns).unwrap_or(0)
-}
-
-/// By process the name of its main thread.
-fn programs<'a>(samples: &'a ExportSamples<'_>) -> impl Iterator<Item = (i32, &'a str)> {
-    let main = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
-    main.map(|thread| (thread.pid, &*thread.comm))
 }
 
 /// How many samples a row stands for; how many waits, if it is a span of them. Time in which a

@@ -124,7 +124,7 @@ impl<'a> ProcessRow<'a> {
 pub struct EventRow<'a> {
     /// Name of the event, for example `cpu-clock`.
     pub event: &'a str,
-    /// What values count: `ns` for clocks, else empty.
+    /// What values count: `ns` for clocks, the unit of an imported profile, else empty.
     pub value_unit: &'a str,
     /// `on-cpu`, or what the thread waited for.
     pub state: &'a str,

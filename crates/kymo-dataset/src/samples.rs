@@ -118,14 +118,36 @@ impl SampleTables {
         number
     }
 
+    /// The places of events by their names, and of processes by host and number.
+    fn ranks(&self) -> (Vec<u32>, Vec<u32>) {
+        fn places<K: Ord>(count: usize, key: impl Fn(usize) -> K) -> Vec<u32> {
+            let mut order: Vec<usize> = (0..count).collect();
+            order.sort_by_key(|number| key(*number));
+            let mut places = vec![0; count];
+            order.into_iter().zip(0..).for_each(|(number, place)| places[number] = place);
+            places
+        }
+        let events =
+            places(self.events.len(), |number| self.texts.get(self.events[number].event).data().to_vec());
+        let processes = places(self.processes.len(), |number| {
+            let process = &self.processes[number];
+            (process.host_id, process.pid)
+        });
+        (events, processes)
+    }
+
     /// Sorts rows, and adds them to a file as a row group.
     pub(crate) fn write(
         &self,
         rows: &mut [BufferedSample],
         file: &mut TableFile,
     ) -> Result<(), DatasetError> {
-        // Runs of equal values, and moments that grow.
-        rows.sort_unstable_by_key(|row| (row.event, row.process, row.time_us, row.stack_id, row.value));
+        // Runs of equal values, and moments that grow: as `sorting_columns` tells readers.
+        let (events, processes) = self.ranks();
+        rows.sort_unstable_by_key(|row| {
+            let (event, process) = (events[row.event as usize], processes[row.process as usize]);
+            (event, process, row.time_us, row.stack_id, row.value)
+        });
         let process = |row: &BufferedSample| &self.processes[row.process as usize];
         let optional = |number: Option<u32>| number.map(|number| self.texts.get(number));
         let event = |row: &BufferedSample| &self.events[row.event as usize];

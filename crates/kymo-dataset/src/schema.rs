@@ -204,8 +204,25 @@ pub struct FileStem {
     pub host_id: i64,
     /// When the rows begin, nanoseconds since 1970.
     pub start_ns: i64,
-    /// Tells files of the same host and moment apart.
+    /// Tells files of the same host and moment apart; from [`FIRST_OF_CONTENT`] on it is made of the
+    /// content of a recording that does not know its moment.
     pub sequence: u32,
+}
+
+/// The first number of files that is made of their content.
+pub const FIRST_OF_CONTENT: u32 = 2;
+
+impl FileStem {
+    /// Whether a file of this name, without a folder, is of the same recording: of the same moment,
+    /// or of the same content where the moment is that of a file.
+    pub fn is_of(&self, name: &str) -> bool {
+        if self.sequence < FIRST_OF_CONTENT {
+            return name.strip_suffix(".parquet") == Some(&self.to_string());
+        }
+        let head = format!("{:016x}-", self.host_id);
+        let tail = format!("-{}.parquet", self.sequence);
+        name.strip_prefix(&head).and_then(|rest| rest.strip_suffix(&tail)).is_some()
+    }
 }
 
 impl fmt::Display for FileStem {

@@ -85,7 +85,7 @@ pub mod firefox;
 pub mod first_look;
 pub mod functions;
 mod futex_kind;
-mod generated_code;
+pub mod generated_code;
 pub mod hist;
 pub mod import;
 pub mod inject;

@@ -1,9 +1,13 @@
 //! What the recording's header says about the machine, and its clocks.
 use kymo_data::{ClockData, CpuPlace, CpuTopology, Features, NrCpus};
+use kymo_perf::event_clock::EventClock;
 use kymo_perf::machine::Machine;
 use kymo_perf::{cpu_list, sys};
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_getres, clock_gettime, clock_gettime_dynamic};
 use std::fs;
+
+/// Stands for the clock of events for which none was asked: -1, as in perf.
+const NO_CLOCK_ID: u32 = u32::MAX;
 
 fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -73,17 +77,25 @@ fn topology(cpus: u32) -> Option<CpuTopology> {
     (!topology.core_siblings.is_empty() && !topology.thread_siblings.is_empty()).then_some(topology)
 }
 
-/// The clock's resolution in ns, and one moment on it and on the wall clock.
-pub(crate) fn clock(clock: crate::RecordingClock) -> (u64, ClockData) {
-    let wall_clock_ns = ns(clock_gettime(ClockId::Realtime));
-    let data = ClockData {
+/// One moment on the recording's clock and on the wall clock; `None` where the kernel does not tell
+/// the time of its scheduler, which is the clock of events for which none was asked.
+pub(crate) fn clock(clock: Option<crate::RecordingClock>) -> Option<ClockData> {
+    // The thread keeps its name: it is given to it once more.
+    let name = rustix::thread::name().unwrap_or_default();
+    let moment = EventClock::new(clock.map(crate::RecordingClock::id), &name)?.now()?;
+    let since_ns = ns(clock_gettime(ClockId::Monotonic)).saturating_sub(moment.monotonic_ns);
+    Some(ClockData {
         version: 1,
-        clockid: clock.id().unsigned_abs(),
-        wall_clock_ns,
-        clockid_time_ns: now_ns(clock),
-    };
+        clockid: clock.map_or(NO_CLOCK_ID, |clock| clock.id().unsigned_abs()),
+        wall_clock_ns: ns(clock_gettime(ClockId::Realtime)).saturating_sub(since_ns),
+        clockid_time_ns: moment.recording_ns,
+    })
+}
+
+/// The clock's resolution in ns.
+pub(crate) fn clock_resolution_ns(clock: crate::RecordingClock) -> u64 {
     // TAI ticks as the wall clock does.
-    (ns(clock_getres(clock_id(clock).unwrap_or(ClockId::Realtime))), data)
+    ns(clock_getres(clock_id(clock).unwrap_or(ClockId::Realtime)))
 }
 
 /// The time of this clock, ns.

@@ -3,7 +3,6 @@ use crate::budget::Budget;
 use crate::drain::RingSource;
 use crate::error::{PlanError, RecordError, system};
 use crate::lock_holds::HoldSource;
-use crate::machine;
 use crate::observe::Observer;
 use crate::plan::RecordingPlan;
 use crate::python::PythonStacks;
@@ -156,12 +155,7 @@ pub(crate) fn event_set(specs: &[EventSpec]) -> EventSet {
 }
 
 /// Completes what is known of the machine and the formats by what is recorded.
-pub(crate) fn features(
-    machine: Features,
-    plan: &RecordingPlan,
-    events: &Evlist,
-    specs: &[EventSpec],
-) -> Features {
+pub(crate) fn features(machine: Features, events: &Evlist, specs: &[EventSpec]) -> Features {
     let mut features = machine;
     features.event_desc = specs.iter().map(EventSpec::desc).collect();
     let leaders =
@@ -169,11 +163,6 @@ pub(crate) fn features(
     // Events of programs lead themselves.
     let leaders = leaders.chain(events.events.len()..specs.len());
     features.groups = kymo_data::groups(&leaders.collect::<Vec<_>>());
-    if let Some(clock) = plan.options.clock {
-        let (resolution_ns, data) = machine::clock(clock);
-        features.clockid_resolution_ns = Some(resolution_ns);
-        features.clock_data = Some(data);
-    }
     features
 }
 

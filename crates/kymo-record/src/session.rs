@@ -129,7 +129,12 @@ impl Session {
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
         let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
-        let machine = BackgroundTask::begin(move || machine::features(&version, &cmdline));
+        let clock = plan.options.clock;
+        let machine = BackgroundTask::begin(move || Features {
+            clock_data: machine::clock(clock),
+            clockid_resolution_ns: clock.map(machine::clock_resolution_ns),
+            ..machine::features(&version, &cmdline)
+        });
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
@@ -167,7 +172,7 @@ impl Session {
             build_ids: build_ids::kernel_build_id().filter(|_| plan.options.build_ids).into_iter().collect(),
             ..machine.join()
         };
-        let features = features(machine, &plan, &events, &specs);
+        let features = features(machine, &events, &specs);
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
         let mut stats = RecordStats::new(sample_type, plan.options.build_ids);
         stats.clock = cpu_time::is_comparable(&plan).then(|| ClockSamples::of(&specs)).flatten();

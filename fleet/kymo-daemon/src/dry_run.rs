@@ -26,7 +26,10 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
     report.line("spool", &text, writable(&spool));
     let receivers = run::receivers(config)?;
     if let Some(store) = &receivers.store {
-        report.line("dataset", store.name(), store.probe());
+        match store.probe() {
+            Ok(false) => report.not_tried("dataset", store.name()),
+            tried => report.line("dataset", store.name(), tried.map(drop)),
+        }
     }
     if let (Some(collector), Some(otlp)) = (&receivers.collector, &config.otlp) {
         let protocol = match otlp.protocol {
@@ -67,5 +70,10 @@ impl Report {
             }
         };
         self.lines.push(format!("{name:<10} {text}: {state}"));
+    }
+
+    /// What is right as far as its words go.
+    fn not_tried(&mut self, name: &str, text: &str) {
+        self.lines.push(format!("{name:<10} {text}: not tried"));
     }
 }

@@ -34,6 +34,7 @@ mod status;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;
+mod whole;
 
 use clap::Parser;
 use std::process::ExitCode;

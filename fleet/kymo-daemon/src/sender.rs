@@ -11,6 +11,7 @@ use crate::health;
 use crate::spool::{Batch, Destination, Spool};
 use crate::status::{Status, say};
 use crate::store::Store;
+use crate::whole;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -131,6 +132,10 @@ async fn empty(
             }
             continue;
         };
+        if let Err(reason) = whole::check(&spool.path(&batch), destination) {
+            drop_damaged(&batch, &reason, (spool, status));
+            continue;
+        }
         let mut late = ends.clone();
         let sent = tokio::select! {
             sent = send(&batch) => sent,
@@ -167,6 +172,19 @@ async fn empty(
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
         }
+    }
+}
+
+/// What is not whole would break the queries of the whole dataset.
+fn drop_damaged(batch: &Batch, reason: &str, (spool, status): (&Spool, &Status)) {
+    // It was dropped meanwhile, which is counted.
+    if !spool.has(batch) {
+        return;
+    }
+    let path = spool.path(batch);
+    status.failed(&format!("{}: {reason}; {} samples are lost", path.display(), batch.samples));
+    if let Err(error) = spool.drop_damaged(batch) {
+        status.failed(&format!("{}: failed to remove it: {error}", path.display()));
     }
 }
 

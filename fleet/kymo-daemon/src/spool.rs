@@ -7,8 +7,10 @@
 //! ```
 //!
 //! # Invariants
-//! - **P1** A batch has its name only when it is complete: a daemon that is killed leaves whole
-//!   batches, and what has another name is removed at the next start.
+//! - **P1** A batch has its name only when it is complete, and on the disk: a daemon that is killed
+//!   and a machine that loses its power leave whole batches, and what has another name is removed at
+//!   the next start. A file system that loses what it said to have written is found by
+//!   [`whole`](crate::whole) before anything is sent: such a batch is dropped and counted.
 //! - **P2** All batches together have at most the bound's bytes; what is dropped for that is
 //!   counted, in batches, bytes and samples.
 //! - **P3** A batch goes away when it was sent, rejected or dropped, and in no other case.
@@ -173,7 +175,9 @@ impl Spool {
             }
             let batch = Batch { start_ns, number, destination, samples };
             let bytes = bytes_below(&new)?;
+            sync_below(&new)?;
             fs::rename(&new, self.folder.join(batch.name()))?;
+            File::open(&self.folder)?.sync_all()?;
             let mut state = self.state();
             state.bytes += bytes;
             state.batches.insert(batch, bytes);
@@ -238,6 +242,21 @@ impl Spool {
         Ok(())
     }
 
+    /// Drops a batch whose files are not whole, and counts it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(crate) fn drop_damaged(&self, batch: &Batch) -> io::Result<()> {
+        {
+            let mut state = self.state();
+            let bytes = state.batches.get(batch).copied().unwrap_or(0);
+            state.dropped.batches += 1;
+            state.dropped.bytes += bytes;
+            state.dropped.samples += batch.samples;
+        }
+        self.remove(batch)
+    }
+
     /// How many batches wait, and their bytes.
     pub(crate) fn waiting(&self) -> (usize, u64) {
         let state = self.state();
@@ -265,6 +284,19 @@ pub(crate) fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Has the files and folders below on the disk.
+fn sync_below(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_below(&entry.path())?;
+        } else {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(folder)?.sync_all()
 }
 
 fn bytes_below(folder: &Path) -> io::Result<u64> {
@@ -316,6 +348,20 @@ mod tests {
         put(&spool, 6, 100);
         assert_eq!((spool.waiting(), spool.dropped().batches), ((0, 0), 6));
         assert_eq!(files_of(folder.path()).unwrap(), [PathBuf::from(LOCK)]);
+    }
+
+    /// Checks that a batch which is not whole is dropped and counted, once.
+    #[test]
+    fn a_damaged_batch_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(folder.path(), 100).unwrap();
+        put(&spool, 1, 10);
+        put(&spool, 2, 10);
+        let first = spool.oldest(Destination::Otlp).unwrap();
+        spool.drop_damaged(&first).unwrap();
+        assert_eq!(spool.dropped(), Dropped { batches: 1, bytes: 10, samples: 7 });
+        assert_eq!(spool.waiting(), (1, 10));
+        assert!(!spool.path(&first).exists());
     }
 
     /// Checks that a batch whose files cannot be written leaves nothing.

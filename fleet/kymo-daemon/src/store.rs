@@ -54,23 +54,24 @@ impl Store {
         &self.name
     }
 
-    /// Whether files can be written there, as far as that can be told without writing one.
+    /// Whether files can be written there, as far as that can be told without writing one; false:
+    /// it was not tried, as in an object store.
     ///
     /// # Errors
     /// Why not, in words.
-    pub(crate) fn probe(&self) -> Result<(), String> {
+    pub(crate) fn probe(&self) -> Result<bool, String> {
         match &self.place {
             Place::Folder(folder) => {
                 writable(folder)?;
                 match folder.exists() {
                     true => {
-                        DatasetFolder::open_or_create(folder).map(drop).map_err(|error| error.to_string())
+                        DatasetFolder::open_or_create(folder).map(|_| true).map_err(|error| error.to_string())
                     }
-                    false => Ok(()),
+                    false => Ok(true),
                 }
             }
             #[cfg(feature = "cloud")]
-            Place::Cloud(_) => Ok(()),
+            Place::Cloud(_) => Ok(false),
         }
     }
 
@@ -170,7 +171,7 @@ mod tests {
         std::fs::create_dir_all(spool.path().join(name).parent().unwrap()).unwrap();
         std::fs::write(spool.path().join(name), "rows").unwrap();
         let store = Store::new(&config(target.path().join("d").to_str().unwrap())).unwrap();
-        store.probe().unwrap();
+        assert!(store.probe().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(store.write(spool.path())).unwrap();
         assert_eq!(files_of(&target.path().join("d")).unwrap(), [Path::new(name)]);

@@ -44,8 +44,11 @@ fn export(program: &Path, recording: &Path, folder: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The `kymo` beside this program, else that on PATH.
+/// The `kymo` that became this program, else that beside it, else that on PATH.
 fn kymo() -> PathBuf {
+    if let Some(caller) = std::env::var_os("KYMO_PROGRAM").map(PathBuf::from).filter(|path| path.is_file()) {
+        return caller;
+    }
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("kymo")));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from("kymo"))
 }

@@ -172,6 +172,7 @@ impl Features {
                     clockid_time_ns: cursor.u64()?,
                 });
             }
+            HEADER_KYMO_IMPORTED => self.imported = Some(ImportedFacts::parse(cursor)?),
             _ => return None,
         }
         Some(())

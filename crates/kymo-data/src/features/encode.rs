@@ -179,6 +179,7 @@ impl Features {
                     put_string(out, value);
                 });
             }
+            HEADER_KYMO_IMPORTED => return self.imported.as_ref().map(ImportedFacts::section),
             HEADER_CLOCK_DATA => {
                 let clock = self.clock_data?;
                 put_u32(&mut out, clock.version);

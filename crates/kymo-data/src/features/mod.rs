@@ -7,6 +7,9 @@
 
 mod decode;
 mod encode;
+mod imported;
+
+pub use imported::{ImportedFacts, ImportedUnit, SampleLabel};
 
 use crate::abi::{PERF_RECORD_MISC_CPUMODE_MASK, PERF_RECORD_MISC_KERNEL};
 use crate::attr::Attr;
@@ -65,6 +68,8 @@ pub struct Features {
     pub cpu_pmu_caps: Vec<(String, String)>,
     /// How the recording's clock relates to the wall clock.
     pub clock_data: Option<ClockData>,
+    /// What an imported profile says of itself.
+    pub imported: Option<ImportedFacts>,
     /// Sections that are kept as bytes: (feature bit, payload), ascending.
     pub other: Vec<(u32, Vec<u8>)>,
 }

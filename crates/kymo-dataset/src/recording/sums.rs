@@ -9,6 +9,7 @@ use super::{RecordingRows, samples_of};
 use crate::error::DatasetError;
 use crate::process_names::ProcessNames;
 use crate::rows::{EventRow, ProcessRow, SampleValue};
+use crate::schema::NO_SERVICE;
 use crate::writer::{DatasetFile, EventNumber, ProcessNumber, StackNumber};
 use kymo_profile::export::{RowFilter, SampleRow};
 use kymo_profile::load::ExtraId;
@@ -95,10 +96,12 @@ impl RecordingRows<'_> {
     }
 
     fn summed_process(&mut self, row: &SampleRow, names: &NamesOf<'_>) -> ProcessNumber {
-        let pid = self.samples.thread(row.thread).pid;
+        let thread = self.samples.thread(row.thread);
+        let pid = thread.pid;
         let names = names(pid, Some(row.extra).filter(|_| self.filter != RowFilter::OffCpu));
         // Threads have names of their own; a service is a program.
-        let program = self.programs.get(&pid).copied().filter(|_| names.is_empty());
+        let program = self.samples.process_name(thread).unwrap_or(NO_SERVICE);
+        let program = Some(program).filter(|_| names.is_empty());
         self.writer.process(&ProcessRow {
             pid,
             tid: None,

@@ -1,7 +1,7 @@
 //! What a recording tells about where and how it was made, as `perf report --header` prints it.
 use super::attr::settings;
 use crate::text::shown;
-use kymo_data::{Features, Recording, abi};
+use kymo_data::{ClockData, Features, Recording, abi};
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -181,7 +181,35 @@ fn rest(out: &mut dyn Write, features: &Features, full: bool) -> io::Result<()> 
         let kind = if compressed.kind == 1 { "Zstd" } else { "Unknown" };
         writeln!(out, "# compressed : {kind}, level = {}, ratio = {}", compressed.level, compressed.ratio)?;
     }
-    Ok(())
+    features.clock_data.map_or(Ok(()), |clock| reference_time(out, &clock))
+}
+
+/// One moment on the wall clock (UTC) and on the recording's.
+fn reference_time(out: &mut dyn Write, clock: &ClockData) -> io::Result<()> {
+    let name = match clock.clockid {
+        0 => "realtime",
+        1 => "monotonic",
+        2 => "process_cputime",
+        3 => "thread_cputime",
+        4 => "monotonic_raw",
+        7 => "boottime",
+        11 => "tai",
+        _ => "(not found)",
+    };
+    let (wall, own) = (clock.wall_clock_ns, clock.clockid_time_ns);
+    let (seconds, us) = (wall / 1_000_000_000, wall % 1_000_000_000 / 1000);
+    let (year, month, day) = civil(seconds / 86_400);
+    let second = seconds % 86_400;
+    writeln!(out, "# clockid: {name} ({})", clock.clockid)?;
+    writeln!(
+        out,
+        "# reference time: {year}-{month:02}-{day:02} {:02}:{:02}:{:02}.{us:06} = {seconds}.{us:06} (TOD) = {}.{:09} ({name})",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        own / 1_000_000_000,
+        own % 1_000_000_000
+    )
 }
 
 /// `Mon Nov 23 10:27:35 2026`, UTC.

@@ -3,9 +3,9 @@
 //! For each event there are two costs: samples, and the sum of their periods. Spans of wall time
 //! have their time only. CostVector of all threads are added up, and have no lines.
 //!
-//! Where a function is on a stack twice, KCachegrind would count what both called twice. Inner
-//! calls are a function of their own, `name'2`, as valgrind names them with `--separate-recs=2`:
-//! so the cost of `name` with what it called is exact.
+//! Where a function is on a stack twice, KCachegrind would count what both called twice. Its inner
+//! calls are functions of their own, `name'2`, `name'3` and so on, as valgrind names them with
+//! `--separate-recs`: so the cost of each with what it called is exact, and none has more than all.
 use super::model::FunctionKind;
 use super::samples::ExportSamples;
 use crate::load::Count;
@@ -16,8 +16,8 @@ use std::io::{self, Write};
 /// The module of the names of commands.
 const COMMAND: &str = "[command]";
 
-/// A function, and whether it is a call within itself.
-type Callee = (u32, bool);
+/// A function, and how many calls of it are around this one.
+type Callee = (u32, u32);
 
 /// CostVector in the order of the header.
 type CostVector = Vec<u64>;
@@ -68,17 +68,16 @@ impl Graph {
             let count = Count { samples: row.samples, period: row.period, latency: 0 };
             *counts.entry((row.event, row.node, row.stack)).or_default() += count;
         }
-        let per_event = if samples.is_of_spans() { 1 } else { 2 };
-        let width = samples.profile.events.len() * per_event;
+        let (places, width) = samples.value_places();
         let mut graph = Graph::default();
         let mut path = Vec::new();
         for ((event, node, stack), count) in counts {
-            let counts = [count.samples, count.period];
+            let place = places[event as usize];
             let add = |costs: &mut CostVector| {
                 costs.resize(width, 0);
-                for (at, value) in counts.iter().skip(2 - per_event).enumerate() {
-                    let cost = &mut costs[event as usize * per_event + at];
-                    *cost = cost.saturating_add(*value);
+                costs[place] = costs[place].saturating_add(count.period);
+                if samples.has_counts(event) {
+                    costs[place - 1] = costs[place - 1].saturating_add(count.samples);
                 }
             };
             path_of(samples, (event, node), stack, &mut path);
@@ -103,12 +102,12 @@ fn path_of(
     path: &mut Vec<(Callee, u32)>,
 ) {
     path.clear();
-    path.extend(samples.command(event, node).map(|command| ((command, false), 0)));
+    path.extend(samples.command(event, node).map(|command| ((command, 0), 0)));
     for location in samples.locations.stack(stack).iter().rev() {
         let location = &samples.locations.list[*location as usize];
         for line in samples.locations.lines(location).iter().rev() {
-            let is_inner = path.iter().any(|((function, _), _)| *function == line.function);
-            path.push(((line.function, is_inner), line.line));
+            let outer = path.iter().filter(|((function, _), _)| *function == line.function).count();
+            path.push(((line.function, outer as u32), line.line));
         }
     }
 }
@@ -125,11 +124,11 @@ fn write_head(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()
         events.push_str(&format!(" {name}"));
         sums.push_str(&format!(" {sum}"));
     };
-    for event in &profile.events {
+    for (event, number) in profile.events.iter().zip(0..) {
         // Spaces separate names.
         let name: String =
             shown(&event.name).chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        if !samples.is_of_spans() {
+        if samples.has_counts(number) {
             add(&format!("{name}_samples"), event.total_samples);
         }
         add(&name, event.total_period);
@@ -145,7 +144,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn write(&mut self, keys: [&str; 3], (number, is_inner): Callee, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&mut self, keys: [&str; 3], (number, outer): Callee, out: &mut dyn Write) -> io::Result<()> {
         let function = self.samples.function(number);
         let file = self.samples.locations.file(number).unwrap_or("???");
         let module = match function.kind {
@@ -153,7 +152,10 @@ impl Names<'_> {
             _ if function.module.is_empty() => "???",
             _ => &function.module,
         };
-        let name = if is_inner { format!("{}'2", function.name) } else { function.name.clone() };
+        let name = match outer {
+            0 => function.name.clone(),
+            outer => format!("{}'{}", function.name, outer + 1),
+        };
         // Functions of one name in two modules are two: the number is that of the function.
         let identity = format!("{name}\n{number}");
         let texts = [(module, module), (file, file), (&name, &identity)];

@@ -28,8 +28,12 @@ pub fn chrome(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()
         text::json(&samples.profile.host)?
     )?;
     let mut comma = "";
+    let mut last = None;
     for track in samples.tracks() {
-        write_track(samples, track, &names, &mut comma, out)?;
+        let process = samples.thread(track.thread).distinct_ids().0;
+        // Tracks of a process follow each other.
+        let is_first = last.replace(process) != Some(process);
+        write_track(samples, (track, is_first), &names, &mut comma, out)?;
     }
     write_losses(samples, &mut comma, out)?;
     out.write_all(b"\n]}\n")
@@ -44,7 +48,7 @@ fn ids(samples: &ExportSamples<'_>, track: &Track) -> (i32, u64) {
 
 fn write_track(
     samples: &ExportSamples<'_>,
-    track: &Track,
+    (track, is_first): (&Track, bool),
     names: &[String],
     comma: &mut &str,
     out: &mut dyn Write,
@@ -61,8 +65,8 @@ fn write_track(
         Ok(())
     };
     fact("thread_name", &samples.track_name(track))?;
-    if thread.pid == thread.tid {
-        fact("process_name", &thread.comm)?;
+    if let Some(name) = samples.process_name(thread).filter(|_| is_first) {
+        fact("process_name", name)?;
     }
     let head = format!("\"pid\":{pid},\"tid\":{tid},\"ts\":");
     each_edge(samples, track, |edge| match edge {

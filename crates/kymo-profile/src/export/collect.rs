@@ -1,11 +1,14 @@
 //! From a profile to the model that exports are written from.
 use super::model::*;
+use super::reused_ids::{LaterThreads, later_threads};
 use crate::chains::ChainId;
 use crate::columns::{Columns, RowField, ThinRows, per_cpu};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::{GroupKey, Loaded, LostAt};
+use crate::locks;
 use crate::profile::Profile;
 use crate::timeline::{CommId, ModuleId, Modules};
+use crate::wall::OFF_CPU;
 use kymo_data::{Recording, abi};
 use kymo_symbols::pool;
 use rustc_hash::FxHashMap;
@@ -59,6 +62,14 @@ pub(super) fn collect_shown(
         let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
         trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples, earlier_processes: 0 });
     }
+    let later = loaded.columns.as_ref().map_or_else(LaterThreads::default, |columns| {
+        let numbers = trees.export.threads.iter().zip(0_u32..);
+        let numbers: FxHashMap<(i32, i32), u32> =
+            numbers.map(|(thread, at)| ((thread.pid, thread.tid), at)).collect();
+        let first: Vec<u32> =
+            columns.threads.iter().map(|thread| numbers[&(thread.pid, thread.tid)]).collect();
+        later_threads(trees.export, (&loaded.timeline, false), columns, &first)
+    });
     let mut of_events: Vec<Nodes> = Vec::new();
     for (index, event) in recording.events.list.iter().enumerate() {
         let total = loaded.totals[index];
@@ -67,11 +78,17 @@ pub(super) fn collect_shown(
             continue;
         }
         let (stacks, nodes) = trees.stacks(index as u32);
-        let timeline = timeline(loaded, shown, index as u32, &nodes, &threads);
+        let imported = recording.features.imported.as_ref().and_then(|facts| facts.events.get(index));
+        let timeline = timeline(loaded, shown, index as u32, &nodes, (&threads, &later));
         trees.export.events.push(ExportEvent {
             name: event.name.clone(),
             unit: unit_of(event).to_owned(),
-            total_samples: total.samples,
+            is_of_sums: imported.is_some_and(|facts| facts.samples_type.is_none()),
+            samples_type: imported.and_then(|facts| facts.samples_type.clone()).unwrap_or_default(),
+            total_samples: stacks
+                .nodes
+                .iter()
+                .fold(0, |sum: u64, node| sum.saturating_add(node.self_samples)),
             total_period: total.period,
             stacks,
             timeline,
@@ -96,15 +113,24 @@ pub(crate) fn row_nodes(columns: &Columns, of_events: &[Nodes]) -> RowNodes {
 /// By row the node of its event's call tree that it counts for; [`NO_PARENT`]: none.
 pub(crate) type RowNodes = Vec<u32>;
 
+/// Events of kymo and perf whose periods are ns though their attributes name no clock.
+const TIMES: [&str; 3] = [OFF_CPU, locks::WAIT, locks::HOLDS];
+
 /// What the periods of an event count; empty where nothing is known of it.
-pub(crate) fn unit_of(event: &kymo_data::Event) -> &'static str {
+pub(crate) fn unit_of(event: &kymo_data::Event) -> &str {
     let is_clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
-    if is_clock { "ns" } else { "" }
+    match event.unit.as_deref() {
+        _ if is_clock || TIMES.contains(&&*event.name) => "ns",
+        // With a factor it is the unit of the product, which samples do not have.
+        Some(unit) if unit != "count" && event.scale.is_none_or(|factor| factor == 1.0) => unit,
+        _ => "",
+    }
 }
 
 /// What a recording says of itself and its machine. `range`: its first and last moment, ns.
 pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u64)) -> ExportProfile {
     let features = &recording.features;
+    let imported = features.imported.as_ref();
     ExportProfile {
         title: title(&recording.features.cmdline),
         command_line: features.cmdline.clone(),
@@ -117,7 +143,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
         source: source.to_string(),
         start_unix_ns: start_unix_ns(recording, first),
         start_ns: first,
-        duration_ns: last - first,
+        duration_ns: imported.map_or(last - first, |facts| facts.duration_ns),
         ..ExportProfile::default()
     }
 }
@@ -225,7 +251,7 @@ fn timeline(
     shown: &ThinRows,
     event: u32,
     nodes: &Nodes,
-    threads: &FxHashMap<i32, u32>,
+    (threads, later): (&FxHashMap<i32, u32>, &LaterThreads),
 ) -> Timeline {
     // One nanosecond would overflow the bucket number of a recording longer than four seconds.
     let (first, last) = loaded.time_range.unwrap_or((0, 0));
@@ -235,7 +261,10 @@ fn timeline(
         let stack = columns.get(RowField::Stack, row) as ChainId;
         Some(TimelineEntry {
             bucket: ((columns.time()[row] - first) / bucket_ns) as u32,
-            thread: *threads.get(&thread.tid)?,
+            thread: match later.at(columns.get(RowField::Thread, row) as u32, columns.time()[row]) {
+                Some(later) => later,
+                None => *threads.get(&thread.tid)?,
+            },
             cpu: columns.get(RowField::Cpu, row) as u32,
             node: *nodes.get(&(thread.comm, stack))?,
             // One row in `stride` is shown; each stands for as many.
@@ -311,8 +340,12 @@ pub(crate) fn recorder(version: Option<&str>) -> String {
     }
 }
 
-/// The wall-clock time of the first sample, where the recording ties its clock to it.
+/// The wall-clock time of the first sample, where the recording ties its clock to it; that of the
+/// beginning of an imported profile.
 fn start_unix_ns(recording: &Recording, first: u64) -> Option<u64> {
+    if let Some(facts) = &recording.features.imported {
+        return Some(facts.start_unix_ns).filter(|start| *start > 0);
+    }
     let clock = recording.features.clock_data?;
     clock.wall_clock_ns.checked_add(first)?.checked_sub(clock.clockid_time_ns)
 }

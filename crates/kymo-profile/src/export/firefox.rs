@@ -8,7 +8,7 @@ use super::model::{ExportProfile, FunctionKind, IntervalKind, Thread};
 use super::samples::{ExportSamples, Track};
 use crate::firefox::FirefoxModule;
 use crate::firefox::frames::{FrameFacts, FrameSide, FrameSource};
-use crate::firefox::model::{Document, Marker, Meta, ThreadTables};
+use crate::firefox::model::{Document, Marker, Meta, SampleWeight, ThreadTables};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use kymo_symbols::ModuleKey;
@@ -19,7 +19,8 @@ use std::io::{self, Write};
 /// The profiler's numbers are exact up to this.
 const MOST_EXACT: u64 = 1 << 53;
 
-/// Writes a track for each thread and event. A sample counts one; a span of wall time has its time.
+/// Writes a track for each thread and event. A sample counts one; a span of wall time has its
+/// time, and a sum of an imported profile its value.
 ///
 /// # Errors
 /// Those of `out`.
@@ -27,9 +28,10 @@ pub fn firefox(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<(
     let frames = NamedFrames::new(samples);
     let mut threads: Vec<ThreadTables> =
         samples.tracks().iter().map(|track| tables(samples, track, &frames)).collect();
-    let names = samples.profile.threads.iter().filter(|thread| thread.pid == thread.tid);
-    let name = |thread: &Thread| ((thread.pid, thread.earlier_processes), thread.comm.clone());
-    let names: FxHashMap<(i32, u32), String> = names.map(name).collect();
+    let name = |thread: &Thread| {
+        Some(((thread.pid, thread.earlier_processes), samples.process_name(thread)?.to_owned()))
+    };
+    let names: FxHashMap<(i32, u32), String> = samples.profile.threads.iter().filter_map(name).collect();
     threads.iter_mut().for_each(|tables| tables.set_process_name(&names));
     if let Some(first) = threads.first_mut() {
         losses(&samples.profile).for_each(|marker| first.add_marker(marker));
@@ -53,14 +55,24 @@ fn tables(samples: &ExportSamples<'_>, track: &Track, frames: &NamedFrames<'_>) 
     let mut path = Vec::new();
     for row in samples.rows_of(track) {
         frames.of_stack(row.stack, &mut path);
-        let weight_ns = samples.is_of_spans().then_some(row.period);
-        tables.add_sample((row.begin_ns, weight_ns), (row.stack, &path), frames);
+        tables.add_sample((row.begin_ns, weight(samples, track, row.period)), (row.stack, &path), frames);
     }
     for link in samples.event(track.event).links.iter().filter(|link| link.thread == track.thread) {
         let (name, detail) = (link.state.to_owned(), format!("ended by {}", link.by));
         tables.add_marker(Marker { name, span_ns: (link.begin_ns, link.end_ns), detail });
     }
     tables
+}
+
+/// What a row stands for where that is not one sample.
+fn weight(samples: &ExportSamples<'_>, track: &Track, period: u64) -> Option<SampleWeight> {
+    let event = samples.event(track.event);
+    match event.unit() {
+        _ if !samples.is_of_spans() && !event.is_of_sums => None,
+        "ns" => Some(SampleWeight::Time(period)),
+        "bytes" => Some(SampleWeight::Bytes(period)),
+        _ => Some(SampleWeight::Count(period)),
+    }
 }
 
 /// Where records were lost, on the clock of the samples.

@@ -60,8 +60,15 @@ pub struct ExportProfile {
 pub struct ExportEvent {
     /// The event's name as in the recording, for example "cycles:u".
     pub name: String,
-    /// What the period counts: "ns" for clocks, else the plural of the event ("cycles", "faults"); empty means "events".
+    /// What the period counts: "ns" for clocks, else the plural of the event ("cycles", "faults") or the unit of an
+    /// imported profile ("bytes"); empty means "events".
     pub unit: String,
+    /// Each record is the sum of all samples of a stack, and how many those were is not known: of imported profiles.
+    #[serde(skip)]
+    pub is_of_sums: bool,
+    /// What an imported profile calls the number of samples; empty: it does not say.
+    #[serde(skip)]
+    pub samples_type: String,
     /// Samples of this event.
     pub total_samples: u64,
     /// Sum of the samples' periods.
@@ -249,6 +256,15 @@ impl ExportEvent {
     /// What the period counts, never empty.
     pub fn unit(&self) -> &str {
         if self.unit.is_empty() { "events" } else { &self.unit }
+    }
+
+    /// The unit as pprof and OTLP write it.
+    pub fn unit_of_values(&self) -> &str {
+        match &*self.unit {
+            "" => "count",
+            "ns" => "nanoseconds",
+            unit => unit,
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 //! of wall time says what the thread did in `thread.state`, and who ended its wait in
 //! `thread.waker`; there is no convention for either. The dictionary has what the samples of the
 //! request name and nothing else; the first entry of each of its tables is empty, which stands for
-//! "none". Field numbers are those of the package opentelemetry-proto 1.45.
+//! "none". Field numbers are those of version 1.11 of the protocol (Python's package
+//! opentelemetry-proto 1.45).
 use super::model::{FunctionKind, Thread};
 use super::pprof::hexadecimal;
 use super::protobuf::{Message, StringTable};
@@ -124,7 +125,7 @@ impl<'a> Dictionary<'a> {
         next
     }
 
-    fn value_type(&mut self, name: &'a str, unit: &'static str) -> Message {
+    fn value_type(&mut self, name: &'a str, unit: &'a str) -> Message {
         let mut message = Message::default();
         message.number(1, self.strings.number(name)).number(2, self.strings.number(unit));
         message
@@ -248,22 +249,20 @@ fn write_process<'a>(
 
 /// What a process is.
 fn resource(samples: &ExportSamples<'_>, thread: &Thread) -> Message {
-    let (pid, earlier) = (thread.pid, thread.earlier_processes);
-    let profile = &samples.profile;
-    let main = profile
-        .threads
-        .iter()
-        .find(|thread| (thread.pid, thread.tid, thread.earlier_processes) == (pid, pid, earlier));
+    let (pid, profile) = (thread.pid, &samples.profile);
+    let name = samples.process_name(thread).unwrap_or_default();
     let text = |text: &str| AttributeValue::Text(text.to_owned());
+    let told = || samples.attributes.get(&pid).into_iter().flatten();
+    let is_named = told().any(|(key, _)| *key == "service.name");
     let facts = [
         ("process.pid", AttributeValue::Number(i64::from(pid))),
-        ("process.executable.name", text(main.map_or("", |thread| &thread.comm))),
+        ("service.name", text(if is_named { "" } else { name })),
+        ("process.executable.name", text(name)),
         ("host.name", text(&profile.host)),
         ("host.arch", text(&profile.arch)),
         ("os.version", text(&profile.kernel)),
     ];
-    let told = samples.attributes.get(&pid).into_iter().flatten();
-    let told = told.map(|(key, value)| (*key, text(value)));
+    let told = told().map(|(key, value)| (*key, text(value)));
     let mut resource = Message::default();
     for (key, value) in facts.into_iter().chain(told).filter(|(_, value)| *value != text("")) {
         let mut attribute = Message::default();
@@ -284,7 +283,8 @@ fn profile<'a>(
     tracks.iter().flat_map(rows_of).next()?;
     let event = samples.event(first.event);
     let name = filter.event_name(samples, first.event);
-    let unit = if event.unit() == "ns" { "nanoseconds" } else { "count" };
+    // Time off the CPU is ns, whatever its event counts.
+    let unit = if filter == RowFilter::OffCpu { "nanoseconds" } else { event.unit_of_values() };
     let kind = dictionary.value_type(name, unit);
     let facts = &samples.profile;
     let start_ns = facts.start_unix_ns.filter(|_| samples.has_times());

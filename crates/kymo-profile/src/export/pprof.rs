@@ -4,11 +4,13 @@
 //! the sum of their periods. The thread is in the labels `pid`, `tid` and `comm`; times are left
 //! out. Field numbers are those of `proto/profile.proto` of github.com/google/pprof.
 use super::locations::MappedFile;
-use super::model::{ExportProfile, FunctionKind};
+use super::model::{ExportProfile, FunctionKind, Thread};
 use super::protobuf::{Message, StringTable};
 use super::samples::ExportSamples;
+use crate::load::ExtraId;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use kymo_data::SampleLabel;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 
@@ -49,11 +51,12 @@ pub fn pprof(samples: &ExportSamples<'_>, out: &mut dyn Write) -> io::Result<()>
     gzip.finish()?.flush()
 }
 
-/// The counts of each stack of each thread, under the name that the thread had.
+/// The counts of each stack of each thread, under the name that the thread had, with the labels
+/// that an imported profile had for it.
 struct Counts {
-    /// Values of a stack: two for each event, or one of spans.
+    /// Values of a stack: see [`ExportSamples::value_places`].
     width: usize,
-    numbers: FxHashMap<(u32, u32), usize>,
+    numbers: FxHashMap<(u32, u32, ExtraId), usize>,
     keys: Vec<Stack>,
     values: Vec<u64>,
 }
@@ -62,32 +65,31 @@ struct Stack {
     thread: u32,
     comm: u64,
     stack: u32,
+    extra: ExtraId,
 }
 
 impl Counts {
     fn of<'a>(samples: &'a ExportSamples<'_>, strings: &mut StringTable<'a>) -> Counts {
-        let is_of_spans = samples.is_of_spans();
-        let width = samples.profile.events.len() * if is_of_spans { 1 } else { 2 };
+        let (places, width) = samples.value_places();
         let (numbers, keys, values) = (FxHashMap::default(), Vec::new(), Vec::new());
         let mut counts = Counts { width, numbers, keys, values };
         for row in samples.by_time() {
             let next = counts.keys.len();
-            let at = *counts.numbers.entry((row.named_thread, row.stack)).or_insert(next);
+            let extra = if samples.is_imported() { row.extra } else { 0 };
+            let at = *counts.numbers.entry((row.named_thread, row.stack, extra)).or_insert(next);
             if at == next {
                 let comm = strings.number(samples.comm(&row));
-                counts.keys.push(Stack { thread: row.thread, comm, stack: row.stack });
+                counts.keys.push(Stack { thread: row.thread, comm, stack: row.stack, extra });
                 counts.values.resize(counts.values.len() + width, 0);
             }
             let mut add = |column: usize, value: u64| {
                 let sum = &mut counts.values[at * width + column];
                 *sum = sum.saturating_add(value);
             };
-            match is_of_spans {
-                true => add(row.event as usize, row.period),
-                false => {
-                    add(2 * row.event as usize, row.samples);
-                    add(2 * row.event as usize + 1, row.period);
-                }
+            let place = places[row.event as usize];
+            add(place, row.period);
+            if samples.has_counts(row.event) {
+                add(place - 1, row.samples);
             }
         }
         counts
@@ -99,25 +101,41 @@ fn write_samples<'a>(
     strings: &mut StringTable<'a>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let [pid, tid, comm] = ["pid", "tid", "comm"].map(|label| strings.number(label));
     let counts = Counts::of(samples, strings);
-    let (mut message, mut label) = (Message::default(), Message::default());
+    let mut message = Message::default();
     for (at, key) in counts.keys.iter().enumerate() {
-        let thread = samples.thread(key.thread);
         let stack = samples.locations.stack(key.stack);
         message.clear().numbers(1, stack.iter().map(|location| u64::from(*location) + 1));
         // Also zeros: there is a value for each type.
         message.numbers(2, counts.values[at * counts.width..][..counts.width].iter().copied());
-        for (name, number) in [(pid, thread.pid), (tid, thread.tid)] {
-            label.clear().number(1, name).number(3, i64::from(number) as u64);
-            message.message(3, &label);
-        }
-        if key.comm != 0 {
-            message.message(3, label.clear().number(1, comm).number(2, key.comm));
+        match samples.is_imported() {
+            true => add_labels(samples.labels(key.extra), strings, &mut message),
+            false => add_thread(samples.thread(key.thread), key.comm, strings, &mut message),
         }
         message.write(field::SAMPLE, out)?;
     }
     Ok(())
+}
+
+fn add_thread(thread: &Thread, comm: u64, strings: &mut StringTable<'_>, sample: &mut Message) {
+    let mut label = Message::default();
+    for (name, number) in [("pid", thread.pid), ("tid", thread.tid)] {
+        label.clear().number(1, strings.number(name)).number(3, i64::from(number) as u64);
+        sample.message(3, &label);
+    }
+    if comm != 0 {
+        sample.message(3, label.clear().number(1, strings.number("comm")).number(2, comm));
+    }
+}
+
+/// The labels that a profile had before it was imported, those of the thread among them.
+fn add_labels<'a>(labels: &'a [SampleLabel], strings: &mut StringTable<'a>, sample: &mut Message) {
+    let mut message = Message::default();
+    for label in labels {
+        message.clear().number(1, strings.number(&*label.key)).number(2, strings.number(&*label.text));
+        message.number(3, label.number as u64).number(4, strings.number(&*label.unit));
+        sample.message(3, &message);
+    }
 }
 
 fn write_mappings<'a>(
@@ -193,15 +211,16 @@ fn write_facts<'a>(
     let profile = &samples.profile;
     let mut types = Vec::new();
     for (event, number) in profile.events.iter().zip(0_u32..) {
-        let unit = if event.unit() == "ns" { "nanoseconds" } else { "count" };
-        if !samples.is_of_spans() {
+        if samples.has_counts(number) {
             let name = match profile.events.len() {
+                _ if !event.samples_type.is_empty() => event.samples_type.clone(),
                 1 => "samples".to_owned(),
                 _ => format!("{}_samples", event.name),
             };
             types.push((strings.number(name), strings.number("count"), None));
         }
-        types.push((strings.number(&*event.name), strings.number(unit), samples.fixed_period(number)));
+        let unit = strings.number(event.unit_of_values());
+        types.push((strings.number(&*event.name), unit, samples.fixed_period(number)));
     }
     let (mut message, mut facts) = (Message::default(), Message::default());
     for (name, unit, _) in &types {
@@ -209,8 +228,8 @@ fn write_facts<'a>(
     }
     facts.number(field::TIME_NS, profile.start_unix_ns.unwrap_or(0));
     facts.number(field::DURATION_NS, profile.duration_ns);
-    let of_first = if samples.is_of_spans() { 0 } else { 1 };
-    if let Some((name, unit, period)) = types.get(of_first) {
+    let (places, _) = samples.value_places();
+    if let Some((name, unit, period)) = places.first().and_then(|first| types.get(*first)) {
         facts.message(field::PERIOD_TYPE, message.clear().number(1, *name).number(2, *unit));
         facts.number(field::PERIOD, period.unwrap_or(0));
         facts.number(field::DEFAULT_TYPE, *name);

@@ -18,15 +18,17 @@
 use super::collect::{collect_shown, row_nodes};
 use super::locations::Locations;
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT, Thread};
+use super::process_names::{ProcessNames, process_names};
+use super::reused_ids::{LaterThreads, later_threads};
 use super::wakers::Wakers;
 use crate::columns::{Columns, RowField, ThinRows};
 use crate::export::RowNodes;
 use crate::load::{CgroupNames, Extra, ExtraId};
 use crate::profile::Profile;
 use crate::resolve::Resolver;
-use crate::timeline::{Moment, Timeline};
+use crate::timeline::Timeline;
 use crate::wall::{SpanState, State, Wall};
-use kymo_data::{Recording, abi};
+use kymo_data::{Recording, SampleLabel, abi};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -57,16 +59,20 @@ pub struct ExportSamples<'a> {
     threads: Vec<u32>,
     /// Of threads whose process number was used again: since when (ns) they are another thread of
     /// the profile.
-    later: FxHashMap<u32, Vec<(u64, u32)>>,
+    later: LaterThreads,
     /// Rows by track.
     order: Vec<u32>,
     tracks: Vec<Track>,
     stacks: RowStacks,
     wakers: Wakers,
+    process_names: ProcessNames,
     /// Samples per second that the first event with samples was asked for, if it has a frequency.
     frequency_hz: Option<u64>,
     /// By id of what was asked of samples: the cgroup, if it was and the recording has its path.
     cgroups: Vec<Option<CgroupNames>>,
+    /// The same with the labels of imported samples.
+    labels: Vec<Vec<SampleLabel>>,
+    is_imported: bool,
 }
 
 /// What the number of a row's stack is.
@@ -165,7 +171,17 @@ impl<'a> ExportSamples<'a> {
         );
         let loaded = &profile.loaded;
         let cgroup = |extra: &Extra| loaded.counts.cgroups.known(extra.cgroup).cloned();
-        ExportSamples { frequency_hz, cgroups: loaded.extras.iter().map(cgroup).collect(), ..samples }
+        let imported = recording.features.imported.as_ref();
+        let labels =
+            |extra: &Extra| imported.map_or_else(Vec::new, |facts| facts.labels(extra.cgroup).to_vec());
+        ExportSamples {
+            frequency_hz,
+            // Labels are no cgroups.
+            cgroups: if imported.is_some() { Vec::new() } else { loaded.extras.iter().map(cgroup).collect() },
+            labels: loaded.extras.iter().map(labels).collect(),
+            is_imported: imported.is_some(),
+            ..samples
+        }
     }
 
     /// The spans of wall time. States end their stacks as functions of kind
@@ -220,7 +236,8 @@ impl<'a> ExportSamples<'a> {
         (events, fixed_periods): (Vec<u32>, Vec<Option<u64>>),
         locations: Locations,
     ) -> ExportSamples<'a> {
-        let numbers = profile.threads.iter().zip(0..).map(|(thread, at)| ((thread.pid, thread.tid), at));
+        let first = profile.threads.iter().zip(0..).filter(|(thread, _)| thread.earlier_processes == 0);
+        let numbers = first.map(|(thread, at)| ((thread.pid, thread.tid), at));
         let mut numbers: FxHashMap<(i32, i32), u32> = numbers.collect();
         let threads = columns.threads.iter().map(|thread| {
             *numbers.entry((thread.pid, thread.tid)).or_insert_with(|| {
@@ -231,6 +248,7 @@ impl<'a> ExportSamples<'a> {
         });
         let threads: Vec<u32> = threads.collect();
         let later = later_threads(&mut profile, (timeline, is_of_spans), &columns, &threads);
+        let names = process_names(&profile.threads, timeline);
         let (order, tracks) = (Vec::new(), Vec::new());
         let mut samples = ExportSamples {
             profile,
@@ -246,8 +264,11 @@ impl<'a> ExportSamples<'a> {
             tracks,
             stacks: RowStacks::Samples,
             wakers: Wakers::default(),
+            process_names: names,
             frequency_hz: None,
             cgroups: Vec::new(),
+            labels: Vec::new(),
+            is_imported: false,
         };
         samples.make_tracks();
         samples
@@ -334,8 +355,7 @@ impl<'a> ExportSamples<'a> {
     /// The thread that a number of the columns stood for.
     fn thread_at(&self, named_thread: u32, time_ns: u64) -> Option<u32> {
         let first = *self.threads.get(named_thread as usize)?;
-        let later = self.later.get(&named_thread).map_or(&[][..], |later| later);
-        Some(later.iter().rev().find(|(from, _)| *from <= time_ns).map_or(first, |(_, thread)| *thread))
+        Some(self.later.at(named_thread, time_ns).unwrap_or(first))
     }
 
     fn rows(&self) -> impl Iterator<Item = (usize, SampleRow)> {
@@ -405,9 +425,44 @@ impl<'a> ExportSamples<'a> {
         self.cgroups.get(row.extra as usize)?.as_ref()
     }
 
+    /// The labels of a sample of an imported profile, where cgroups were asked for when it was loaded.
+    pub fn labels(&self, extra: ExtraId) -> &[SampleLabel] {
+        self.labels.get(extra as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it is of an imported profile.
+    pub fn is_imported(&self) -> bool {
+        self.is_imported
+    }
+
+    /// Whether the number of rows of an event is that of its samples: not of spans, which have
+    /// their time, nor of sums.
+    pub fn has_counts(&self, event: u32) -> bool {
+        !self.is_of_spans() && !self.event(event).is_of_sums
+    }
+
+    /// Values of formats that have how many samples an event has, if that is known, and then the
+    /// sum of their periods: by event the place of that sum, and how many values there are.
+    pub fn value_places(&self) -> (Vec<usize>, usize) {
+        let mut next = 0;
+        let place = |event| {
+            let place = next + usize::from(self.has_counts(event));
+            next = place + 1;
+            place
+        };
+        let places = (0..self.profile.events.len() as u32).map(place).collect();
+        (places, next)
+    }
+
     /// The thread of a row, by its number in the profile.
     pub fn thread(&self, thread: u32) -> &Thread {
         &self.profile.threads[thread as usize]
+    }
+
+    /// The name of a thread's process: that of its main thread, sampled or not; `None` where the
+    /// recording does not say.
+    pub fn process_name(&self, thread: &Thread) -> Option<&str> {
+        self.process_names.get(&(thread.pid, thread.earlier_processes)).map(String::as_str)
     }
 
     /// The event of a row or track.
@@ -464,46 +519,4 @@ impl<'a> ExportSamples<'a> {
             _ => format!("{name} ({})", self.event(track.event).name),
         }
     }
-}
-
-/// Makes threads of their own of processes that got the number of one that had ended: the numbers
-/// of the columns do not tell them apart.
-fn later_threads(
-    profile: &mut ExportProfile,
-    (timeline, is_of_spans): (&Timeline, bool),
-    columns: &Columns,
-    threads: &[u32],
-) -> FxHashMap<u32, Vec<(u64, u32)>> {
-    let mut made: FxHashMap<(i32, i32, usize), u32> = FxHashMap::default();
-    let mut later = FxHashMap::default();
-    for ((named, thread), first) in (0..).zip(columns.threads.iter()).zip(threads) {
-        let (pid, tid) = (thread.pid, thread.tid);
-        let reuses = timeline.reuses(pid);
-        let Some(first_reuse) = reuses.first() else { continue };
-        let comm = |until| timeline.comm_before(pid, tid, until).into_owned();
-        profile.threads[*first as usize].comm = comm(*first_reuse);
-        let of_reuse = |(number, from): (usize, &Moment)| {
-            let thread = *made.entry((pid, tid, number)).or_insert_with(|| {
-                let until = reuses.get(number + 1).copied().unwrap_or(Moment::END);
-                let (comm, earlier_processes) = (comm(until), number as u32 + 1);
-                profile.threads.push(Thread { pid, tid, comm, samples: 0, earlier_processes });
-                (profile.threads.len() - 1) as u32
-            });
-            (from.time_ns, thread)
-        };
-        later.insert(named, reuses.iter().enumerate().map(of_reuse).collect());
-    }
-    // What the first one had of all goes to each its own.
-    for row in 0..columns.len() {
-        let named = columns.get(RowField::Thread, row) as u32;
-        let Some(list): Option<&Vec<(u64, u32)>> = later.get(&named) else { continue };
-        let time_ns = columns.time()[row];
-        if let Some((_, thread)) = list.iter().rev().find(|(from, _)| *from <= time_ns) {
-            let count = if is_of_spans { columns.get(RowField::Period, row) } else { 1 };
-            profile.threads[*thread as usize].samples += count;
-            let first = &mut profile.threads[threads[named as usize] as usize];
-            first.samples = first.samples.saturating_sub(count);
-        }
-    }
-    later
 }

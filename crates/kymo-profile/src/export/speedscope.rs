@@ -61,7 +61,10 @@ fn write_profile(
     numbers: &[String],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let unit = if samples.event(track.event).unit() == "ns" { "nanoseconds" } else { "none" };
+    let unit = match samples.event(track.event).unit_of_values() {
+        unit @ ("nanoseconds" | "microseconds" | "milliseconds" | "seconds" | "bytes") => unit,
+        _ => "none",
+    };
     let name = text::json(&samples.track_name(track))?;
     let total = runs(samples, track).fold(0, |sum: u64, (_, weight)| sum.saturating_add(weight));
     write!(

@@ -1,5 +1,6 @@
 //! Folded stacks and the flame graph that is drawn from them.
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
+use crate::import::MILLIONTHS;
 use crate::text::{SEMICOLON_IN_STACK, shown, shown_in_stack};
 use inferno::flamegraph;
 use inferno::flamegraph::color::{Color, PaletteMap};
@@ -7,13 +8,24 @@ use std::io::{self, Write};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
 ///
-/// Names cannot break the form: a `;` in one is the wide semicolon, U+FF1B. Control characters and
-/// what cannot be seen are written out.
+/// Names cannot break the form: a `;` in one is the wide semicolon, U+FF1B, and a number that ends a stack has
+/// `\\x20` before it: readers would take it for a count. Control characters and what cannot be seen are written
+/// out. Where records are sums of samples, the count is their sum.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn folded(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Write) -> io::Result<()> {
-    for_each_line(profile, event, false, |stack, count| writeln!(out, "{stack} {count}"))
+    for_each_line(profile, event, false, |stack, count| {
+        let escaped = without_count(stack);
+        let stack = escaped.as_deref().unwrap_or(stack);
+        match event.unit == MILLIONTHS {
+            false => writeln!(out, "{stack} {count}"),
+            true => {
+                let digits = format!("{}.{:06}", count / 1_000_000, count % 1_000_000);
+                writeln!(out, "{stack} {}", digits.trim_end_matches('0').trim_end_matches('.'))
+            }
+        }
+    })
 }
 
 /// Draws `event` as a flame graph in SVG, the classic form: searchable and zoomable in a browser, no network needed.
@@ -38,7 +50,7 @@ pub fn flamegraph(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Wr
     let mut options = flamegraph::Options::default();
     options.title = plain(profile.heading());
     options.subtitle = Some(subtitle(profile, event));
-    options.count_name = "samples".to_string();
+    options.count_name = if event.is_of_sums { event.unit() } else { "samples" }.to_string();
     options.deterministic = true;
     options.no_sort = true;
     // Orange kernel, aqua inlined, the rest by kind of name.
@@ -109,6 +121,9 @@ fn subtitle(profile: &ExportProfile, event: &ExportEvent) -> String {
     if is_time {
         return format!("{}: {:.2} s of all threads", plain(&event.name), event.total_period as f64 / 1e9);
     }
+    if event.is_of_sums {
+        return format!("{}: {} {}", plain(&event.name), event.total_period, plain(event.unit()));
+    }
     format!("{}: {} samples, {lost}", plain(&event.name), event.total_samples)
 }
 
@@ -124,7 +139,8 @@ fn for_each_line(
     let mut path = Vec::new();
     let mut line = String::new();
     for (index, node) in nodes.iter().enumerate() {
-        if node.self_samples == 0 {
+        let count = if event.is_of_sums { node.self_period } else { node.self_samples };
+        if count == 0 {
             continue;
         }
         path.clear();
@@ -145,7 +161,7 @@ fn for_each_line(
             }
             line.push_str(names.get(*function).map_or("[unknown]", String::as_str));
         }
-        each(&line, node.self_samples)?;
+        each(&line, count)?;
     }
     Ok(())
 }
@@ -166,14 +182,14 @@ fn frame(function: &Function, annotate: bool) -> String {
 
 /// A name as a frame of a folded stack from which a picture is drawn.
 pub(crate) fn stack_frame(name: &str) -> String {
-    let mut name = shown_in_stack(name).into_owned();
-    if let Some((head, tail)) = name.rsplit_once(' ')
-        && tail.parse::<f64>().is_ok()
-    {
-        // The picture's drawer would take the last word for a count.
-        name = format!("{head}\\x20{tail}");
-    }
-    named(name)
+    let name = shown_in_stack(name);
+    named(without_count(&name).unwrap_or_else(|| name.into_owned()))
+}
+
+/// Text whose last word readers would take for a count, without a space before it.
+fn without_count(text: &str) -> Option<String> {
+    let (head, tail) = text.rsplit_once(' ')?;
+    tail.parse::<f64>().is_ok().then(|| format!("{head}\\x20{tail}"))
 }
 
 /// A frame always has a name.

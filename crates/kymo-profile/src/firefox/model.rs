@@ -107,8 +107,29 @@ struct Function {
 struct Sample {
     stack: Option<u32>,
     time_ns: u64,
-    /// The time that it stands for, of spans.
-    weight_ns: Option<u64>,
+    weight: Option<SampleWeight>,
+}
+
+/// What a sample stands for, where it is not one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampleWeight {
+    /// Time, ns.
+    Time(u64),
+    Bytes(u64),
+    /// So many samples, or of another thing that was counted.
+    Count(u64),
+}
+
+impl SampleWeight {
+    /// The number that the profiler reads, and its name of what that is.
+    fn number(self) -> (serde_json::Number, &'static str) {
+        let ms = |ns: u64| serde_json::Number::from_f64(ns as f64 / 1e6);
+        match self {
+            SampleWeight::Time(ns) => (ms(ns).unwrap_or_else(|| 0.into()), "tracing-ms"),
+            SampleWeight::Bytes(bytes) => (bytes.into(), "bytes"),
+            SampleWeight::Count(count) => (count.into(), "samples"),
+        }
+    }
 }
 
 /// The tables of a thread.
@@ -178,11 +199,11 @@ impl ThreadTables {
         self.process_name = names.get(&(self.pid, self.earlier_processes)).unwrap_or(&self.name).clone();
     }
 
-    /// A sample with its stack, which has a number and frames, outermost first. `weight_ns`: the
-    /// time that it stands for, of spans.
+    /// A sample with its stack, which has a number and frames, outermost first. `weight`: what it
+    /// stands for, where that is not one sample.
     pub(crate) fn add_sample(
         &mut self,
-        (time_ns, weight_ns): (u64, Option<u64>),
+        (time_ns, weight): (u64, Option<SampleWeight>),
         (number, frames): (u32, &[u32]),
         source: &impl FrameSource,
     ) {
@@ -197,7 +218,7 @@ impl ThreadTables {
                 stack
             }
         };
-        self.samples.push(Sample { stack, time_ns, weight_ns });
+        self.samples.push(Sample { stack, time_ns, weight });
     }
 
     /// A stretch of time on the thread's track.
@@ -285,16 +306,16 @@ impl<T: Serialize, I: Iterator<Item = T>, F: Fn() -> I> Serialize for Column<F> 
 impl Serialize for SampleTable<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let samples = self.0;
-        let has_weights = samples.first().is_some_and(|sample| sample.weight_ns.is_some());
+        let weights = samples.first().and_then(|sample| sample.weight);
         let ms = |ns: u64| ns as f64 / 1e6;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("length", &samples.len())?;
         map.serialize_entry("stack", &Column(|| samples.iter().map(|sample| sample.stack)))?;
         map.serialize_entry("time", &Column(|| samples.iter().map(|sample| ms(sample.time_ns))))?;
-        if has_weights {
-            let weight = |sample: &Sample| ms(sample.weight_ns.unwrap_or(0));
+        if let Some(first) = weights {
+            let weight = |sample: &Sample| sample.weight.map(|weight| weight.number().0);
             map.serialize_entry("weight", &Column(|| samples.iter().map(weight)))?;
-            map.serialize_entry("weightType", "tracing-ms")?;
+            map.serialize_entry("weightType", first.number().1)?;
         } else {
             map.serialize_entry("weight", &None::<u32>)?;
             map.serialize_entry("weightType", "samples")?;

@@ -6,14 +6,15 @@
 //! ```text
 //!  function --> a range of addresses that no process maps, with a name (a mark in the recording)
 //!  stack ----> a call chain of such addresses
-//!  count ----> so many samples, whose periods sum to the value
+//!  value ----> one record, whose period it is; or so many samples, whose periods sum to it
+//!  labels ---> a cgroup of their names
 //! ```
 //!
 //! # Invariants
 //! - **M1** Self and total of each function are those of the profile, to the unit.
 //! - **M2** Bytes are untrusted: anything gives a profile or an [`ImportError`], and what they claim
-//!   to hold is bounded ([`MOST_SAMPLES`], [`MOST_BYTES`],
-//!   [`MOST_ENTRIES`]).
+//!   to hold is bounded ([`MOST_BYTES`], [`MOST_ENTRIES`]). A value costs one record, whatever it
+//!   is: samples are records of their own up to [`MOST_SINGLE_SAMPLES`] of them.
 //!
 //! Profiles have no moments: the samples of the recording have no time stamps.
 mod folded;
@@ -23,14 +24,17 @@ mod recording;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use folded::MILLIONTHS;
 pub use folded::folded;
 pub use pprof::pprof;
 pub use recording::write;
 
+use kymo_data::SampleLabel;
 use rustc_hash::FxHashMap;
 
-/// Samples of all events of a profile.
-pub const MOST_SAMPLES: u64 = 100_000_000;
+/// Samples of a profile that become a record each: as many as 100 per second of a CPU give in 11
+/// minutes. In a larger one a record is all samples of a stack.
+pub const MOST_SINGLE_SAMPLES: u64 = 1 << 16;
 /// Bytes of a profile, unpacked.
 pub const MOST_BYTES: u64 = 512 << 20;
 /// Entries of all tables of a profile: an entry takes two bytes in the file, and more in memory.
@@ -40,7 +44,9 @@ pub const MOST_FRAMES: usize = 1000;
 /// Frames of all distinct stacks.
 const MOST_FRAMES_OF_ALL: usize = 100_000_000;
 /// Words of call chains in the recording.
-const MOST_WORDS: u64 = 2 << 30;
+const MOST_WORDS: u64 = 1 << 30;
+/// The labels of a sample without any.
+const NO_LABELS: u32 = 0;
 
 /// Why a profile was not imported.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +54,7 @@ pub enum ImportError {
     /// It is not in this format, or damaged.
     #[error("{0}")]
     Damaged(String),
-    /// It has more than [`MOST_SAMPLES`], [`MOST_BYTES`] or [`MOST_ENTRIES`].
+    /// It has more than [`MOST_BYTES`], [`MOST_ENTRIES`], or values beyond all that a recording holds.
     #[error("{0}")]
     Large(String),
     /// It cannot be read.
@@ -69,6 +75,14 @@ pub struct ImportedProfile {
     pub stacks: Vec<Vec<u32>>,
     /// What each stack counts for.
     pub counts: Vec<ImportedCount>,
+    /// Distinct sets of labels; counts refer to them by index. The first is that of none.
+    pub label_sets: Vec<Vec<SampleLabel>>,
+    /// When it began, nanoseconds since 1970; 0: it does not say.
+    pub start_unix_ns: u64,
+    /// How long it took, ns; 0: it does not say.
+    pub duration_ns: u64,
+    /// What the user should know of the reading, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// Something that was counted.
@@ -76,8 +90,10 @@ pub struct ImportedProfile {
 pub struct ImportedEvent {
     /// Its name.
     pub name: String,
-    /// Its periods are ns.
-    pub is_time: bool,
+    /// The unit of its values.
+    pub unit: String,
+    /// The name of the type of values that says how many samples there are, if each is a record.
+    pub samples_type: Option<String>,
 }
 
 /// A function by name and module.
@@ -109,10 +125,29 @@ pub struct ImportedCount {
     pub thread: u32,
     /// Index of the stack.
     pub stack: u32,
-    /// So many samples.
+    /// Index of the set of labels.
+    pub labels: u32,
+    /// So many records.
     pub samples: u64,
     /// The sum of their periods.
     pub period: u64,
+}
+
+/// Whether a label of pprof names the thread of a sample.
+fn is_of_thread(key: &str) -> bool {
+    is_process(key) || is_thread(key) || is_thread_name(key)
+}
+
+fn is_process(key: &str) -> bool {
+    matches!(key, "pid" | "process_id")
+}
+
+fn is_thread(key: &str) -> bool {
+    matches!(key, "tid" | "thread_id")
+}
+
+fn is_thread_name(key: &str) -> bool {
+    matches!(key, "comm" | "thread" | "thread_name")
 }
 
 /// Gives things numbers, each once.
@@ -146,9 +181,9 @@ struct ProfileBuilder {
     functions: Numbered<ImportedFunction>,
     threads: Numbered<ImportedThread>,
     stacks: Numbered<Vec<u32>>,
+    labels: Numbered<Vec<SampleLabel>>,
     counts: Vec<ImportedCount>,
     frames: usize,
-    samples: u64,
     words: u64,
 }
 
@@ -169,13 +204,9 @@ impl ProfileBuilder {
 
     fn add(&mut self, count: ImportedCount) -> Result<(), ImportError> {
         let words = self.stacks.list[count.stack as usize].len() as u64;
-        self.samples = self.samples.saturating_add(count.samples);
         self.words = self.words.saturating_add(count.samples.saturating_mul(words));
-        if self.samples > MOST_SAMPLES || self.words > MOST_WORDS {
-            return Err(ImportError::Large(format!(
-                "the profile claims more than {MOST_SAMPLES} samples with {} frames each, which a recording would have one by one",
-                MOST_WORDS / MOST_SAMPLES
-            )));
+        if self.words > MOST_WORDS {
+            return Err(ImportError::Large(format!("its stacks have more than {MOST_WORDS} frames in all")));
         }
         self.counts.push(count);
         Ok(())
@@ -188,6 +219,8 @@ impl ProfileBuilder {
             threads: self.threads.list,
             stacks: self.stacks.list,
             counts: self.counts,
+            label_sets: self.labels.list,
+            ..ImportedProfile::default()
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Profiles of pprof: `profile.proto`, compressed by gzip or not.
 //!
-//! A type of values with the unit `count` whose name is or ends with `samples` says how many
-//! samples the type after it has; every other type is an event. Without such a type each entry is
-//! one sample.
+//! A type of values with the unit `count` whose name is or ends with `samples` or `sample` says how
+//! many samples the type after it has, and each is a record; every other type is an event, and an
+//! entry one record of it. So is that type in a profile of more than [`MOST_SINGLE_SAMPLES`]. The
+//! default type comes first: verbs that show one event show that one.
 use super::protobuf::{FieldValue, each_field};
 use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
-    MOST_ENTRIES, MOST_FRAMES, ProfileBuilder,
+    MOST_ENTRIES, MOST_FRAMES, MOST_SINGLE_SAMPLES, ProfileBuilder, is_process, is_thread, is_thread_name,
 };
+use kymo_data::SampleLabel;
+use kymo_symbols::demangle;
 use rustc_hash::FxHashMap;
 use std::io::Read;
 
@@ -40,9 +43,12 @@ struct Tables<'a> {
     mappings: FxHashMap<u64, u64>,
     /// Mapping and functions by id, innermost first.
     locations: FxHashMap<u64, (u64, Vec<u64>)>,
-    /// Names by id.
-    functions: FxHashMap<u64, u64>,
+    /// Name and name of the linker by id.
+    functions: FxHashMap<u64, (u64, u64)>,
     samples: Vec<&'a [u8]>,
+    start_unix_ns: u64,
+    duration_ns: u64,
+    default_type: u64,
     entries: usize,
 }
 
@@ -51,8 +57,8 @@ struct Tables<'a> {
 struct RawSample {
     locations: Vec<u64>,
     values: Vec<u64>,
-    /// Key, text, number.
-    labels: Vec<[u64; 3]>,
+    /// Key, text, number, unit.
+    labels: Vec<[u64; 4]>,
 }
 
 /// What a type of values is.
@@ -115,10 +121,13 @@ impl<'a> Tables<'a> {
                 self.locations.insert(id, (mapping, functions));
             }
             5 => {
-                let [id, name] = numbers(bytes, [1, 2])?;
-                self.functions.insert(id, name);
+                let [id, name, system_name] = numbers(bytes, [1, 2, 3])?;
+                self.functions.insert(id, (name, system_name));
             }
             6 => self.strings.push(bytes),
+            9 => self.start_unix_ns = value.number(),
+            10 => self.duration_ns = value.number(),
+            14 => self.default_type = value.number(),
             _ => {}
         }
         Ok(())
@@ -129,30 +138,78 @@ impl<'a> Tables<'a> {
         String::from_utf8_lossy(bytes.copied().unwrap_or_default()).into_owned()
     }
 
-    /// What each type is, and the events.
-    fn kinds(&self) -> (Vec<ValueKind>, Vec<ImportedEvent>) {
-        let mut events = Vec::new();
+    /// What each type is, and the events: that of the default type first.
+    fn kinds(&self) -> Result<(Vec<ValueKind>, Vec<ImportedEvent>), ImportError> {
+        let types: Vec<(String, String)> =
+            self.types.iter().map(|(name, unit)| (self.text(*name), self.text(*unit))).collect();
+        let named = |(name, unit): &(String, String)| {
+            unit == "count" && (name.ends_with("samples") || name.ends_with("sample"))
+        };
+        let sums = self.sums()?;
+        let mut single = 0_u64;
         let mut kinds = Vec::new();
-        for (at, (name, unit)) in self.types.iter().enumerate() {
-            let (name, unit) = (self.text(*name), self.text(*unit));
-            let counts_next = unit == "count" && name.ends_with("samples") && at + 1 < self.types.len();
-            if counts_next {
-                kinds.push(ValueKind::Samples);
-                continue;
+        let mut events: Vec<ImportedEvent> = Vec::new();
+        let mut first = None;
+        for (at, (name, unit)) in types.iter().enumerate() {
+            let next_is_value = types.get(at + 1).is_some_and(|next| !named(next));
+            if named(&types[at]) && next_is_value {
+                let all = single.saturating_add(sums[at]);
+                if all <= MOST_SINGLE_SAMPLES {
+                    single = all;
+                    kinds.push(ValueKind::Samples);
+                    continue;
+                }
+            }
+            let samples_type = match kinds.last() {
+                Some(ValueKind::Samples) => Some(types[at - 1].0.clone()),
+                _ => None,
+            };
+            // Of a profile that names none pprof shows the last one.
+            let is_default = self.default_type != 0 && *name == self.text(self.default_type);
+            let is_of_default = samples_type.is_some() && samples_type == Some(self.text(self.default_type));
+            if is_default || is_of_default || first.is_none() && at + 1 == types.len() {
+                first.get_or_insert(events.len());
             }
             kinds.push(ValueKind::Event(events.len() as u32));
-            events.push(ImportedEvent { name, is_time: unit == "nanoseconds" });
+            events.push(ImportedEvent { name: name.clone(), unit: unit.clone(), samples_type });
         }
-        (kinds, events)
+        // The default one changes places with all before it.
+        let first = first.unwrap_or(0) as u32;
+        if !events.is_empty() {
+            events[..=first as usize].rotate_right(1);
+        }
+        for kind in &mut kinds {
+            if let ValueKind::Event(event) = kind {
+                *event = match *event {
+                    at if at == first => 0,
+                    at if at < first => at + 1,
+                    at => at,
+                };
+            }
+        }
+        Ok((kinds, events))
+    }
+
+    /// The sum of each type.
+    fn sums(&self) -> Result<Vec<u64>, ImportError> {
+        let mut sums = vec![0_u64; self.types.len()];
+        for bytes in &self.samples {
+            for (sum, value) in sums.iter_mut().zip(RawSample::of(bytes)?.values) {
+                *sum = sum.saturating_add(value);
+            }
+        }
+        Ok(sums)
     }
 
     fn import(&self) -> Result<ImportedProfile, ImportError> {
-        let (kinds, events) = self.kinds();
+        let (kinds, events) = self.kinds()?;
         let mut builder = ProfileBuilder::default();
+        builder.labels.number(Vec::new());
         for bytes in &self.samples {
-            let sample = RawSample::of(bytes)?;
-            let thread = builder.threads.number(self.thread(&sample));
-            let frames = self.frames(&sample, &mut builder);
+            let sample = &RawSample::of(bytes)?;
+            let thread = builder.threads.number(self.thread(sample));
+            let labels = builder.labels.number(self.labels(sample));
+            let frames = self.frames(sample, &mut builder);
             let stack = builder.stack(frames)?;
             let mut samples_of_next = None;
             for (kind, value) in kinds.iter().zip(&sample.values) {
@@ -165,27 +222,46 @@ impl<'a> Tables<'a> {
                     samples_of_next = Some(*value);
                     continue;
                 };
-                // A plain count of samples stands for as many.
-                let is_count = self.types.len() == 1 && !events.iter().any(|event| event.is_time);
-                let single = if is_count { *value } else { u64::from(*value > 0) };
-                let samples = samples_of_next.take().unwrap_or(single);
+                let samples = samples_of_next.take().unwrap_or(u64::from(*value > 0));
                 if samples > 0 || *value > 0 {
                     let samples = samples.max(1);
-                    builder.add(ImportedCount { event, thread, stack, samples, period: *value })?;
+                    builder.add(ImportedCount { event, thread, stack, labels, samples, period: *value })?;
                 }
             }
         }
-        Ok(builder.finish(events))
+        let (start_unix_ns, duration_ns) = (self.start_unix_ns, self.duration_ns);
+        Ok(ImportedProfile { start_unix_ns, duration_ns, ..builder.finish(events) })
+    }
+
+    fn labels(&self, sample: &RawSample) -> Vec<SampleLabel> {
+        let label = |[key, text, number, unit]: &[u64; 4]| SampleLabel {
+            key: self.text(*key),
+            text: self.text(*text),
+            number: *number as i64,
+            unit: self.text(*unit),
+        };
+        sample.labels.iter().map(label).collect()
+    }
+
+    /// The name of a function: the linker's, in words, where it has no other.
+    fn name(&self, id: u64) -> String {
+        let (name, system_name) = self.functions.get(&id).copied().unwrap_or_default();
+        let (name, system_name) = (self.text(name), self.text(system_name));
+        match (name.is_empty(), system_name.is_empty()) {
+            (false, _) => name,
+            (true, false) => demangle::readable(&system_name).into_owned(),
+            (true, true) => "[unknown]".to_owned(),
+        }
     }
 
     fn thread(&self, sample: &RawSample) -> ImportedThread {
         let mut thread = ImportedThread { pid: 0, tid: 0, comm: String::new() };
-        for [key, text, number] in &sample.labels {
+        for [key, text, number, _] in &sample.labels {
             let id = i32::try_from(*number as i64).unwrap_or(0);
             match &*self.text(*key) {
-                "pid" | "process_id" => thread.pid = id,
-                "tid" | "thread_id" => thread.tid = id,
-                "comm" | "thread" | "thread_name" => thread.comm = self.text(*text),
+                key if is_process(key) => thread.pid = id,
+                key if is_thread(key) => thread.tid = id,
+                key if is_thread_name(key) && *text != 0 => thread.comm = self.text(*text),
                 _ => {}
             }
         }
@@ -215,12 +291,7 @@ impl<'a> Tables<'a> {
                     let short = module.rsplit('/').next().unwrap_or(&module);
                     add(if short.starts_with('[') { short.to_owned() } else { format!("[{short}]") });
                 }
-                functions => functions.iter().take(MOST_FRAMES).for_each(|id| {
-                    add(self
-                        .functions
-                        .get(id)
-                        .map_or_else(|| "[unknown]".to_owned(), |name| self.text(*name)));
-                }),
+                functions => functions.iter().take(MOST_FRAMES).for_each(|id| add(self.name(*id))),
             }
             if frames.len() >= MOST_FRAMES {
                 break;
@@ -237,7 +308,7 @@ impl RawSample {
             1 => value.numbers(&mut sample.locations),
             2 => value.numbers(&mut sample.values),
             3 => {
-                sample.labels.push(numbers(value.bytes(), [1, 2, 3])?);
+                sample.labels.push(numbers(value.bytes(), [1, 2, 3, 4])?);
                 Ok(())
             }
             _ => Ok(()),

@@ -1,6 +1,9 @@
 //! A recording of an imported profile.
-use super::{ImportedProfile, ImportedThread};
-use kymo_data::{Attr, EventSpec, Features, FileWriter, InterpretedFunction, SampleId, WriteAt, abi, build};
+use super::{ImportedCount, ImportedEvent, ImportedProfile};
+use kymo_data::{
+    Attr, EventSpec, Features, FileWriter, ImportedFacts, ImportedUnit, InterpretedFunction, SampleId,
+    SampleLabel, WriteAt, abi, build,
+};
 use std::io;
 
 /// Addresses of a function: the first where samples are taken, the next where it calls others.
@@ -22,7 +25,7 @@ pub fn write(profile: &ImportedProfile, tool: &str, out: impl WriteAt) -> io::Re
         .iter()
         .zip(1..)
         .map(|(event, id)| EventSpec {
-            attr: attr(if event.is_time { CPU_CLOCK } else { DUMMY }),
+            attr: attr(profile, if event.unit == "nanoseconds" { CPU_CLOCK } else { DUMMY }),
             ids: vec![id],
             name: event.name.clone(),
         })
@@ -31,15 +34,20 @@ pub fn write(profile: &ImportedProfile, tool: &str, out: impl WriteAt) -> io::Re
         version: Some(format!("kymo {}", env!("CARGO_PKG_VERSION"))),
         cmdline: vec!["kymo".to_owned(), "import".to_owned(), tool.to_owned()],
         event_desc: specs.iter().map(EventSpec::desc).collect(),
+        imported: Some(facts(profile)),
         ..Features::default()
     };
     let writer = FileWriter::create(out, &specs)?;
     let mut records = Vec::new();
-    let first = specs.first().map_or_else(|| attr(DUMMY), |spec| spec.attr.clone());
+    let first = specs.first().map_or_else(|| attr(profile, DUMMY), |spec| spec.attr.clone());
     for thread in &profile.threads {
         let name = thread.comm.as_bytes();
         let id = SampleId::default();
         records.extend(build::comm(&first, &id, thread.pid, thread.tid, name, false));
+    }
+    for (labels, cgroup) in profile.label_sets.iter().zip(0..).skip(1) {
+        records.extend(build::cgroup(&first, &SampleId::default(), cgroup, shown(labels).as_bytes()));
+        flush(&writer, &mut records, PIECE_BYTES)?;
     }
     for (function, number) in profile.functions.iter().zip(0..) {
         let function = InterpretedFunction {
@@ -53,13 +61,11 @@ pub fn write(profile: &ImportedProfile, tool: &str, out: impl WriteAt) -> io::Re
         flush(&writer, &mut records, PIECE_BYTES)?;
     }
     for count in &profile.counts {
-        let stack = &profile.stacks[count.stack as usize];
-        let thread = &profile.threads[count.thread as usize];
         for number in 0..count.samples {
             // Every sample has its share, and the first ones what is left.
             let share = count.period / count.samples;
             let period = share + u64::from(number < count.period % count.samples);
-            records.extend(sample(u64::from(count.event) + 1, thread, stack, period));
+            records.extend(sample(profile, count, period));
             flush(&writer, &mut records, PIECE_BYTES)?;
         }
     }
@@ -76,8 +82,35 @@ fn flush<W: WriteAt>(writer: &FileWriter<W>, records: &mut Vec<u8>, limit: usize
     Ok(())
 }
 
-fn attr(config: u64) -> Attr {
+/// What the recording keeps of the profile besides its samples.
+fn facts(profile: &ImportedProfile) -> ImportedFacts {
+    let unit = |event: &ImportedEvent| ImportedUnit {
+        unit: event.unit.clone(),
+        samples_type: event.samples_type.clone(),
+    };
+    ImportedFacts {
+        start_unix_ns: profile.start_unix_ns,
+        duration_ns: profile.duration_ns,
+        events: profile.events.iter().map(unit).collect(),
+        label_sets: profile.label_sets.iter().skip(1).cloned().collect(),
+    }
+}
+
+/// Labels as the path of a cgroup, those of the thread left out: `/tenant=a/size=7 bytes`.
+fn shown(labels: &[SampleLabel]) -> String {
+    let of_thread = |label: &&SampleLabel| super::is_of_thread(&label.key);
+    let text = |label: &SampleLabel| match (label.text.is_empty(), label.unit.is_empty()) {
+        (false, _) => format!("{}={}", label.key, label.text),
+        (true, true) => format!("{}={}", label.key, label.number),
+        (true, false) => format!("{}={} {}", label.key, label.number, label.unit),
+    };
+    let parts: Vec<String> = labels.iter().filter(|label| !of_thread(label)).map(text).collect();
+    format!("/{}", parts.join("/"))
+}
+
+fn attr(profile: &ImportedProfile, config: u64) -> Attr {
     use abi::*;
+    let cgroup = if profile.label_sets.len() > 1 { PERF_SAMPLE_CGROUP } else { 0 };
     Attr {
         kind: PERF_TYPE_SOFTWARE,
         config,
@@ -85,7 +118,8 @@ fn attr(config: u64) -> Attr {
             | PERF_SAMPLE_IP
             | PERF_SAMPLE_TID
             | PERF_SAMPLE_PERIOD
-            | PERF_SAMPLE_CALLCHAIN,
+            | PERF_SAMPLE_CALLCHAIN
+            | cgroup,
         flags: ATTR_FLAG_SAMPLE_ID_ALL,
         ..Attr::default()
     }
@@ -96,12 +130,15 @@ fn address(function: u32) -> u64 {
     InterpretedFunction::FIRST_ADDRESS + ADDRESSES * u64::from(function)
 }
 
-fn sample(event: u64, thread: &ImportedThread, stack: &[u32], period: u64) -> Vec<u8> {
+fn sample(profile: &ImportedProfile, count: &ImportedCount, period: u64) -> Vec<u8> {
+    let stack = &profile.stacks[count.stack as usize];
+    let thread = &profile.threads[count.thread as usize];
     // Return addresses lie behind their calls, and in the same function.
     let chain = stack.iter().enumerate().map(|(at, function)| address(*function) + u64::from(at > 0));
     let task = u64::from(thread.pid as u32) | u64::from(thread.tid as u32) << 32;
     let ip = stack.first().map_or(0, |function| address(*function));
-    let head = [event, ip, task, period, stack.len() as u64];
-    let body: Vec<u8> = head.into_iter().chain(chain).flat_map(u64::to_le_bytes).collect();
+    let cgroup = (profile.label_sets.len() > 1).then_some(u64::from(count.labels));
+    let head = [u64::from(count.event) + 1, ip, task, period, stack.len() as u64];
+    let body: Vec<u8> = head.into_iter().chain(chain).chain(cgroup).flat_map(u64::to_le_bytes).collect();
     build::record(abi::PERF_RECORD_SAMPLE, abi::PERF_RECORD_MISC_USER, &body)
 }

@@ -3,8 +3,8 @@
 use super::tally::Merged;
 use super::worker::{Context, Worker};
 use super::{
-    LoadOptions, LoadTimes, Loaded, Parallelism, Progress, ReadPeriods, RecordCounts, counts_by_reading,
-    sideband,
+    Count, LoadOptions, LoadTimes, Loaded, Parallelism, Progress, ReadPeriods, RecordCounts,
+    counts_by_reading, sideband,
 };
 use crate::timeline::Timeline;
 use crate::unwind_samples::StackUnwinder;
@@ -126,9 +126,21 @@ impl<'a> FirstPass<'a> {
         summary.problems.splice(0..0, counts.short.problems());
         let events = recording.events.list.len();
         let mut loaded = merged.finish(events, Arc::clone(timeline), counts.clone(), summary);
+        count_values(recording, &mut loaded.totals);
         loaded.unwind = unwind;
         let merge = start.elapsed() - samples;
         loaded.times = LoadTimes { sideband: self.took, samples, merge };
         Ok(loaded)
+    }
+}
+
+/// Records of an imported profile that are sums of counts stand for as many samples: a comparison
+/// takes the noise of counting from their number.
+fn count_values(recording: &Recording, totals: &mut [Count]) {
+    let imported = recording.features.imported.iter().flat_map(|facts| &facts.events);
+    for (total, facts) in totals.iter_mut().zip(imported) {
+        if facts.samples_type.is_none() && facts.unit == "count" {
+            total.samples = total.samples.max(total.period);
+        }
     }
 }

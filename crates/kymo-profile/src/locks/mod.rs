@@ -44,6 +44,7 @@ use crate::wall::{plain_name, site_text};
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 pub(crate) use names::Names;
+pub(crate) use rows::{HOLDS, WAIT};
 
 /// The locks of a recording.
 #[derive(Debug)]

@@ -9,14 +9,14 @@ use kymo_data::tracing_data::{self, Field, Format, Value};
 use kymo_data::{RawRecord, ReadError, ReadSummary, Recording, Sample, abi};
 
 /// What kymo calls the event of threads that have waited for a futex.
-const WAIT: &str = "lock-wait";
+pub(crate) const WAIT: &str = "lock-wait";
 /// The event of those that have woken others.
 const WAKE: &str = "lock-wake";
 /// The event of the sums.
 const SUMS: &str = "lock-sums";
 
 /// The event of how long locks were held.
-const HOLDS: &str = "lock-holds";
+pub(crate) const HOLDS: &str = "lock-holds";
 
 /// The kind of a wait that had not ended.
 const UNFINISHED: u64 = 3;

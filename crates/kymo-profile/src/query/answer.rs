@@ -25,6 +25,9 @@ pub struct AnswerHead {
     pub event: String,
     /// What its periods count.
     pub unit: String,
+    /// Its rows are sums of samples, and how many those were is not known: of imported profiles.
+    #[serde(skip)]
+    pub is_of_sums: bool,
 }
 
 /// The answer of each verb.

@@ -11,7 +11,7 @@ use crate::query::{GroupBy, LaneKey};
 use crate::resolve::ResolveOptions;
 use crate::timeline::{CommId, Timeline};
 use crate::wall::{SpanState, WaitDetail, Wall, wait_detail};
-use kymo_data::{Problem, ReadError, Recording};
+use kymo_data::{ImportedUnit, Problem, ReadError, Recording};
 use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -45,6 +45,9 @@ pub struct EventRow {
     pub samples: Option<u64>,
     /// The sum of their periods.
     pub period: Option<u64>,
+    /// Its rows are sums of samples, and how many those were is not known: of imported profiles.
+    #[serde(skip)]
+    pub is_of_sums: bool,
 }
 
 /// What rows are made of.
@@ -103,7 +106,7 @@ pub fn open(
     let mut data = Dataset::of_profile(recording, profile);
     if wait_detail(recording) != WaitDetail::Nothing {
         let (name, unit) = (WALL_TIME.into(), "ns".into());
-        data.events.push(EventRow { name, unit, samples: None, period: None });
+        data.events.push(EventRow { name, unit, samples: None, period: None, is_of_sums: false });
     }
     Ok(data)
 }
@@ -140,12 +143,17 @@ impl Dataset {
     pub fn of_profile(recording: &Recording, mut profile: Profile) -> Dataset {
         let columns = profile.loaded.columns.take().unwrap_or_default();
         let totals = &profile.loaded.totals;
-        let events = recording.events.list.iter().zip(totals).map(|(event, total)| EventRow {
-            name: event.name.clone(),
-            unit: Some(unit_of(event)).filter(|unit| !unit.is_empty()).unwrap_or("events").to_owned(),
-            samples: Some(total.samples),
-            period: Some(total.period),
-        });
+        let imported = recording.features.imported.as_ref().map_or(&[][..], |facts| &facts.events);
+        let is_of_sums =
+            |at: usize| imported.get(at).is_some_and(|facts: &ImportedUnit| facts.samples_type.is_none());
+        let events =
+            recording.events.list.iter().zip(totals).enumerate().map(|(at, (event, total))| EventRow {
+                name: event.name.clone(),
+                unit: Some(unit_of(event)).filter(|unit| !unit.is_empty()).unwrap_or("events").to_owned(),
+                samples: Some(total.samples),
+                period: Some(total.period),
+                is_of_sums: is_of_sums(at),
+            });
         let events = events.collect();
         Dataset::new(Source::Samples(Box::new(profile)), columns, events)
     }
@@ -159,6 +167,7 @@ impl Dataset {
             unit: "ns".into(),
             samples: Some(columns.len() as u64),
             period: Some(periods.fold(0, u64::saturating_add)),
+            is_of_sums: false,
         };
         Dataset::new(Source::Spans(Box::new(wall)), columns, vec![event])
     }

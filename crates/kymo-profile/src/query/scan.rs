@@ -129,8 +129,12 @@ impl<'a> Scan<'a> {
     /// What all answers begin with.
     pub(super) fn head(&self) -> AnswerHead {
         match self.data.events.get(self.event_row) {
-            Some(event) => AnswerHead { event: event.name.clone(), unit: event.unit.clone() },
-            None => AnswerHead { event: String::new(), unit: "events".into() },
+            Some(event) => AnswerHead {
+                event: event.name.clone(),
+                unit: event.unit.clone(),
+                is_of_sums: event.is_of_sums,
+            },
+            None => AnswerHead { event: String::new(), unit: "events".into(), is_of_sums: false },
         }
     }
 

@@ -51,7 +51,13 @@ fn samples(rows: Vec<Row>, threads: ThreadTable) -> Dataset {
     };
     let events = ["cycles:u", "faults"].into_iter().zip(0..).map(|(name, event)| {
         let (samples, period) = sum(event);
-        EventRow { name: name.into(), unit: "events".into(), samples: Some(samples), period: Some(period) }
+        EventRow {
+            name: name.into(),
+            unit: "events".into(),
+            samples: Some(samples),
+            period: Some(period),
+            is_of_sums: false,
+        }
     });
     let events = events.collect();
     Dataset::new(Source::Samples(Box::new(profile)), columns_of_spans(rows, threads), events)

@@ -161,7 +161,11 @@ fn table_of(answer: &QueryAnswer) -> (Vec<String>, AnswerTable) {
     let unit = &answer.head.unit;
     let event = shown(&answer.head.event);
     let whole = |period: u64, samples: u64| {
-        let kind = if answer.head.event == super::WALL_TIME { "spans" } else { "samples" };
+        let kind = match answer.head.event == super::WALL_TIME {
+            true => "spans",
+            false if answer.head.is_of_sums => "stacks",
+            false => "samples",
+        };
         vec![match unit == "ns" {
             true => format!("{event}: {} in {samples} {kind}", time(period)),
             false => format!("{event}: {period} {unit} in {samples} {kind}"),

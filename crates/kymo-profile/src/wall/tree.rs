@@ -119,6 +119,7 @@ impl Wall {
             stacks: tree.tree,
             timeline: Timeline { bucket_ns, entries },
             links,
+            ..ExportEvent::default()
         });
         of_rows
     }

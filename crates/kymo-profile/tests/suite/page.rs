@@ -249,6 +249,7 @@ fn wall_time(profile: &mut ExportProfile) -> ExportProfile {
             link(80, 120, Some(0), "app 1"),
             link(120, 140, None, "a timer"),
         ],
+        ..ExportEvent::default()
     };
     let state = FunctionKind::State;
     ExportProfile {

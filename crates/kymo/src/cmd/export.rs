@@ -10,6 +10,7 @@ use clap::builder::PossibleValue;
 use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
+use kymo_dataset::schema::Day;
 use kymo_dataset::{DatasetFolder, RecordingOptions, RecordingRows};
 use kymo_files::Export;
 use kymo_profile::export::{ExportFormat, ExportSamples};
@@ -41,7 +42,7 @@ pub(crate) struct ExportArgs {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
-    /// Of parquet: the service that the samples are of; unless given the name of each command
+    /// Of parquet: the service that the samples are of; unless given the name of each process
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
 
@@ -169,7 +170,8 @@ pub(crate) fn run(args: ExportArgs) -> anyhow::Result<ExitCode> {
         ..args.filter.load(&recording).map_err(exit::usage)?
     };
     // Tables have columns for what the cgroup is of.
-    load.dims.cgroup = args.to == Target::Dataset;
+    // Samples of an imported profile have its labels there.
+    load.dims.cgroup = args.to == Target::Dataset || recording.features.imported.is_some();
     let resolve = ResolveOptions { inline: !args.no_inline, ..ResolveOptions::default() };
     match args.wall {
         true => write_wall(&args, &recording, (&load, resolve), sink),
@@ -288,13 +290,22 @@ fn add_to_dataset(
     }
     let stem = rows.stem();
     // Samples that are there twice would be counted twice.
-    anyhow::ensure!(
-        !dataset.has(&stem),
-        "{} has a recording of this host and moment already; remove it with `find {} -name '{stem}.parquet' -delete` \
-         to replace it",
-        dataset.path().display(),
-        dataset.path().display()
-    );
+    if let Some(known) = dataset.find(&stem)? {
+        anyhow::bail!(
+            "{} has a recording of this host and moment already; remove it with `find {} -name '{known}.parquet' -delete` \
+             to replace it",
+            dataset.path().display(),
+            dataset.path().display()
+        );
+    }
+    if samples.profile.start_unix_ns.is_none() && !args.quiet {
+        say(&format!(
+            "{} does not say when it was recorded: its samples get the day of the file itself, {}, \
+             which is another one if it was copied or touched",
+            args.input.path().display(),
+            Day::of_ns(stem.start_ns)
+        ));
+    }
     rows.into_files()?.iter().try_for_each(|file| dataset.put(file))?;
     Ok(())
 }

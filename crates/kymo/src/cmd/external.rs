@@ -11,6 +11,9 @@ use std::process::{Command, ExitCode};
 use anyhow::Context as _;
 use clap::Args;
 
+/// The variable that has the path of this program, for those that it becomes.
+const OWN_PATH: &str = "KYMO_PROGRAM";
+
 /// Ask the profiles of one machine or of many, in SQL (a program of its own: kymo-sql).
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -51,7 +54,10 @@ fn become_program(verb: &str, words: Vec<OsString>) -> anyhow::Result<ExitCode> 
     let name = format!("kymo-{verb}");
     let own = std::env::current_exe().ok();
     let program = beside(own.as_deref(), &name).unwrap_or_else(|| PathBuf::from(&name));
-    let error = Command::new(&program).args(words).exec();
+    let mut command = Command::new(&program);
+    // A program elsewhere on PATH reads recordings by this kymo, not by another one or none.
+    own.iter().for_each(|own| _ = command.env(OWN_PATH, own));
+    let error = command.args(words).exec();
     if error.kind() == io::ErrorKind::NotFound {
         anyhow::bail!(
             "there is no {name} beside kymo or on PATH: `make {verb}` in kymo's sources builds it into target/fleet/release"

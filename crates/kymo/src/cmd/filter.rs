@@ -70,6 +70,9 @@ impl FilterArgs {
 
 /// Why no sample was shown: which filter left none, or that the recording has none.
 pub(crate) fn why_empty(recording: &Recording, options: &LoadOptions) -> String {
+    if recording.features.imported.is_some() && recording.data_bytes() == 0 {
+        return "the imported profile has no samples".into();
+    }
     if recording.data_bytes() == 0 {
         return "the recording holds no records: its recorder has just begun, or was ended before it could write any; record again".into();
     }

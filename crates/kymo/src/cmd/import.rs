@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use kymo_cli::open;
+use kymo_cli::terminal::say;
 use kymo_files::{Input, open_input};
 use kymo_profile::import::{self, ImportedProfile};
 use kymo_record::write_whole;
@@ -45,6 +46,10 @@ pub(crate) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         ImportFormat::Pprof => "pprof",
         ImportFormat::Folded => "folded",
     };
+    profile.notes.iter().for_each(|note| say(note));
+    if profile.counts.is_empty() {
+        say("the profile has no samples");
+    }
     write_whole(&args.output, |file| anyhow::Ok(import::write(&profile, tool, file)?))
         .with_context(|| format!("failed to write {}", args.output.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -52,6 +52,10 @@ pub(crate) fn run(mut args: RecordArgs) -> anyhow::Result<ExitCode> {
     let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
     let words = Words { quiet: args.quiet, verbose: args.verbose > 0, unwinding };
     if names_nothing(&args) {
+        // Who types the verb alone wants to know what it takes.
+        if std::env::args_os().nth(2).is_none() {
+            return misused(&"nothing to record: name a command behind --, or use -p, -t, -u, -C, -G or -a");
+        }
         words.say("no command and no process is named: the whole machine is recorded (-a)");
         args.all = true;
     }

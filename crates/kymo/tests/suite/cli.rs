@@ -251,3 +251,26 @@ fn names_cannot_act_on_the_terminal() {
     let missing = kymo().run(["report", "no\x1b[31m.data"]);
     assert!(missing.stderr.contains("no\\x1b[31m.data"), "{:?}", missing.stderr);
 }
+
+/// Checks that a program which kymo becomes knows the path of kymo: one that lies elsewhere on PATH
+/// reads recordings by it.
+#[test]
+fn other_programs_know_which_kymo_it_was() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("kymo-daemon");
+    std::fs::write(&program, "#!/bin/sh\necho \"$KYMO_PROGRAM $*\"\n").expect("a file");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let own = kymo().path.canonicalize().expect("it is there");
+    let beside = own.parent().expect("a folder").join("kymo-daemon");
+    if beside.exists() {
+        return kymo_testing::skip(
+            "cli::other_programs_know_which_kymo_it_was",
+            "kymo-daemon is beside kymo",
+        );
+    }
+    let mut command = std::process::Command::new(&own);
+    let said = crate::tools::run(command.args(["daemon", "--dry-run"]).env("PATH", path)).ends(0);
+    assert_eq!(said.stdout, format!("{} --dry-run\n", own.display()));
+}

@@ -41,6 +41,110 @@ fn recordings_are_added_to_a_dataset() {
     again.says("has a recording of this host and moment already; remove it with `find ");
 }
 
+/// A copy of a file, written at another time.
+fn copied(file: &Path, to: &Path, unix_seconds: u64) {
+    std::fs::copy(file, to).expect("a copy");
+    let moment = std::time::UNIX_EPOCH + std::time::Duration::from_secs(unix_seconds);
+    let opened = std::fs::File::options().append(true).open(to).expect("ours");
+    opened.set_modified(moment).expect("a time");
+}
+
+/// Checks that a copy of a recording is the same one, whatever the time of the file: of kymo, which
+/// knows when it was made, and of another tool, which does not; of that the day is said to be that
+/// of the file.
+#[test]
+fn a_copy_is_the_same_recording() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let own = at("own.data");
+    kymo().succeed(["record", "-q", "-e", "cpu-clock:u", "-o", text(&own), "--", "seq", "300000"]);
+    let today = kymo_dataset::schema::Day::of_ns(unix_ns() as i64).to_string();
+    for (name, original) in [("own", own), ("foreign", fixture("callgraph.data"))] {
+        let (file, copy, out) = (at("file.data"), at("copy.data"), at(name));
+        copied(&original, &file, 1_700_000_000);
+        copied(&original, &copy, 1_577_934_245);
+        let export = |file: &Path| kymo().run(["export", "--to", "parquet", "-o", text(&out), text(file)]);
+        let first = export(&file).ends(0);
+        export(&copy).ends(1).says("has a recording of this host and moment already; remove it with `find ");
+        let says_so = first.stderr.contains("does not say when it was recorded");
+        assert_eq!(says_so, name == "foreign", "{}", first.stderr);
+        let day = if says_so { "2023-11-14" } else { &today };
+        let files = dataset(&out).files(Table::Samples).expect("a list");
+        assert!(files.iter().all(|file| file.contains(&format!("day={day}"))), "{files:?}");
+    }
+}
+
+fn unix_ns() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos()
+}
+
+/// Checks that recordings know the wall clock though no clock was asked for: the first sample lies
+/// between the begin and the end of the command.
+#[test]
+fn recordings_have_the_wall_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("perf.data");
+    for options in [&["-e", "cpu-clock:u"][..], &["-e", "cpu-clock:u", "-k", "CLOCK_MONOTONIC"]] {
+        let before = unix_ns();
+        let record = ["record", "-q", "-o", text(&file)].into_iter().chain(options.iter().copied());
+        kymo().succeed(record.chain(["--", "seq", "300000"]));
+        let after = unix_ns();
+        let report = kymo().succeed(["report", "--json", "-i", text(&file)]).json();
+        let start = u128::from(report["recording"]["start_unix_ns"].as_u64().expect("a time"));
+        // The clock of events may be off by what tells it.
+        let slack = 10_000_000;
+        assert!((before - slack..after + slack).contains(&start), "{options:?}: {before} {start} {after}");
+    }
+}
+
+/// Checks that a service is the process, where only its threads have samples: the main thread of
+/// the program does nothing but join the others.
+#[test]
+fn a_service_is_the_process() {
+    if !ready("dataset::a_service_is_the_process", &[Need::Program("cc")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, out) = (folder.path().join("perf.data"), folder.path().join("profiles"));
+    let program = build("threads.c", &["-pthread"]);
+    let record = ["record", "-q", "-e", "cpu-clock:u", "-o", text(&file), "--", text(&program), "4", "20"];
+    kymo().succeed(record);
+    kymo().succeed(["export", "-q", "--to", "parquet", "-o", text(&out), text(&file)]);
+    let files = dataset(&out).files(Table::Samples).expect("a list");
+    let name = program.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(files.iter().all(|file| file.contains(&format!("service={name}/"))), "{files:?}");
+    let commands = query::rows(&dataset(&out), Table::Samples, &["command"]);
+    assert!(commands.iter().any(|row| row[0].as_deref() == Some("worker-0")), "threads keep their names");
+}
+
+/// Checks that generated code is the same module, location and function in two runs of a program,
+/// whose processes have other numbers and addresses.
+#[test]
+fn generated_code_is_one_module_in_all_processes() {
+    if !ready("dataset::generated_code_is_one_module_in_all_processes", &[Need::Program("cc")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("profiles");
+    let program = build("jitframes.c", &[]);
+    for file in ["first.data", "second.data"] {
+        let file = folder.path().join(file);
+        let record = ["record", "-q", "-e", "cpu-clock:u", "-g", "-o", text(&file), "--", text(&program)];
+        kymo().succeed(record.into_iter().chain(["300000"]));
+        kymo().succeed(["export", "-q", "--to", "parquet", "-o", text(&out), text(&file)]);
+    }
+    let columns = ["kind", "module", "function", "location_id"];
+    let rows = query::rows(&dataset(&out), Table::Frames, &columns);
+    let mut files_of: BTreeMap<Vec<Option<String>>, u32> = BTreeMap::new();
+    for row in rows.into_iter().filter(|row| row[0].as_deref() == Some("jit")) {
+        *files_of.entry(row).or_default() += 1;
+    }
+    let inner = files_of.iter().find(|(row, _)| row[2].as_deref().is_some_and(|name| name.contains("inner")));
+    let (row, files) = inner.unwrap_or_else(|| panic!("no generated code: {files_of:?}"));
+    assert_eq!((row[1].as_deref(), *files), (Some("[JIT]"), 2), "{files_of:?}");
+    assert!(files_of.keys().all(|row| row[1].as_deref() == Some("[JIT]")), "{files_of:?}");
+}
+
 /// Checks what is refused before a recording is read: no folder, a folder of other files, options
 /// of other formats, and a file in the place of a dataset.
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::tools::{Said, kymo, text};
+use crate::tools::{Need, Said, kymo, ready, run, skip, text};
 
 /// Every recording of `fixtures/recordings`, by name.
 pub(crate) fn recordings() -> Vec<PathBuf> {
@@ -193,7 +193,89 @@ fn profiles_of_other_tools_become_recordings() {
     let said = kymo().run(["import", "pprof", &path("none"), "-o", &path("x.data")]);
     assert!(said.code.is_some_and(|code| code != 0) && !folder.path().join("x.data").exists());
     said.says("no profile of pprof");
-    kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("line 1 ends with no number");
+    kymo().run(["import", "folded", &path("none"), "-o", &path("x.data")]).says("1 of 1 lines have no count");
+}
+
+/// Checks that processes which had one number after the other are threads of their own, each with
+/// its name and its samples: in the JSON report, the list of tasks, and formats with threads.
+#[test]
+fn processes_of_one_number_stay_apart() {
+    const TEST: &str = "exports::processes_of_one_number_stay_apart";
+    if !ready(TEST, &[Need::Root, Need::Program("cc"), Need::Program("unshare")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, out) = (folder.path().join("perf.data"), folder.path().join("out"));
+    let program = crate::programs::build("pidreuse.c", &[]);
+    // A namespace of process numbers that recorder and program share: the counter of this machine
+    // stays as it is.
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "-p", "-f", "--mount-proc"]).arg(&kymo().path);
+    command.args(["record", "-q", "-e", "cpu-clock:u", "-o", text(&file), "--"]).arg(&program);
+    let said = run(command.args(["--host", "4"]));
+    let (Some(0), [number, .., last]) = (said.code, &said.stdout.lines().collect::<Vec<_>>()[..]) else {
+        return skip(TEST, "process numbers cannot be set here");
+    };
+    assert_eq!(number, last, "{}", said.stdout);
+    let json: Value = serde_json::from_str(&report(&file, &["--json"]).stdout).expect("JSON");
+    let pid: Option<u64> = number.parse().ok();
+    let samples_of = |wanted: &str| -> Vec<u64> {
+        let threads = json["threads"].as_array().expect("a list").iter();
+        let named = threads.filter(|thread| thread["comm"] == wanted && thread["pid"].as_u64() == pid);
+        named.map(|thread| thread["samples"].as_u64().expect("a number")).collect()
+    };
+    let (even, odd) = (samples_of("even"), samples_of("odd"));
+    assert_eq!((even.len(), odd.len()), (2, 2), "{}", json["threads"]);
+    let tasks = kymo().succeed(["report", "--tasks", "-i", text(&file)]).stdout;
+    assert_eq!(tasks.lines().filter(|line| line.ends_with(" even")).count(), 2, "{tasks}");
+    kymo().succeed(["export", "-q", "--to", "speedscope", "-o", text(&out), text(&file)]);
+    let profiles: Value = serde_json::from_slice(&std::fs::read(&out).expect("a file")).expect("JSON");
+    let tracks = |name: &str| {
+        let profiles = profiles["profiles"].as_array().expect("a list").iter();
+        profiles.filter(|profile| profile["name"] == format!("{name} {number}")).count()
+    };
+    assert_eq!((tracks("even"), tracks("odd")), (2, 2));
+    kymo().succeed(["export", "-q", "--to", "chrome", "-o", text(&out), text(&file)]);
+    let trace: Value = serde_json::from_slice(&std::fs::read(&out).expect("a file")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list").iter();
+    let names = events.filter(|event| event["name"] == "process_name");
+    let processes: std::collections::BTreeSet<String> = names
+        .filter(|event| event["args"]["name"] != "pidreuse")
+        .map(|event| event["pid"].to_string())
+        .collect();
+    assert_eq!(processes.len(), 4, "{processes:?}");
+}
+
+/// Checks that folded stacks of any count are a small recording with the same weights, that what is
+/// left out of them is said, and that comparisons are refused.
+#[test]
+fn counts_of_folded_stacks_are_weights() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (stacks, file) = (folder.path().join("stacks.txt"), folder.path().join("stacks.data"));
+    let import = ["import", "folded", text(&stacks), "-o", text(&file)];
+    let lines = "postgres;main;wait 48123456\npostgres;main;timer 10000055264\n";
+    std::fs::write(&stacks, format!("{lines}no count\n")).expect("a file");
+    kymo().succeed(import).says("left out 1 lines without a count, the first is line 3");
+    assert!(std::fs::metadata(&file).expect("a recording").len() < 1 << 20);
+    let mut found: Vec<String> = report(&file, &["--folded"]).stdout.lines().map(str::to_owned).collect();
+    found.sort();
+    let mut expected: Vec<&str> = lines.lines().collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    kymo().succeed(["query", text(&file), "top 1"]).prints("# samples: 10048178720 events in 2 stacks");
+    report(&file, &["--no-children", "-g", "none", "-s", "sym"]).prints(" 99.52%  [.] timer");
+    std::fs::write(&stacks, "main;a;c 7 1\nmain;b 0 2\n").expect("a file");
+    kymo().run(import).ends(1).says("every line has two counts");
+}
+
+/// Checks that an import of a profile without samples says so, and so do those that read it.
+#[test]
+fn an_import_without_samples_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (stacks, file) = (folder.path().join("stacks.txt"), folder.path().join("stacks.data"));
+    std::fs::write(&stacks, "").expect("a file");
+    kymo().succeed(["import", "folded", text(&stacks), "-o", text(&file)]).says("the profile has no samples");
+    kymo().run(["report", "-i", text(&file)]).prints("the imported profile has no samples");
 }
 
 /// Checks that neither an import nor an injection replaces a file of the user that is no recording.

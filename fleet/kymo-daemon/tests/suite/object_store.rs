@@ -100,3 +100,16 @@ fn a_bucket_gets_whole_files() {
     }
     assert!(seen.iter().any(|(table, _)| *table == Table::Samples));
 }
+
+/// Checks that a dry run does not say of a store that it works: nothing was put there.
+#[test]
+fn a_dry_run_does_not_vouch_for_a_store() {
+    let state = tempfile::tempdir().unwrap();
+    // Nothing listens there.
+    let config = configure(state.path(), "127.0.0.1:1".parse().unwrap());
+    let output =
+        crate::daemon::command(state.path()).arg("--dry-run").arg("--config").arg(config).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("dataset")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.ends_with("s3://bucket/fleet: not tried"), "{line}");
+}

@@ -283,8 +283,10 @@ fn callgrind_has_the_sums_of_the_report() {
                 let at = event_number * width + width - 1;
                 let cost = |costs: Option<&Vec<u64>>| costs.and_then(|c| c.get(at)).copied().unwrap_or(0);
                 let outer = found.get(&(module.clone(), name_of.clone().into_owned()));
-                let inner = found.get(&(module, format!("{name_of}'2")));
-                let own = cost(outer.map(|f| &f.own)) + cost(inner.map(|f| &f.own));
+                // Calls within itself.
+                let inner =
+                    (2..).map_while(|depth| found.get(&(module.clone(), format!("{name_of}'{depth}"))));
+                let own = cost(outer.map(|f| &f.own)) + inner.map(|f| cost(Some(&f.own))).sum::<u64>();
                 let total = cost(outer.map(|f| &f.own)) + cost(outer.map(|f| &f.calls));
                 let expected = (totals.own[number].period, totals.total[number].period);
                 assert_eq!((own, total), expected, "{name}: {name_of}");
@@ -292,9 +294,107 @@ fn callgrind_has_the_sums_of_the_report() {
             }
         }
         assert!(compared > 0, "{name}");
+        assert_no_function_has_more_than_all(samples, &found);
     };
     each_recording(check);
     with_wall(|samples| check("wall", samples));
+}
+
+/// Checks what readers show as inclusive cost: own and calls.
+fn assert_no_function_has_more_than_all(
+    samples: &ExportSamples<'_>,
+    functions: &BTreeMap<(String, String), Called>,
+) {
+    let (places, _) = samples.value_places();
+    for (place, event) in places.into_iter().zip(&samples.profile.events) {
+        for ((_, name), called) in functions {
+            let cost = |costs: &Vec<u64>| costs.get(place).copied().unwrap_or(0);
+            let inclusive = cost(&called.own) + cost(&called.calls);
+            assert!(inclusive <= event.total_period, "{name}: {inclusive} of {}", event.total_period);
+        }
+    }
+}
+
+/// Checks functions that call each other ten deep, and one that calls itself: none has more than
+/// all there is, and the outermost call has what is below it, once.
+#[test]
+fn callgrind_of_deep_recursion_stays_below_all() {
+    let deep = ["even;odd"; 10].join(";");
+    let text = format!("p;main;{deep};leaf 30\np;main;{deep} 36\np;main;self;self;self;self 10\n");
+    with_imported(&text, |samples| {
+        let (_, found) = functions_of_callgrind(written(ExportFormat::Callgrind, samples));
+        assert_no_function_has_more_than_all(samples, &found);
+        let inclusive = |name: &str| {
+            let called = &found[&("[imported]".to_owned(), name.to_owned())];
+            [&called.own, &called.calls].into_iter().flatten().sum::<u64>()
+        };
+        let names = ["main", "even", "even'2", "odd'10", "self", "self'2", "self'4", "leaf"];
+        assert_eq!(names.map(inclusive), [76, 66, 66, 66, 10, 10, 10, 30]);
+    });
+}
+
+/// Checks that formats with units and weights have those of an imported profile: its values, which
+/// are sums, and not the number of its records.
+#[test]
+fn sums_of_an_imported_profile_are_weights() {
+    with_imported("shop;main;timer 10000055264\nshop;main 5\n", |samples| {
+        assert_eq!(samples.value_places(), (vec![0], 1));
+        let json = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).expect("JSON") };
+        let speedscope = json(&written(ExportFormat::Speedscope, samples));
+        let weights = [10_000_055_264_u64, 5];
+        assert_eq!(speedscope["profiles"][0]["weights"], serde_json::json!(weights));
+        let mut firefox = Vec::new();
+        let bytes = written(ExportFormat::Firefox, samples);
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut firefox)
+            .expect("gzip");
+        let table = &json(&firefox)["threads"][0]["samples"];
+        assert_eq!(
+            (&table["weight"], &table["weightType"]),
+            (&serde_json::json!(weights), &"samples".into())
+        );
+        let mut picture = Vec::new();
+        flamegraph(&samples.profile, &samples.profile.events[0], &mut picture).expect("a picture");
+        let picture = String::from_utf8(picture).expect("UTF-8");
+        assert!(picture.contains("samples: 10000055269 events"), "{picture}");
+    });
+}
+
+/// Checks that events whose periods are times are in ns though no clock is in their attributes:
+/// waits and locks, of kymo and perf.
+#[test]
+fn waits_and_locks_are_times() {
+    let attr = kymo_data::Attr { kind: 1, config: 9, ..Default::default() };
+    let mut event = kymo_data::Event::new(attr, Vec::new(), 0);
+    for (name, unit) in [
+        ("offcpu-time", "ns"),
+        ("lock-wait", "ns"),
+        ("lock-holds", "ns"),
+        ("offcpu-wakeup", ""),
+        ("lock-wake", ""),
+        ("dummy", ""),
+    ] {
+        event.name = name.to_owned();
+        assert_eq!(unit_of(&event), unit, "{name}");
+    }
+    (event.unit, event.scale) = (Some("Joules".to_owned()), Some(0.25));
+    assert_eq!(unit_of(&event), "", "a unit of the product with a factor");
+}
+
+/// Checks that a resource of OTLP has the key by which backends group, the name of the process.
+#[test]
+fn otlp_resources_name_their_service() {
+    each_recording(|name, samples| {
+        let request = Fields::of(&written(ExportFormat::Otlp, samples));
+        for resource in request.messages(1) {
+            let attributes = resource.message(1).messages(1);
+            let value = |key: &str| {
+                let found = attributes.iter().find(|attribute| attribute.text(1) == key);
+                found.map(|attribute| attribute.message(2).text(1))
+            };
+            assert!(value("service.name").is_some_and(|service| !service.is_empty()), "{name}");
+            assert_eq!(value("service.name"), value("process.executable.name"), "{name}");
+        }
+    });
 }
 
 /// Checks that a request of OTLP has the sums of the report, and that each table begins with an

@@ -96,6 +96,18 @@ fn each_recording(check: impl Fn(&str, &ExportSamples<'_>)) {
     }
 }
 
+/// Runs a check on folded stacks that were imported.
+fn with_imported(text: &str, check: impl Fn(&ExportSamples<'_>)) {
+    let file = tempfile::tempfile().expect("a file");
+    let profile = crate::import::folded(text.as_bytes()).expect("folded stacks");
+    crate::import::write(&profile, "folded", &file).expect("it can be written");
+    let recording = Recording::open(Arc::new(file), Vec::new()).expect("readable");
+    let store = SymbolStore::new(SymbolOptions::default());
+    let load = LoadOptions { callchains: true, columns: true, workers: 1, ..LoadOptions::default() };
+    let profile = Profile::open(&recording, &load, ResolveOptions::default(), &store, &|_, _, _| {});
+    check(&ExportSamples::of_profile(&recording, &profile.expect("readable"), &store, "imported"));
+}
+
 fn opened(name: &str) -> Recording {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings").join(name);
     let file = std::fs::File::open(path).expect("a fixture");

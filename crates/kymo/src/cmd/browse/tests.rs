@@ -456,7 +456,13 @@ fn few_cells_change() {
 #[test]
 fn hostile_names() {
     let unit = "events".to_owned();
-    let event = EventRow { name: "cycles\x1b[2J".into(), unit, samples: Some(4), period: Some(100) };
+    let event = EventRow {
+        name: "cycles\x1b[2J".into(),
+        unit,
+        samples: Some(4),
+        period: Some(100),
+        is_of_sums: false,
+    };
     let (mut browser, effects) = Browser::new(start(vec![event]), (40, 12));
     let names =
         ["\x1b]0;owned\x07", "漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字", "a\u{202e}b\nc", "e\u{301}\u{301}"];
@@ -469,7 +475,7 @@ fn hostile_names() {
         self_samples: 1,
         ..TopRow::default()
     });
-    let head = AnswerHead { event: "x".into(), unit: "events".into() };
+    let head = AnswerHead { event: "x".into(), unit: "events".into(), is_of_sums: false };
     let top = Top { samples: 4, period: 100, rows: rows.collect(), more: 0 };
     let [Effect::Ask(number, _)] = &effects[..] else { panic!("a question") };
     browser.update(Input::Answer(*number, Ok(QueryAnswer { head, body: Body::Top(top) })));

@@ -41,7 +41,11 @@ const PROGRAM: &[Path] = &[
 /// A run whose counts are those of the side by a factor.
 fn recording(paths: &[Path], new: bool, factor: f64) -> Recording {
     let mut profile = ImportedProfile {
-        events: vec![ImportedEvent { name: "cpu-clock".into(), is_time: true }],
+        events: vec![ImportedEvent {
+            name: "cpu-clock".into(),
+            unit: "nanoseconds".into(),
+            samples_type: Some("samples".into()),
+        }],
         threads: vec![ImportedThread { pid: 1, tid: 1, comm: "rows".into() }],
         ..ImportedProfile::default()
     };
@@ -61,7 +65,14 @@ fn recording(paths: &[Path], new: bool, factor: f64) -> Recording {
             let stack_number = profile.stacks.len() as u32;
             profile.stacks.push(stack);
             let period = samples * 1_000_000;
-            profile.counts.push(ImportedCount { event: 0, thread: 0, stack: stack_number, samples, period });
+            profile.counts.push(ImportedCount {
+                event: 0,
+                thread: 0,
+                stack: stack_number,
+                labels: 0,
+                samples,
+                period,
+            });
         }
     }
     let fd = rustix::fs::memfd_create("run", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
