@@ -266,7 +266,7 @@ mod tests {
         while proc::waiting_call(pid, pid).is_none_or(|call| call.number != libc::SYS_read) {
             std::thread::yield_now();
         }
-        let found = WaitingStacks::of(vec![(pid, pid)]).stack_of(pid, pid);
+        let found = WaitingStacks::of(vec![(pid, pid)], None).stack_of(pid, pid);
         drop(cat.stdin.take());
         cat.wait().unwrap();
         assert_eq!(found.call.map(|call| call.number), Some(libc::SYS_read));
