@@ -48,7 +48,8 @@ fn long_option(verb: &Command, long: &[u8]) -> bool {
     verb.get_arguments().find(named).is_some_and(takes_next)
 }
 
-/// The words as they should be, if not as they are, and whether the last one's value is the next word.
+/// The words as they should be, if not as they are, and whether the last one's value is the next
+/// word.
 fn short_options(verb: &Command, letters: &[u8]) -> (Option<Vec<OsString>>, bool) {
     for (at, letter) in letters.iter().enumerate() {
         let named = |arg: &&Arg| arg.get_short() == Some(char::from(*letter));

@@ -227,7 +227,8 @@ mod tests {
         }
     }
 
-    /// Checks that files which Spark or pyarrow wrote of a dataset are read: snappy is their default.
+    /// Checks that files which Spark or pyarrow wrote of a dataset are read: snappy is their
+    /// default.
     #[test]
     fn snappy_is_read() {
         let schema = Arc::new(parse_message_type(Table::Stacks.schema()).expect("a schema"));

@@ -204,8 +204,8 @@ pub struct FileStem {
     pub host_id: i64,
     /// When the rows begin, nanoseconds since 1970.
     pub start_ns: i64,
-    /// Tells files of the same host and moment apart; from [`FIRST_OF_CONTENT`] on it is made of the
-    /// content of a recording that does not know its moment.
+    /// Tells files of the same host and moment apart; from [`FIRST_OF_CONTENT`] on it is made of
+    /// the content of a recording that does not know its moment.
     pub sequence: u32,
 }
 

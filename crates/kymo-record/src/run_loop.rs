@@ -70,8 +70,8 @@ impl RunLoop<'_> {
         }
     }
 
-    /// Until the command or what is observed ends, the duration is over, `until` or `failed` becomes
-    /// readable, or the control channel says so.
+    /// Until the command or what is observed ends, the duration is over, `until` or `failed`
+    /// becomes readable, or the control channel says so.
     pub(crate) fn run(
         &mut self,
         until: Option<BorrowedFd<'_>>,

@@ -93,7 +93,7 @@ impl WaitingStacks {
                 stack
             };
             // Nobody listens any more: it took too long.
-            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, stack_of(pid, tid))));
+            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, stack_of(pid, tid))).ok());
         };
         let started = count > 0 && Builder::new().name("waiting stacks".into()).spawn(read).is_ok();
         while started && found.len() < count {

@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //! - **P1** A batch has its name only when it is complete, and on the disk: a daemon that is killed
-//!   and a machine that loses its power leave whole batches, and what has another name is removed at
-//!   the next start. A file system that loses what it said to have written is found by
+//!   and a machine that loses its power leave whole batches, and what has another name is removed
+//!   at the next start. A file system that loses what it said to have written is found by
 //!   [`whole`](crate::whole) before anything is sent: such a batch is dropped and counted.
 //! - **P2** All batches together have at most the bound's bytes; what is dropped for that is
 //!   counted, in batches, bytes and samples.

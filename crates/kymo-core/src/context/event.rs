@@ -98,8 +98,8 @@ pub struct Count {
 }
 
 impl Count {
-    /// Whether it ever ran. The kernel may have counted before it tells of any time, at the begin of
-    /// what it counts.
+    /// Whether it ever ran. The kernel may have counted before it tells of any time, at the begin
+    /// of what it counts.
     pub fn was_counted(&self) -> bool {
         self.running_ns > 0 || self.value > 0
     }

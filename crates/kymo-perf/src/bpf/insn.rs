@@ -44,8 +44,8 @@ pub(super) enum BpfHelper {
     CurrentTaskTyped = 158,
     /// (typed task) -> the address of its registers in user space (Linux 5.15).
     TaskRegisters = 175,
-    /// (typed task, to, bytes, flags) -> bytes of its call stack in the kernel, innermost first, or a
-    /// negative errno.
+    /// (typed task, to, bytes, flags) -> bytes of its call stack in the kernel, innermost first, or
+    /// a negative errno.
     TaskStack = 141,
     /// (times, function, its context, 0) -> how often the function was called, until it returned 1
     /// (Linux 5.17).

@@ -1,5 +1,6 @@
 //! What the kernel knows of threads, without stopping them: the registers that they had in user
-//! space when they entered the kernel, where in the kernel they are, and since when they have no CPU.
+//! space when they entered the kernel, where in the kernel they are, and since when they have no
+//! CPU.
 //!
 //! `/proc/TID/syscall` has the stack pointer and the place only. What a walk through the stack
 //! needs besides, the registers that a called function must keep, is where the kernel has put it at

@@ -42,9 +42,9 @@ struct MatchedNames {
     joined: usize,
 }
 
-/// Matches by names alone. `aliases`: modules of the new side that are one of the old side. `sides`:
-/// the cost of each function with what it calls, by the old and by the new side; what has less than
-/// `least` is no rename.
+/// Matches by names alone. `aliases`: modules of the new side that are one of the old side.
+/// `sides`: the cost of each function with what it calls, by the old and by the new side; what has
+/// less than `least` is no rename.
 fn by_name(
     functions: &[FunctionLabel],
     aliases: FxHashMap<String, String>,
@@ -171,7 +171,8 @@ fn matching_modules(functions: &[FunctionLabel], old: &[f64], new: &[f64]) -> Fx
     }
     let is_one_sided =
         |module: &str, other: &ByModule<'_>| !other.contains_key(module) && !module.starts_with('[');
-    // Small modules are missing by chance, and share a function of any name, as Python's `<module>`.
+    // Small modules are missing by chance, and share a function of any name, as Python's
+    // `<module>`.
     let is_large = |module: &FxHashMap<&str, f64>, all: &[f64]| {
         module.values().sum::<f64>() >= renamed::LEAST_SHARE * all.iter().sum::<f64>()
     };

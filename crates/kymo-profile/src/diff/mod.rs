@@ -231,8 +231,8 @@ pub struct Comparison {
     pub new: Vec<String>,
     /// The recordings of both sides were made in turns, and are compared within each.
     pub in_turns: bool,
-    /// By how much more of itself the whole cost was from one run to the next, which was taken out of
-    /// all changes; none where the order of the runs does not matter.
+    /// By how much more of itself the whole cost was from one run to the next, which was taken out
+    /// of all changes; none where the order of the runs does not matter.
     pub trend: Option<f64>,
     /// The whole cost; of shares, by what did not change.
     pub total: Effect,

@@ -14,8 +14,8 @@ const RIVAL: f64 = 0.75;
 /// Where no group has so much of the whole weight, each may be.
 const MAJORITY: f64 = 0.5;
 const LEAST_OF_BEST: f64 = 0.5;
-/// The absolute cost tells two groups apart if that of one changed by less than this part of that of
-/// the other.
+/// The absolute cost tells two groups apart if that of one changed by less than this part of that
+/// of the other.
 const CLEARLY_LESS: f64 = 0.5;
 
 /// A function that both sides have.

@@ -201,7 +201,8 @@ fn a_split_function_is_no_regression() {
 /// Where the runs of a side stand.
 type Places = fn(u64) -> u64;
 
-/// Makes a machine that becomes slower from run to run. `places`: where the runs of both sides stand.
+/// Makes a machine that becomes slower from run to run. `places`: where the runs of both sides
+/// stand.
 fn with_trend((old, new): (&mut [RunSums], &mut [RunSums]), per_run: f64, places: (Places, Places)) {
     for (runs, place) in [(old, places.0), (new, places.1)] {
         for (at, run) in (0..).zip(runs) {

@@ -60,10 +60,11 @@ pub struct ExportProfile {
 pub struct ExportEvent {
     /// The event's name as in the recording, for example "cycles:u".
     pub name: String,
-    /// What the period counts: "ns" for clocks, else the plural of the event ("cycles", "faults") or the unit of an
-    /// imported profile ("bytes"); empty means "events".
+    /// What the period counts: "ns" for clocks, else the plural of the event ("cycles", "faults")
+    /// or the unit of an imported profile ("bytes"); empty means "events".
     pub unit: String,
-    /// Each record is the sum of all samples of a stack, and how many those were is not known: of imported profiles.
+    /// Each record is the sum of all samples of a stack, and how many those were is not known: of
+    /// imported profiles.
     #[serde(skip)]
     pub is_of_sums: bool,
     /// What an imported profile calls the number of samples; empty: it does not say.

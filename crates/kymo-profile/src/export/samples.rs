@@ -425,7 +425,8 @@ impl<'a> ExportSamples<'a> {
         self.cgroups.get(row.extra as usize)?.as_ref()
     }
 
-    /// The labels of a sample of an imported profile, where cgroups were asked for when it was loaded.
+    /// The labels of a sample of an imported profile, where cgroups were asked for when it was
+    /// loaded.
     pub fn labels(&self, extra: ExtraId) -> &[SampleLabel] {
         self.labels.get(extra as usize).map_or(&[], Vec::as_slice)
     }

@@ -8,9 +8,9 @@ use std::io::{self, Write};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
 ///
-/// Names cannot break the form: a `;` in one is the wide semicolon, U+FF1B, and a number that ends a stack has
-/// `\\x20` before it: readers would take it for a count. Control characters and what cannot be seen are written
-/// out. Where records are sums of samples, the count is their sum.
+/// Names cannot break the form: a `;` in one is the wide semicolon, U+FF1B, and a number that ends
+/// a stack has `\\x20` before it: readers would take it for a count. Control characters and what
+/// cannot be seen are written out. Where records are sums of samples, the count is their sum.
 ///
 /// # Errors
 /// Those of `out`.

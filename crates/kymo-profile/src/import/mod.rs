@@ -54,7 +54,8 @@ pub enum ImportError {
     /// It is not in this format, or damaged.
     #[error("{0}")]
     Damaged(String),
-    /// It has more than [`MOST_BYTES`], [`MOST_ENTRIES`], or values beyond all that a recording holds.
+    /// It has more than [`MOST_BYTES`], [`MOST_ENTRIES`], or values beyond all that a recording
+    /// holds.
     #[error("{0}")]
     Large(String),
     /// It cannot be read.

@@ -158,8 +158,8 @@ fn without_legacy_hash(name: &str) -> &str {
     }
 }
 
-/// Without the disambiguators of crates in Rust's newer mangling, `core[4a1b2c3d4e5f6071]::fmt`, and
-/// without ABI tags of C++, `name[abi:cxx11]()`.
+/// Without the disambiguators of crates in Rust's newer mangling, `core[4a1b2c3d4e5f6071]::fmt`,
+/// and without ABI tags of C++, `name[abi:cxx11]()`.
 fn without_disambiguators(name: &str) -> Cow<'_, str> {
     if !name.contains('[') {
         return Cow::Borrowed(name);

@@ -63,7 +63,8 @@ struct GoRuntime {
     machine_tid: u64,
 }
 
-/// The goroutines of a process, and how many more it has than are read; none if it is no Go program.
+/// The goroutines of a process, and how many more it has than are read; none if it is no Go
+/// program.
 ///
 /// # Errors
 /// Why they are not seen, for the user.
@@ -170,8 +171,8 @@ impl GoRuntime {
         }
         let regs = UserRegs::new(pc, sp, bp);
         (found.frames, found.is_whole) = reader.unwind(pid, &regs, &stack[..read]).unwrap_or_default();
-        // It goes on behind the call that it waits in. One that has not begun stands at the begin of
-        // its first function, which `runtime.goexit` seems to have called.
+        // It goes on behind the call that it waits in. One that has not begun stands at the begin
+        // of its first function, which `runtime.goexit` seems to have called.
         if let [pc, _, _, ..] = &mut found.frames[..] {
             *pc -= 1;
         }

@@ -88,9 +88,10 @@ struct FunctionUnit<'a> {
 }
 
 impl FunctionUnit<'_> {
-    /// Whether what seems to be a function that was inlined into itself is the rest of its one call:
-    /// gcc splits it off behind an early return, and says that it is called where the function is
-    /// declared. A recursive call stands elsewhere, at another column of that line at least.
+    /// Whether what seems to be a function that was inlined into itself is the rest of its one
+    /// call: gcc splits it off behind an early return, and says that it is called where the
+    /// function is declared. A recursive call stands elsewhere, at another column of that line at
+    /// least.
     fn is_split_part(&self, inlined: &Inlined) -> bool {
         let NameSource::Other(place) = inlined.name else { return false };
         let call = (u64::from(inlined.call_line), u64::from(inlined.call_column));

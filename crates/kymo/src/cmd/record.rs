@@ -20,7 +20,7 @@ use kymo_probe::memory_events::{self, RecordingTarget};
 use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
 use kymo_profile::build_ids::Which;
 use kymo_record::{
-    Answer, CallGraph, ControlSpec, LastSnapshot, Limits, Output, Rate, RecordError, RecordingClock,
+    Answer, CallGraph, ControlSpec, LastSnapshot, Limits, Options, Output, Rate, RecordError, RecordingClock,
     RecordingPlan, Session, SwitchRule,
 };
 
@@ -52,10 +52,6 @@ pub(crate) fn run(mut args: RecordArgs) -> anyhow::Result<ExitCode> {
     let unwinding = matches!(args.call_graph, Some(CallGraph::Dwarf { .. }));
     let words = Words { quiet: args.quiet, verbose: args.verbose > 0, unwinding };
     if names_nothing(&args) {
-        // Who types the verb alone wants to know what it takes.
-        if std::env::args_os().nth(2).is_none() {
-            return misused(&"nothing to record: name a command behind --, or use -p, -t, -u, -C, -G or -a");
-        }
         words.say("no command and no process is named: the whole machine is recorded (-a)");
         args.all = true;
     }
@@ -79,16 +75,7 @@ pub(crate) fn run(mut args: RecordArgs) -> anyhow::Result<ExitCode> {
     // A file of several, of which there is one.
     let switch = switch.or(args.timestamp_filename.then(SwitchRule::default));
     let mut options = options(args, selected);
-    if let Some(found) = &guests {
-        options.user_rings = true;
-        // Events of one process, which is entered for them.
-        options.targets.children = false;
-        options.clock = found.clock.or(options.clock);
-        if found.alone {
-            // The size that was asked for is that of the program's rings. In the kernel's are names and mappings only, and of those none should be lost.
-            options.ring_pages = None;
-        }
-    }
+    guests.iter().for_each(|found| set_for_program(&mut options, found));
     let mut plan = RecordingPlan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
         Ok(limits) => limits,
@@ -160,6 +147,18 @@ fn rate_of(plan: &RecordingPlan) -> Option<u64> {
     }
 }
 
+/// Sets what events need that the program writes itself: of one process, which is entered for them.
+fn set_for_program(options: &mut Options, found: &ProgramProbes) {
+    options.user_rings = true;
+    options.targets.children = false;
+    options.clock = found.clock.or(options.clock);
+    if found.alone {
+        // The size that was asked for is that of the program's rings. In the kernel's are names and
+        // mappings only, and of those none should be lost.
+        options.ring_pages = None;
+    }
+}
+
 /// Whether no command and nothing that runs is named.
 fn names_nothing(args: &RecordArgs) -> bool {
     let tasks =
@@ -171,6 +170,12 @@ fn names_nothing(args: &RecordArgs) -> bool {
 fn misuse(args: &RecordArgs, output: &Output) -> Option<String> {
     if let Some(refusal) = &args.perf.refusal {
         return Some(refusal.clone());
+    }
+    // Who types the verb alone wants to know what it takes.
+    if names_nothing(args) && std::env::args_os().nth(2).is_none() {
+        let sentence =
+            "nothing to record: name a command, or use -p, -t, -u, -C, -G or -a; see `kymo record --help`";
+        return Some(sentence.into());
     }
     if args.cgroups.iter().any(|name| Some(name) != args.cgroups.first()) {
         return Some(

@@ -72,7 +72,8 @@ fn a_program_that_hangs() {
 }
 
 /// Checks that `record --wall` of a program that hangs says of each thread that waits what `stacks`
-/// says, though none of the waits begins or ends meanwhile, and where: a read of a pipe was `other`.
+/// says, though none of the waits begins or ends meanwhile, and where: a read of a pipe was
+/// `other`.
 #[test]
 fn the_wall_report_says_the_same() {
     const TEST: &str = "thread_stacks::the_wall_report_says_the_same";

@@ -329,7 +329,8 @@ proptest! {
                 }
             }
             (Err(serial), Err(parallel)) => {
-                // Where descriptors are short and another call fails, too, it matters which comes first.
+                // Where descriptors are short and another call fails, too, it matters which comes
+                // first.
                 let is_short =
                     |error: &OpenError| error.source.raw_os_error() == Some(libc::EMFILE);
                 if is_short(&serial) == is_short(&parallel) {

@@ -117,8 +117,8 @@ fn recursion_that_was_inlined_is_shown() {
     }
 }
 
-/// Checks that the rest of a call, which gcc splits off behind an early return and inlines again, is
-/// not taken for another call, and has its own lines.
+/// Checks that the rest of a call, which gcc splits off behind an early return and inlines again,
+/// is not taken for another call, and has its own lines.
 #[test]
 fn what_was_split_off_a_function_is_no_call() {
     const SPLIT: &str = "#include <stdio.h>

@@ -25,8 +25,8 @@ const NAME_COLUMNS: usize = 48;
 /// List the events that can be recorded here, or the functions and markers of a program
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Only events whose name matches one of these: a glob (`sched:*`), a part of the name, or a section (hardware or hw,
-    /// software or sw, cache, pmu, tracepoint, breakpoint, raw)
+    /// Only events whose name matches one of these: a glob (`sched:*`), a part of the name, or a
+    /// section (hardware or hw, software or sw, cache, pmu, tracepoint, breakpoint, raw)
     #[arg(value_name = "FILTER")]
     filters: Vec<String>,
     /// List what `kymo probe` can be put on in this program or library: functions and USDT markers; FILTER is a glob of their names then
