@@ -15,7 +15,7 @@ use kymo_profile::load::model::{Names, Tables, replay};
 use kymo_profile::load::{LoadOptions, load};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::{ResolveOptions, Resolver};
-use kymo_profile::text::{Column, GraphOptions, TableOptions, write_table};
+use kymo_profile::text::{Column, GraphForm, GraphOptions, TableOptions, write_table};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
@@ -58,7 +58,11 @@ fn engine(recording: &Recording, full: bool, workers: usize) -> Result<[f64; 9],
         columns: [Column::Overhead].into_iter().chain(keys.into_iter().map(Column::Key)).collect(),
         children: full,
         percent_limit: 0.0,
-        graph: full.then_some(GraphOptions { order: Order::Caller, least_percent: 0.5 }),
+        graph: full.then_some(GraphOptions {
+            form: GraphForm::Graph,
+            order: Order::Caller,
+            least_percent: 0.5,
+        }),
         separator: None,
         ..TableOptions::default()
     };

@@ -1,7 +1,7 @@
 //! `--hierarchy`: each level of rows further to the right, as perf 6.1 prints it.
 use super::graph;
 use super::table::{Column, TableOptions, cut, percent, write_head};
-use crate::hist::{CallTree, HierarchyNode, Hist, HistOptions, hierarchy};
+use crate::hist::{HierarchyNode, Hist, HistOptions, hierarchy};
 use crate::profile::Profile;
 use std::io::{self, Write};
 
@@ -80,10 +80,7 @@ impl Layout<'_> {
             let line = self.line(node);
             writeln!(out, "{}", cut(line.trim_end(), self.options.look.width))?;
             if let (Some(graph), []) = (&self.options.graph, &node.below[..]) {
-                // Rounded down, as in the table.
-                let least = (self.hist.whole as f64 * graph.least_percent / 100.0) as u64;
-                let tree = CallTree::new(self.profile, node.row, graph.order, least.max(1));
-                graph::write(out, self.profile, &tree, self.hist.whole, node.own.period)?;
+                graph::write(out, self.profile, node.row, graph, (self.hist.whole, node.own.period))?;
             }
             if !node.below.is_empty() {
                 self.level(out, &node.below)?;

@@ -11,6 +11,6 @@ mod table;
 mod tests;
 
 pub use escape::{SEMICOLON_IN_STACK, WIDEST_COLUMN, json, json_pretty, shown, shown_in_stack};
-pub use graph::GraphOptions;
+pub use graph::{GraphForm, GraphOptions};
 pub use hierarchy::write_hierarchy;
 pub use table::{Column, TableOptions, TableStyle, count_in_units, write_table};

@@ -1,7 +1,7 @@
 //! The table: header, column widths, rows.
 use super::graph::{self, GraphOptions};
 use super::shown;
-use crate::hist::{CallTree, Hist, KEYS, Row, SortKey, cgroup_name, symbol_size};
+use crate::hist::{Hist, KEYS, Row, SortKey, cgroup_name, symbol_size};
 use crate::profile::Profile;
 use kymo_symbols::pool;
 use std::io::{self, Write};
@@ -286,16 +286,13 @@ fn row_text(
         writeln!(out, "{line}")?;
     }
     let Some(graph) = &options.graph else { return Ok(out) };
-    // Rounded down, as perf does: in a small recording a branch of one sample stays.
-    let least = (hist.whole as f64 * graph.least_percent / 100.0) as u64;
-    let tree = CallTree::new(profile, row, graph.order, least.max(1));
     if options.look.width.is_none() {
-        graph::write(&mut out, profile, &tree, hist.whole, weight)?;
+        graph::write(&mut out, profile, row, graph, (hist.whole, weight))?;
         return Ok(out);
     }
     // A wrapped name would tear the pipes apart.
     let mut drawn = Vec::new();
-    graph::write(&mut drawn, profile, &tree, hist.whole, weight)?;
+    graph::write(&mut drawn, profile, row, graph, (hist.whole, weight))?;
     for line in String::from_utf8_lossy(&drawn).lines() {
         writeln!(out, "{}", cut(line, options.look.width))?;
     }

@@ -89,14 +89,14 @@ fn flat() {
 /// called.
 #[test]
 fn children_with_graphs() {
-    let graph = Some(GraphOptions { order: Order::Caller, least_percent: 0.5 });
+    let graph = Some(GraphOptions { form: GraphForm::Graph, order: Order::Caller, least_percent: 0.5 });
     golden("children", &table(0, &TableOptions { graph, ..options(true) }));
 }
 
 /// Checks call graphs from the row up to who called it, with small branches left out.
 #[test]
 fn graphs_of_callers() {
-    let graph = Some(GraphOptions { order: Order::Callee, least_percent: 10.0 });
+    let graph = Some(GraphOptions { form: GraphForm::Graph, order: Order::Callee, least_percent: 10.0 });
     golden("callee", &table(0, &TableOptions { graph, ..options(false) }));
 }
 
@@ -168,7 +168,7 @@ fn by_cpu() {
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let mut wide = options(true);
-    wide.graph = Some(GraphOptions { order: Order::Caller, least_percent: 0.0 });
+    wide.graph = Some(GraphOptions { form: GraphForm::Graph, order: Order::Caller, least_percent: 0.0 });
     let whole = table(0, &wide);
     let mut narrow = wide.clone();
     narrow.look = TableStyle { color: false, width: Some(30) };

@@ -79,6 +79,33 @@ fn rows_are_those_of_perf() {
     }
 }
 
+/// Checks graphs with shares of the branch above, and stacks as lines, line by line against perf.
+#[test]
+fn graphs_are_those_of_perf() {
+    if !ready("report_options::graphs_are_those_of_perf", &[Need::Perf]) {
+        return;
+    }
+    let program = build("call_mix.c", &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    let events = ["-e", "cpu-clock:u", "-F", "999", "-g"];
+    let chains = record(&perf(), "report-options-graphs", &events, &[text(&program)]).path;
+    for graph in ["fractal,0.5,caller", "fractal,10,callee", "folded,0.5,caller", "folded,5,callee"] {
+        let arguments = ["report", "--stdio", "--no-children", "--no-inline", "-s", "dso,sym", "-g", graph];
+        let lines = |tool: &Tool| -> Vec<String> {
+            let said = tool.succeed([&arguments[..], &["-i", text(&chains)]].concat()).stdout;
+            let lines = said.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+            lines.map(|line| line.trim_end().to_owned()).collect()
+        };
+        let (mut theirs, mut ours) = (lines(&perf()), lines(&kymo()));
+        assert!(theirs.len() > 4, "{graph}: {theirs:?}");
+        // Stacks with equal counts come in any order.
+        if graph.starts_with("folded") {
+            theirs.sort_unstable();
+            ours.sort_unstable();
+        }
+        assert_eq!(ours, theirs, "{graph}");
+    }
+}
+
 /// Checks sort keys that the newest perf prints better than older ones.
 #[test]
 fn rows_are_those_of_the_newest_perf() {

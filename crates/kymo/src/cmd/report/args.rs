@@ -36,7 +36,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, overrides_with = "children")]
     pub(super) no_children: bool,
 
-    /// Draw call graphs: none, or caller (from the outside in) or callee, and the least percentage of a branch: callee,2.5
+    /// Draw call graphs: none, or caller (from the outside in) or callee, and the least percentage of a branch: callee,2.5; fractal: with shares of the branch above; folded: each stack as a line
     #[arg(short = 'g', long, value_name = "WORDS", num_args = 0..=1, default_missing_value = "graph")]
     pub(super) call_graph: Option<String>,
 

@@ -6,7 +6,7 @@ use kymo_data::Recording;
 use kymo_profile::hist::{HistOptions, Order, SortKey};
 use kymo_profile::load::{LoadOptions, Loaded, Parallelism};
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::text::{Column, GraphOptions, TableOptions};
+use kymo_profile::text::{Column, GraphForm, GraphOptions, TableOptions};
 use regex_lite::Regex;
 
 use super::args::ReportArgs;
@@ -212,22 +212,25 @@ fn sort_words(words: &[String]) -> anyhow::Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// `graph,0.5,caller`: perf's words in any order; those that kymo always does are accepted.
+/// `fractal,0.5,caller`: perf's words in any order; those that kymo always does are accepted.
 fn graph(args: &ReportArgs, outside_in: bool) -> anyhow::Result<GraphOptions> {
     let mut order = if outside_in || args.inverted { Order::Caller } else { Order::Callee };
-    let mut least_percent = 0.5;
+    let (mut form, mut least_percent) = (GraphForm::Graph, 0.5);
     for word in args.call_graph.as_deref().unwrap_or("graph").split(',').map(str::trim) {
         match word {
             "caller" => order = Order::Caller,
             "callee" => order = Order::Callee,
-            "graph" | "function" | "percent" | "" => {}
+            "graph" => form = GraphForm::Graph,
+            "fractal" => form = GraphForm::Fractal,
+            "folded" => form = GraphForm::Folded,
+            "function" | "percent" | "" => {}
             number => match number.parse::<f64>() {
                 Ok(percent) if (0.0..=100.0).contains(&percent) => least_percent = percent,
                 _ => bail!(
-                    "-g {word}: expected none, caller, callee, graph or the least percentage of a branch"
+                    "-g {word}: expected none, caller, callee, graph, fractal, folded or the least percentage of a branch"
                 ),
             },
         }
     }
-    Ok(GraphOptions { order, least_percent })
+    Ok(GraphOptions { form, order, least_percent })
 }
