@@ -164,7 +164,7 @@ fn wrong_words_of_readers_are_usage_errors() {
     for (verb, option, word) in [
         ("report", "-s", "dso_from"),
         ("report", "-F", "nonsense"),
-        ("report", "-g", "fractal"),
+        ("report", "-g", "flat"),
         ("report", "-C", "1-x"),
         ("report", "-C", "5-2"),
         ("report", "--time", "9,3"),
