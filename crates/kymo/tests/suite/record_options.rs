@@ -198,7 +198,7 @@ fn tasks_of_other_cpus_are_tracked() {
 #[test]
 fn refused_and_accepted() {
     let said = recorded(&kymo(), "refused", &["--off-cpu"]).1.ends(129);
-    said.says("kymo record: --off-cpu is not in kymo: `kymo record -e sched:sched_switch`");
+    said.says("kymo record: --off-cpu is not in kymo: `kymo record --wall`");
     let said = recorded(&kymo(), "refused", &["-I?"]).1.ends(129);
     said.says("available registers: ");
     let accepted =
