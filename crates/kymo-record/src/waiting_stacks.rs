@@ -157,7 +157,7 @@ impl StackReader {
         let Some(call) = proc::waiting_call(pid, tid) else {
             return WaitingStack { off_cpu_ns, ..WaitingStack::default() };
         };
-        let kernel = self.states.get(&tid).filter(|state| is_of_call(&state.registers, call));
+        let kernel = self.states.get(&tid).filter(|state| has_entered_call(&state.registers, call));
         let is_frame = |address: &u64| *address != 0;
         let kernel = kernel.map(|state| state.kernel.into_iter().take_while(is_frame).collect());
         let (frames, is_whole) = self.walk(pid, tid, call).unwrap_or_else(|| (vec![call.pc], false));
@@ -219,7 +219,7 @@ impl StackReader {
 }
 
 /// Whether the registers are those with which a thread has entered this call.
-fn is_of_call(TaskRegisters(words): &TaskRegisters, call: WaitingCall) -> bool {
+fn has_entered_call(TaskRegisters(words): &TaskRegisters, call: WaitingCall) -> bool {
     words.contains(&call.pc) && words.contains(&call.sp)
 }
 

@@ -70,8 +70,9 @@ pub(crate) fn notes(numbers: &Renumbering) -> Vec<String> {
     let module =
         |(new, old): &(String, String)| format!("{new} has the functions of {old}, and is compared with it");
     let mut notes: Vec<String> = numbers.modules.iter().map(module).collect();
-    let rename =
-        |of: &RenamedFunction| format!("{} is {} in the new build, and is compared with it", of.old, of.new);
+    let rename = |of: &RenamedFunction| {
+        format!("{} seems to be {} in the new build, and is compared with it", of.old, of.new)
+    };
     notes.extend(numbers.renames.iter().take(SHOWN).map(rename));
     let more = numbers.renames.len().saturating_sub(SHOWN);
     if more > 0 {

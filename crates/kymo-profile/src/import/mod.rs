@@ -135,7 +135,7 @@ pub struct ImportedCount {
 }
 
 /// Whether a label of pprof names the thread of a sample.
-fn is_of_thread(key: &str) -> bool {
+fn names_thread(key: &str) -> bool {
     is_process(key) || is_thread(key) || is_thread_name(key)
 }
 

@@ -98,7 +98,7 @@ fn facts(profile: &ImportedProfile) -> ImportedFacts {
 
 /// Labels as the path of a cgroup, those of the thread left out: `/tenant=a/size=7 bytes`.
 fn shown(labels: &[SampleLabel]) -> String {
-    let of_thread = |label: &&SampleLabel| super::is_of_thread(&label.key);
+    let of_thread = |label: &&SampleLabel| super::names_thread(&label.key);
     let text = |label: &SampleLabel| match (label.text.is_empty(), label.unit.is_empty()) {
         (false, _) => format!("{}={}", label.key, label.text),
         (true, true) => format!("{}={}", label.key, label.number),

@@ -18,8 +18,8 @@ pub(crate) fn merged(name: &str, key: usize) -> Cow<'_, str> {
     match key {
         0 => without_numbers(name),
         1 => without_shapes(name),
-        2 => of_script(name, usize::MAX),
-        3.. => of_script(name, 6_usize.saturating_sub(key).max(1)),
+        2 => script_key(name, usize::MAX),
+        3.. => script_key(name, 6_usize.saturating_sub(key).max(1)),
     }
 }
 
@@ -162,7 +162,7 @@ fn path_start(text: &str) -> Option<usize> {
 }
 
 /// A name with only so many of the last parts of its script's path, and without the line.
-fn of_script(name: &str, parts: usize) -> Cow<'_, str> {
+fn script_key(name: &str, parts: usize) -> Cow<'_, str> {
     let Some((start, end, after)) = script_in(name) else { return Cow::Borrowed(name) };
     let path = &name[start..end];
     let kept = path.rmatch_indices('/').nth(parts.saturating_sub(1)).map_or(path, |(at, _)| &path[at + 1..]);

@@ -225,7 +225,7 @@ fn without_class_address(name: Cow<'_, str>) -> Cow<'_, str> {
     while let Some(at) = rest.find("0x") {
         let (head, tail) = rest.split_at(at);
         let digits = tail[2..].bytes().take_while(u8::is_ascii_hexdigit).count();
-        let class = head.strip_suffix(['/', '+']).filter(|class| class.ends_with(is_of_class_name));
+        let class = head.strip_suffix(['/', '+']).filter(|class| class.ends_with(is_in_class_name));
         match class {
             // Shorter ones are offsets in functions.
             Some(class) if digits >= 8 => out.push_str(class),
@@ -237,7 +237,7 @@ fn without_class_address(name: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn is_of_class_name(last: char) -> bool {
+fn is_in_class_name(last: char) -> bool {
     last.is_alphanumeric() || matches!(last, '$' | '_')
 }
 
