@@ -90,6 +90,8 @@ impl StandaloneWriter {
         synth::never_empty(&mut waiting);
         if let Some(mapped_files) = &mut stats.mapped_files {
             mapped_files.records(&waiting);
+            // Whoever made the recording says next that it records; from then on files may vanish.
+            mapped_files.wait();
         }
         Ok(StandaloneWriter { sink, stats, waiting, features, modules, has_news: true })
     }
