@@ -306,6 +306,42 @@ fn a_thread_without_a_cpu_is_not_silent() {
     library.assert_untouched();
 }
 
+/// Checks that a thread which makes a process is waited for, however long that takes: the C library
+/// blocks all signals until the process runs its program.
+#[test]
+fn a_thread_that_makes_a_process_is_waited_for() {
+    let test = "probes::a_thread_that_makes_a_process_is_waited_for";
+    let Some(library) = shapes(test) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let fifo = folder.path().join("fifo");
+    if !std::process::Command::new("mkfifo").arg(&fifo).status().is_ok_and(|status| status.success()) {
+        kymo_testing::skip(test, "no mkfifo here".to_owned());
+        return;
+    }
+    let site = library.plan("push_first").expect("a plan");
+    let path = std::ffi::CString::new(fifo.to_str().expect("UTF-8")).expect("no 0");
+    let (tell, told) = std::sync::mpsc::channel();
+    let spawner = std::thread::spawn(move || {
+        tell.send(super::process::own_thread()).expect("the test waits");
+        super::process::run_behind_fifo(&path);
+    });
+    let status = format!("/proc/self/task/{}/stat", told.recv().expect("it tells"));
+    super::inject::soon("it makes a process", || {
+        std::fs::read_to_string(&status).is_ok_and(|stat| stat.contains(") D "))
+    });
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(4));
+        std::fs::File::options().write(true).open(fifo).expect("opened");
+    });
+    let attached = attach(&[site], Consumers::Count);
+    writer.join().expect("no panic");
+    spawner.join().expect("no panic");
+    let probes = attached.expect("a thread that makes a process is waited for");
+    library.function("push_first")(1, 0);
+    assert_eq!(probes[0].hits(), 1);
+    library.take(&probes);
+}
+
 /// Checks sites inside functions: markers of one byte and of five, with what lies below the stack
 /// pointer, and those that are refused.
 #[test]

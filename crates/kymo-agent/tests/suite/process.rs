@@ -100,6 +100,36 @@ pub(crate) fn block_all_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
 }
 
+/// Runs `/bin/true` as posix_spawn does, so that it first opens this FIFO and waits for a writer.
+pub(crate) fn run_behind_fifo(fifo: &std::ffi::CStr) {
+    let (program, mut pid) = (c"/bin/true", 0);
+    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
+    let mut actions = std::mem::MaybeUninit::<libc::posix_spawn_file_actions_t>::uninit();
+    // SAFETY: our own actions, which this initializes.
+    assert_eq!(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) }, 0);
+    // SAFETY: they are initialized, and copy the path.
+    let added = unsafe {
+        libc::posix_spawn_file_actions_addopen(actions.as_mut_ptr(), 0, fifo.as_ptr(), libc::O_RDONLY, 0)
+    };
+    assert_eq!(added, 0);
+    // SAFETY: texts that end with 0, a list of them that ends with a null pointer, our own number.
+    let spawned = unsafe {
+        libc::posix_spawn(
+            &mut pid,
+            program.as_ptr(),
+            actions.as_ptr(),
+            std::ptr::null(),
+            arguments.as_ptr(),
+            [std::ptr::null_mut()].as_ptr(),
+        )
+    };
+    // SAFETY: they are initialized, and not used after this.
+    unsafe { libc::posix_spawn_file_actions_destroy(actions.as_mut_ptr()) };
+    assert_eq!(spawned, 0);
+    // SAFETY: our own child; its status is not asked for.
+    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+}
+
 /// Binds the calling thread to a CPU that it may use, the same for all that ask.
 pub(crate) fn bind_to_one_cpu() {
     // SAFETY: all zeros are a valid set.

@@ -73,7 +73,8 @@ fn is_gone(tid: i32) -> bool {
 
 /// How long a thread could have answered: the time in which it waited, and what it ran. On a busy
 /// machine, or at a low priority, a thread may be ready and off its CPU for seconds, and it is not
-/// silent for that. Nor is it because the thread that looks at it had no CPU.
+/// silent for that. Nor is it because the thread that looks at it had no CPU, or because it waits
+/// for the CPU that a process which it makes (vfork, posix_spawn) needs until it runs its program.
 struct Turns {
     tid: i32,
     /// What it had run at the last look, in nanoseconds, as the kernel accounts it.
@@ -100,6 +101,17 @@ impl Turns {
         stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
     }
 
+    /// Whether it waits for a process that it makes. The C library blocks all signals around that.
+    fn is_making_process(tid: i32) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        const CALLS: [i64; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+        #[cfg(not(target_arch = "x86_64"))]
+        const CALLS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
+        let text = os::text(&format!("/proc/self/task/{tid}/syscall"));
+        let call = text.ok().and_then(|text| text.split(' ').next()?.parse().ok());
+        call.is_some_and(|call: i64| CALLS.contains(&call))
+    }
+
     /// To be called again and again. Whether it has had enough time.
     fn are_over(&mut self, patience: Duration) -> bool {
         let (now, ran) = (Instant::now(), Turns::ran(self.tid));
@@ -108,6 +120,7 @@ impl Turns {
             (Some(ran), Some(before)) if Turns::is_ready(self.tid) => {
                 since.min(Duration::from_nanos(ran.saturating_sub(before)))
             }
+            _ if Turns::is_making_process(self.tid) => Duration::ZERO,
             _ => since.min(MOST_BETWEEN_LOOKS),
         };
         (self.looked, self.ran) = (now, ran);
