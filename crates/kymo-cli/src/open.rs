@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use kymo_data::{ReadAt, Recording};
@@ -13,6 +14,11 @@ use kymo_files::{Export, Input};
 use rustix::fs::{Dir, FlockOperation, flock};
 
 use crate::damage;
+
+/// How often a recording that is being made is opened: its recorder may move the table of features
+/// between two reads of it, which looks like damage.
+const MOST_LIVE_TRIES: u32 = 20;
+const LIVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The default name of a recording, as perf's.
 pub const DEFAULT: &str = "perf.data";
@@ -56,13 +62,25 @@ pub fn own_recording(name: &Path) -> anyhow::Result<Recording> {
         Input::Stream(mut stream) => (spool(&mut stream, &shown.to_string())?, Vec::new()),
         Input::Folder(folder) => directory(name, &folder)?,
     };
-    let parts = parts.into_iter().map(|(name, file)| (name, Arc::new(file) as Arc<dyn ReadAt>));
-    let opened = Recording::open(Arc::new(main), parts.collect());
-    let mut recording = opened.with_context(|| format!("failed to read {shown}"))?;
-    if is_live {
-        recording.note_still_recording();
+    let parts: Vec<_> =
+        parts.into_iter().map(|(name, file)| (name, Arc::new(file) as Arc<dyn ReadAt>)).collect();
+    let main = Arc::new(main);
+    let mut tries = if is_live { MOST_LIVE_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let opened = Recording::open(Arc::clone(&main) as Arc<dyn ReadAt>, parts.clone());
+        match opened {
+            Err(_) if tries > 0 => {}
+            Ok(mut recording) if is_live => {
+                recording.note_still_recording();
+                if tries == 0 || !recording.problems.iter().any(|problem| problem.is_damage) {
+                    return Ok(recording);
+                }
+            }
+            opened => return opened.with_context(|| format!("failed to read {shown}")),
+        }
+        std::thread::sleep(LIVE_PAUSE);
     }
-    Ok(recording)
 }
 
 /// Whether a kymo records into the file: it holds a lock on it until it ends, however that is.
