@@ -498,7 +498,11 @@ pub(crate) fn compare(profile: &Profile, key: SortKey, a: &Row, b: &Row) -> Orde
         SortKey::Dso => profile.module_name(a.function).cmp(profile.module_name(b.function)),
         SortKey::Symbol => symbol(a.function).cmp(&symbol(b.function)),
         SortKey::Cpu => a.group.cpu.cmp(&b.group.cpu),
-        SortKey::Parent => a.parent.map(symbol).cmp(&b.parent.map(symbol)),
+        SortKey::Parent => {
+            // As in perf, rows without a parent come last.
+            let parent = |row: &Row| (row.parent.is_none(), row.parent.map(symbol));
+            parent(a).cmp(&parent(b))
+        }
         SortKey::SymbolSize => symbol_size(profile, a.function).cmp(&symbol_size(profile, b.function)),
         SortKey::SourceLine => profile.stacks.line(a.group.chain).cmp(profile.stacks.line(b.group.chain)),
         SortKey::Time => {

@@ -235,3 +235,13 @@ fn filter_by_what_rows_do_not_show() {
     assert_eq!(shown, [7], "not the two of app, which came first");
     assert_eq!(hist.total.samples, 9, "shares are of the whole");
 }
+
+/// Checks that of rows with equal counts the one without a parent comes last, as in perf.
+#[test]
+fn rows_without_a_parent_come_last() {
+    let profile = profile(&COMMS, &FUNCTIONS, &[stack(3, &[3, 0], 5), stack(3, &[3], 5)]);
+    let parent = Some(regex_lite::Regex::new("main").expect("a pattern"));
+    let hist = Hist::new(&profile, 0, &HistOptions { parent, ..options(false, &[SortKey::Parent]) });
+    let parents: Vec<_> = hist.rows.iter().map(|row| row.parent).collect();
+    assert_eq!(parents, [Some(FunctionId(0)), None]);
+}
