@@ -142,7 +142,7 @@ pub use event::{Event, EventSet};
 pub use excess::{holds_build_id, meant_bytes};
 pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc,
-    ImportedFacts, ImportedUnit, NrCpus, NumaNode, SampleLabel,
+    ImportedFacts, ImportedUnit, NrCpus, NumaNode, SampleLabel, SamplingPeriod,
 };
 pub use file_build_id::FileBuildId;
 pub use header::is_recording;

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!  version | start, duration | n (unit, type of samples) of events | n labels of label sets
+//!          | name, unit, period: since version 2
 //! ```
 //! Numbers are `u32`, those of times and values `u64`; a text is a length and its bytes.
 use crate::words::Cursor;
 
 /// The version that is written.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What an imported profile says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,19 @@ pub struct ImportedFacts {
     pub events: Vec<ImportedUnit>,
     /// Sets of labels: number `n` is that of samples whose cgroup is `n + 1`.
     pub label_sets: Vec<Vec<SampleLabel>>,
+    /// What was counted from one sample to the next; `None` where it does not say.
+    pub sampling: Option<SamplingPeriod>,
+}
+
+/// What a profiler counted between two samples: a sample for each 10,000,000 nanoseconds of `cpu`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SamplingPeriod {
+    /// What was counted. It need not be the name of an event: Go's heap profiles say `space`.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+    /// How much of it for each sample; 0: the profile does not say.
+    pub period: u64,
 }
 
 /// What the values of an imported event are.
@@ -68,11 +82,17 @@ impl ImportedFacts {
                 put_text(&mut out, &label.unit);
             }
         }
+        let none = SamplingPeriod::default();
+        let SamplingPeriod { name, unit, period } = self.sampling.as_ref().unwrap_or(&none);
+        put_text(&mut out, name);
+        put_text(&mut out, unit);
+        put_u64(&mut out, *period);
         out
     }
 
     pub(super) fn parse(cursor: &mut Cursor<'_>) -> Option<ImportedFacts> {
-        if cursor.u32()? != VERSION {
+        let version = cursor.u32()?;
+        if !(1..=VERSION).contains(&version) {
             return None;
         }
         let (start_unix_ns, duration_ns) = (cursor.u64()?, cursor.u64()?);
@@ -85,7 +105,12 @@ impl ImportedFacts {
             Some(SampleLabel { key, text: text_of, number, unit: text(cursor)? })
         };
         let label_sets = list(cursor, |cursor| list(cursor, label))?;
-        Some(ImportedFacts { start_unix_ns, duration_ns, events, label_sets })
+        let mut sampling = None;
+        if version > 1 {
+            let found = SamplingPeriod { name: text(cursor)?, unit: text(cursor)?, period: cursor.u64()? };
+            sampling = (found != SamplingPeriod::default()).then_some(found);
+        }
+        Some(ImportedFacts { start_unix_ns, duration_ns, events, label_sets, sampling })
     }
 
     /// The labels of samples of a cgroup.
@@ -148,6 +173,7 @@ mod tests {
                 ImportedUnit { unit: "bytes".into(), samples_type: None },
                 ImportedUnit { unit: "nanoseconds".into(), samples_type: Some("sample".into()) },
             ],
+            sampling: Some(SamplingPeriod { name: "space".into(), unit: "bytes".into(), period: 524_288 }),
             label_sets: vec![vec![], vec![label("tenant", "a b;c", 0, ""), label("size", "", -7, "bytes")]],
         };
         let written = Features { imported: Some(facts.clone()), ..Features::default() };

@@ -9,7 +9,7 @@ mod decode;
 mod encode;
 mod imported;
 
-pub use imported::{ImportedFacts, ImportedUnit, SampleLabel};
+pub use imported::{ImportedFacts, ImportedUnit, SampleLabel, SamplingPeriod};
 
 use crate::abi::{PERF_RECORD_MISC_CPUMODE_MASK, PERF_RECORD_MISC_KERNEL};
 use crate::attr::Attr;

@@ -143,6 +143,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
         source: source.to_string(),
         start_unix_ns: start_unix_ns(recording, first),
         start_ns: first,
+        sampling: imported.and_then(|facts| facts.sampling.clone()),
         duration_ns: imported.map_or(last - first, |facts| facts.duration_ns),
         ..ExportProfile::default()
     }

@@ -1,4 +1,5 @@
 //! What every export starts from: a profile as plain values.
+use kymo_data::SamplingPeriod;
 use kymo_symbols::pool;
 use serde::Serialize;
 
@@ -41,6 +42,9 @@ pub struct ExportProfile {
     pub start_ns: u64,
     /// From the first sample to the last, in nanoseconds.
     pub duration_ns: u64,
+    /// What an imported profile says was counted from one sample to the next.
+    #[serde(skip)]
+    pub sampling: Option<SamplingPeriod>,
     /// Functions of all events; nodes refer to them by index.
     pub functions: Vec<Function>,
     /// Threads of all events; timeline entries refer to them by index.

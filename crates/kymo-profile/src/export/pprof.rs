@@ -230,8 +230,12 @@ fn write_facts<'a>(
     facts.number(field::DURATION_NS, profile.duration_ns);
     let (places, _) = samples.value_places();
     if let Some((name, unit, period)) = places.first().and_then(|first| types.get(*first)) {
-        facts.message(field::PERIOD_TYPE, message.clear().number(1, *name).number(2, *unit));
-        facts.number(field::PERIOD, period.unwrap_or(0));
+        let (counted, counted_unit, period) = match &profile.sampling {
+            Some(said) => (strings.number(&*said.name), strings.number(&*said.unit), said.period),
+            None => (*name, *unit, period.unwrap_or(0)),
+        };
+        facts.message(field::PERIOD_TYPE, message.clear().number(1, counted).number(2, counted_unit));
+        facts.number(field::PERIOD, period);
         facts.number(field::DEFAULT_TYPE, *name);
     }
     let comments: Vec<u64> = comments(profile).into_iter().map(|line| strings.number(line)).collect();

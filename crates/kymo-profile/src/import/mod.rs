@@ -29,7 +29,7 @@ pub use folded::folded;
 pub use pprof::pprof;
 pub use recording::write;
 
-use kymo_data::SampleLabel;
+use kymo_data::{SampleLabel, SamplingPeriod};
 use rustc_hash::FxHashMap;
 
 /// Samples of a profile that become a record each: as many as 100 per second of a CPU give in 11
@@ -82,6 +82,8 @@ pub struct ImportedProfile {
     pub start_unix_ns: u64,
     /// How long it took, ns; 0: it does not say.
     pub duration_ns: u64,
+    /// What was counted from one sample to the next; `None`: it does not say.
+    pub sampling: Option<SamplingPeriod>,
     /// What the user should know of the reading, a sentence each.
     pub notes: Vec<String>,
 }

@@ -9,7 +9,7 @@ use super::{
     ImportError, ImportedCount, ImportedEvent, ImportedFunction, ImportedProfile, ImportedThread, MOST_BYTES,
     MOST_ENTRIES, MOST_FRAMES, MOST_SINGLE_SAMPLES, ProfileBuilder, is_process, is_thread, is_thread_name,
 };
-use kymo_data::SampleLabel;
+use kymo_data::{SampleLabel, SamplingPeriod};
 use kymo_symbols::demangle;
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -49,6 +49,9 @@ struct Tables<'a> {
     start_unix_ns: u64,
     duration_ns: u64,
     default_type: u64,
+    /// Name and unit of what was counted between samples, and how much of it.
+    period_type: (u64, u64),
+    period: u64,
     entries: usize,
 }
 
@@ -127,6 +130,11 @@ impl<'a> Tables<'a> {
             6 => self.strings.push(bytes),
             9 => self.start_unix_ns = value.number(),
             10 => self.duration_ns = value.number(),
+            11 => {
+                let [name, unit] = numbers(bytes, [1, 2])?;
+                self.period_type = (name, unit);
+            }
+            12 => self.period = value.number(),
             14 => self.default_type = value.number(),
             _ => {}
         }
@@ -230,7 +238,18 @@ impl<'a> Tables<'a> {
             }
         }
         let (start_unix_ns, duration_ns) = (self.start_unix_ns, self.duration_ns);
-        Ok(ImportedProfile { start_unix_ns, duration_ns, ..builder.finish(events) })
+        Ok(ImportedProfile {
+            start_unix_ns,
+            duration_ns,
+            sampling: self.sampling(),
+            ..builder.finish(events)
+        })
+    }
+
+    fn sampling(&self) -> Option<SamplingPeriod> {
+        let (name, unit) = self.period_type;
+        let sampling = SamplingPeriod { name: self.text(name), unit: self.text(unit), period: self.period };
+        (sampling != SamplingPeriod::default()).then_some(sampling)
     }
 
     fn labels(&self, sample: &RawSample) -> Vec<SampleLabel> {

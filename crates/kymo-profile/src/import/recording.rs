@@ -2,7 +2,7 @@
 use super::{ImportedCount, ImportedEvent, ImportedProfile};
 use kymo_data::{
     Attr, EventSpec, Features, FileWriter, ImportedFacts, ImportedUnit, InterpretedFunction, SampleId,
-    SampleLabel, WriteAt, abi, build,
+    SampleLabel, SamplingPeriod, WriteAt, abi, build,
 };
 use std::io;
 
@@ -25,7 +25,7 @@ pub fn write(profile: &ImportedProfile, tool: &str, out: impl WriteAt) -> io::Re
         .iter()
         .zip(1..)
         .map(|(event, id)| EventSpec {
-            attr: attr(profile, if event.unit == "nanoseconds" { CPU_CLOCK } else { DUMMY }),
+            attr: event_attr(profile, event),
             ids: vec![id],
             name: event.name.clone(),
         })
@@ -93,6 +93,7 @@ fn facts(profile: &ImportedProfile) -> ImportedFacts {
         duration_ns: profile.duration_ns,
         events: profile.events.iter().map(unit).collect(),
         label_sets: profile.label_sets.iter().skip(1).cloned().collect(),
+        sampling: profile.sampling.clone(),
     }
 }
 
@@ -106,6 +107,14 @@ fn shown(labels: &[SampleLabel]) -> String {
     };
     let parts: Vec<String> = labels.iter().filter(|label| !of_thread(label)).map(text).collect();
     format!("/{}", parts.join("/"))
+}
+
+/// An event with its period, if the profile says one of it.
+fn event_attr(profile: &ImportedProfile, event: &ImportedEvent) -> Attr {
+    let is_sampled = |sampling: &&SamplingPeriod| sampling.name == event.name && sampling.unit == event.unit;
+    let sample_period = profile.sampling.as_ref().filter(is_sampled).map_or(0, |sampling| sampling.period);
+    let config = if event.unit == "nanoseconds" { CPU_CLOCK } else { DUMMY };
+    Attr { sample_period, ..attr(profile, config) }
 }
 
 fn attr(profile: &ImportedProfile, config: u64) -> Attr {

@@ -1,6 +1,6 @@
 //! Profiles of pprof as other tools write them.
 use super::*;
-use kymo_data::SampleLabel;
+use kymo_data::{SampleLabel, SamplingPeriod};
 
 /// A profile, field by field.
 #[derive(Default)]
@@ -119,11 +119,16 @@ fn heap() -> Vec<u8> {
     proto.sample(&[1, 2], &[150_000_000, 52_411_406, 3, 12_288], &[size, tenant]);
     proto.sample(&[2], &[7, 700, 0, 0], &[]);
     let default = proto.text("inuse_space");
+    let space = proto.text("space");
+    let space = fields(&[(1, space), (2, unit)]);
+    proto.message(11, &space);
+    proto.bytes.extend(fields(&[(12, 524_288)]));
     proto.bytes.extend(fields(&[(9, 1_700_000_000_000_000_000), (10, 5_000_000_000), (14, default)]));
     proto.finish()
 }
 
-/// Checks that a heap profile of Go keeps its units, its labels, its default type and its time, and
+/// Checks that a heap profile of Go keeps its units, its labels, its default type, its time and what
+/// was counted between samples, and
 /// has them after an export; that no thread is made up; and that each value costs one record.
 #[test]
 fn units_labels_and_the_default_type_are_kept() {
@@ -148,7 +153,10 @@ fn units_labels_and_the_default_type_are_kept() {
     assert_eq!(profile.label_sets, [vec![], labels]);
     let times = |profile: &ImportedProfile| (profile.start_unix_ns, profile.duration_ns);
     assert_eq!(times(&profile), (1_700_000_000_000_000_000, 5_000_000_000));
+    let sampling = SamplingPeriod { name: text("space"), unit: text("bytes"), period: 524_288 };
+    assert_eq!(profile.sampling, Some(sampling));
     let after = again(&profile);
+    assert_eq!(after.sampling, profile.sampling);
     assert_eq!(after.events, profile.events);
     assert_eq!(values(&after), values(&profile));
     assert_eq!(times(&after), times(&profile));
