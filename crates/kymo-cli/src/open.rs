@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use kymo_data::{ReadAt, Recording};
+use kymo_data::{OpenError, ReadAt, Recording};
 use kymo_files::{Export, Input};
 use rustix::fs::{Dir, FlockOperation, flock};
 
@@ -53,23 +53,28 @@ pub fn own_recording(name: &Path) -> anyhow::Result<Recording> {
             return Err(error).with_context(|| format!("failed to open {shown}{remedy}"));
         }
     };
-    let mut is_live = false;
     let (main, parts) = match input {
-        Input::File(file) => {
-            is_live = is_being_written(&file);
-            (file, Vec::new())
-        }
+        Input::File(file) => (file, Vec::new()),
         Input::Stream(mut stream) => (spool(&mut stream, &shown.to_string())?, Vec::new()),
         Input::Folder(folder) => directory(name, &folder)?,
     };
+    opened_recording(main, parts).with_context(|| format!("failed to read {shown}"))
+}
+
+/// The recording in a file that is open, and in the other files of its directory. While a kymo still
+/// records into the file, it says so, and takes up to 0.2 s if its header is moved meanwhile.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn opened_recording(main: File, parts: Vec<(String, File)>) -> Result<Recording, OpenError> {
+    let is_live = is_being_written(&main);
+    let main: Arc<dyn ReadAt> = Arc::new(main);
     let parts: Vec<_> =
         parts.into_iter().map(|(name, file)| (name, Arc::new(file) as Arc<dyn ReadAt>)).collect();
-    let main = Arc::new(main);
     let mut tries = if is_live { MOST_LIVE_TRIES } else { 1 };
     loop {
         tries -= 1;
-        let opened = Recording::open(Arc::clone(&main) as Arc<dyn ReadAt>, parts.clone());
-        match opened {
+        match Recording::open(Arc::clone(&main), parts.clone()) {
             Err(_) if tries > 0 => {}
             Ok(mut recording) if is_live => {
                 recording.note_still_recording();
@@ -77,7 +82,7 @@ pub fn own_recording(name: &Path) -> anyhow::Result<Recording> {
                     return Ok(recording);
                 }
             }
-            opened => return opened.with_context(|| format!("failed to read {shown}")),
+            opened => return opened,
         }
         std::thread::sleep(LIVE_PAUSE);
     }

@@ -28,5 +28,5 @@ mod server;
 mod tools;
 
 pub use access::AllowedRecordings;
-pub use loaded::{OpenRecording, RecordingOpener};
+pub use loaded::{OpenRecording, ReadRecording, RecordingOpener};
 pub use server::{ServeError, serve};

@@ -6,6 +6,7 @@ use kymo_profile::resolve::ResolveOptions;
 use kymo_symbols::SymbolStore;
 use kymo_view::ShownFile;
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +20,15 @@ const MOST_BYTES: usize = 1 << 30;
 /// Opens a recording by its name. The error is a sentence.
 pub type OpenRecording = Box<dyn Fn(&Path) -> Result<Recording, String> + Send + Sync>;
 
+/// Reads a recording from a file that is open. The error is a sentence.
+pub type ReadRecording = Box<dyn Fn(File) -> Result<Recording, String> + Send + Sync>;
+
 /// How recordings are opened and read.
 pub struct RecordingOpener {
     /// Opens one that the command line names.
     pub open: OpenRecording,
+    /// Reads one that the client named, below the folder.
+    pub read: ReadRecording,
     /// The symbols of a recording.
     pub store: Box<dyn Fn(&Recording) -> SymbolStore + Send + Sync>,
     /// Worker threads; 0: as many as CPUs.
@@ -109,9 +115,8 @@ impl LoadedRecordings {
             AllowedFile::Named(path) => (self.opener.open)(path),
             AllowedFile::Below(below) => {
                 let opened = self.allowed.open_below(below)?;
-                let name = below.display();
-                Recording::open(Arc::new(opened), Vec::new())
-                    .map_err(|error| format!("failed to read {name}: {error}"))
+                (self.opener.read)(opened)
+                    .map_err(|error| format!("failed to read {}: {error}", below.display()))
             }
         }
     }
@@ -205,11 +210,10 @@ mod tests {
         for name in &names {
             std::fs::copy(&fixture, name).expect("a copy");
         }
+        let read = |file| Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string());
         let opener = RecordingOpener {
-            open: Box::new(|path| {
-                let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-                Recording::open(Arc::new(file), Vec::new()).map_err(|error| error.to_string())
-            }),
+            open: Box::new(move |path| File::open(path).map_err(|error| error.to_string()).and_then(read)),
+            read: Box::new(read),
             store: Box::new(|_| SymbolStore::new(SymbolOptions::default())),
             jobs: 1,
         };
