@@ -46,38 +46,49 @@ pub(super) fn connect(
     Ok(socket)
 }
 
-/// Sends a command and waits until the machine has carried it out: what it has answered, of which
-/// so many bytes are kept.
-pub(super) fn command(
+/// A command on its way to the machine, and its answer on the way back.
+#[derive(Debug)]
+pub(super) struct Request {
     socket: OwnedFd,
-    command: &str,
+    unsent: Vec<u8>,
+    answer: Vec<u8>,
     most: usize,
-    deadline: Instant,
-) -> Result<String, HotspotError> {
-    let request = ["1\0jcmd\0", command, "\0\0\0"].concat();
-    let mut left = request.as_bytes();
-    while !left.is_empty() {
-        match rustix::net::send(&socket, left, SendFlags::NOSIGNAL) {
-            Ok(sent) => left = &left[sent..],
-            Err(Errno::AGAIN) => wait(&socket, PollFlags::OUT, deadline)?,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(failed("send it a command")(error.into())),
-        }
+}
+
+impl Request {
+    /// A command of whose answer so many bytes are kept. Nothing is sent yet.
+    pub(super) fn new(socket: OwnedFd, command: &str, most: usize) -> Request {
+        let unsent = ["1\0jcmd\0", command, "\0\0\0"].concat().into_bytes();
+        Request { socket, unsent, answer: Vec::new(), most }
     }
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    while answer.len() < most {
-        match rustix::io::read(&socket, &mut piece) {
-            Ok(0) => break,
-            Ok(got) => answer.extend_from_slice(&piece[..got]),
-            Err(Errno::AGAIN) => wait(&socket, PollFlags::IN, deadline)?,
-            Err(Errno::INTR) => {}
-            // It ended while it was at work.
-            Err(Errno::CONNRESET) => return Err(HotspotError::Gone),
-            Err(error) => return Err(failed("read its answer")(error.into())),
+
+    /// Waits until the machine has carried the command out: what it has answered.
+    ///
+    /// # Errors
+    /// After [`HotspotError::Slow`] another call goes on with the same command.
+    pub(super) fn finish(&mut self, deadline: Instant) -> Result<String, HotspotError> {
+        while !self.unsent.is_empty() {
+            match rustix::net::send(&self.socket, &self.unsent, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::AGAIN) => wait(&self.socket, PollFlags::OUT, deadline)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed("send it a command")(error.into())),
+            }
         }
+        let mut piece = [0; 4096];
+        while self.answer.len() < self.most {
+            match rustix::io::read(&self.socket, &mut piece) {
+                Ok(0) => break,
+                Ok(got) => self.answer.extend_from_slice(&piece[..got]),
+                Err(Errno::AGAIN) => wait(&self.socket, PollFlags::IN, deadline)?,
+                Err(Errno::INTR) => {}
+                // It ended while it was at work.
+                Err(Errno::CONNRESET) => return Err(HotspotError::Gone),
+                Err(error) => return Err(failed("read its answer")(error.into())),
+            }
+        }
+        judge(&self.answer)
     }
-    judge(&answer)
 }
 
 fn judge(answer: &[u8]) -> Result<String, HotspotError> {

@@ -20,13 +20,16 @@
 //! - **H2** The file is removed only when it has served, or the process is gone. A machine that
 //!   stands still would otherwise print its stacks when it goes on.
 //! - **H3** A map that was there before is neither written to nor removed.
-//! - **H4** No wait without a deadline, no link followed, no reply believed.
+//! - **H4** A machine that was asked writes its map, however late: the request is kept until it has
+//!   answered, and what it may still write is told ([`Hotspot::left_behind`]).
+//! - **H5** No wait without a deadline, no link followed, no reply believed.
 
 mod check;
 mod client;
 
 use crate::proc::{InnerIdentity, TmpFolder, read_from};
 use check::SignalTarget;
+use client::Request;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::io;
@@ -81,6 +84,8 @@ pub struct Hotspot {
     tmp: TmpFolder,
     /// The file that makes the machine open its socket is there, by us.
     waits_for_socket: bool,
+    /// It was asked for its map and has not answered yet.
+    map_request: Option<Request>,
 }
 
 impl Hotspot {
@@ -96,7 +101,7 @@ impl Hotspot {
     pub fn find(pid: i32) -> Result<Hotspot, HotspotError> {
         let inner = InnerIdentity::of(pid).ok_or(HotspotError::Gone)?;
         let tmp = TmpFolder::of(pid).map_err(failed("open its folder /tmp"))?;
-        Ok(Hotspot { pid, inner, tmp, waits_for_socket: false })
+        Ok(Hotspot { pid, inner, tmp, waits_for_socket: false, map_request: None })
     }
 
     /// Where the machine writes its map, in its own /tmp.
@@ -116,17 +121,30 @@ impl Hotspot {
     ///
     /// # Errors
     /// [`HotspotError`]; the machine is then as it was, but for what [`Hotspot::left_behind`] says.
+    /// After [`HotspotError::Slow`] the next call waits for the same answer.
     pub fn perf_map(&mut self, timeout: Duration) -> Result<Vec<u8>, HotspotError> {
         let deadline = Instant::now() + timeout;
-        if self.tmp.has(&self.map_name()) {
-            let why = format!("its /tmp/{} was there before and would be overwritten", self.map_name());
-            return Err(HotspotError::Refused(why));
+        let mut request = match self.map_request.take() {
+            Some(request) => request,
+            None if self.tmp.has(&self.map_name()) => {
+                let why = format!("its /tmp/{} was there before and would be overwritten", self.map_name());
+                return Err(HotspotError::Refused(why));
+            }
+            None => self.request("Compiler.perfmap", ANSWER_BYTES, deadline)?,
+        };
+        let answered = request.finish(deadline);
+        if matches!(answered, Err(HotspotError::Slow)) {
+            self.map_request = Some(request);
+            return Err(HotspotError::Slow);
         }
-        let answered = self.command("Compiler.perfmap", ANSWER_BYTES, deadline);
-        // Also after an error: a machine that was too slow may have written it.
         let text = self.take_map();
         answered?;
         text.map_err(failed("read the map that it wrote"))
+    }
+
+    /// Whether it was asked for a map that it may still be writing.
+    pub fn owes_map(&self) -> bool {
+        self.map_request.is_some()
     }
 
     /// Asks for the stacks of all Java threads, as `jstack` prints them. The machine stops its Java
@@ -135,24 +153,34 @@ impl Hotspot {
     /// # Errors
     /// [`HotspotError`]; the machine is then as it was, but for what [`Hotspot::left_behind`] says.
     pub fn thread_dump(&mut self, timeout: Duration) -> Result<String, HotspotError> {
-        self.command("Thread.print", DUMP_BYTES, Instant::now() + timeout)
+        let deadline = Instant::now() + timeout;
+        self.request("Thread.print", DUMP_BYTES, deadline)?.finish(deadline)
     }
 
-    fn command(&mut self, command: &str, most: usize, deadline: Instant) -> Result<String, HotspotError> {
+    fn request(&mut self, command: &str, most: usize, deadline: Instant) -> Result<Request, HotspotError> {
         if !self.has_socket() {
             self.open_socket(deadline)?;
         }
         self.remove_trigger();
         let socket = client::connect(&self.tmp, &self.socket_name(), self.pid, deadline)?;
-        client::command(socket, command, most, deadline)
+        Ok(Request::new(socket, command, most))
     }
 
-    /// The file that stays in the machine's /tmp, because the machine has not seen it yet.
+    /// The file that stays in the machine's /tmp: one that the machine has not seen yet, or the map
+    /// that it was asked for and has not written yet.
     pub fn left_behind(&mut self) -> Option<String> {
         if self.has_socket() || check::is_gone(self.pid) {
             self.remove_trigger();
         }
-        self.waits_for_socket.then(|| format!("/tmp/{}", self.trigger_name()))
+        let name = match (self.waits_for_socket, &self.map_request) {
+            (true, _) => self.trigger_name(),
+            // One that has ended may have written the map half.
+            (false, Some(_)) if self.tmp.has(&self.map_name()) || !check::is_gone(self.pid) => {
+                self.map_name()
+            }
+            (false, _) => return None,
+        };
+        Some(format!("/tmp/{name}"))
     }
 
     /// Whether the machine's socket is there, and its own.

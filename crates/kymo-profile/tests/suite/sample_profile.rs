@@ -82,6 +82,7 @@ pub(crate) fn small() -> ExportProfile {
         written_unix_ns: Some(1_790_000_001_000_000_000),
         start_ns: 5_000,
         duration_ns: 1_000_000,
+        sampling: None,
         functions,
         threads,
         events: vec![

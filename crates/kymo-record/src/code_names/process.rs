@@ -18,6 +18,8 @@ const PART_OF_AGE: u32 = 8;
 const COST: u32 = 50;
 /// A virtual machine has so long to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// With less time a machine is not asked: its map would come when nobody takes it away.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(500);
 /// A machine that did not run since it was asked compiled nothing: so many clock ticks are its
 /// answer.
 const IDLE_TICKS: u64 = 2;
@@ -104,11 +106,17 @@ impl Process {
         let was_known = !self.known.is_empty();
         let mut visit = Visit { ended: proc::parent(self.pid).is_none(), ..Visit::default() };
         let mut text = Vec::new();
-        if let Some(bytes) = self.read_map() {
+        // What a machine is writing because it was asked is no map of its own.
+        let is_asked = self.machine.as_ref().is_some_and(Hotspot::owes_map);
+        let map = if is_asked { None } else { self.read_map() };
+        if let Some(bytes) = map {
             text = bytes;
-        } else if !visit.ended && self.may_ask(deadline.is_some()) {
+        } else if is_asked || !visit.ended && self.may_ask(deadline.is_some()) {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(begun));
-            text = self.ask(left.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT));
+            let timeout = left.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT);
+            if is_asked || timeout > LEAST_TIMEOUT {
+                text = self.ask(timeout);
+            }
         }
         visit.lines = self.known.new_in(&text);
         let (least, most) = INTERVALS;
@@ -184,8 +192,8 @@ impl Process {
         let (pid, mut remarks) = (self.pid, Vec::new());
         if let Some(left) = self.machine.as_mut().and_then(Hotspot::left_behind) {
             remarks.push(format!(
-                "{left} of process {pid} was left there: the Java virtual machine will look for it when it \
-                 goes on; remove it then"
+                "{left} of process {pid} is left there, or comes when the Java virtual machine goes on: it \
+                 was asked and did not answer in time; remove the file then"
             ));
         }
         if !self.is_machine || !self.known.is_empty() {

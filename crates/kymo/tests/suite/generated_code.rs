@@ -93,7 +93,10 @@ fn machines_that_are_not_asked() {
         words.extend(more);
         words.extend(["--", "sleep", "0.6"]);
         let said = kymo().succeed(words);
-        assert_eq!(left(&pid), [] as [PathBuf; 0], "{name}");
+        // A busy machine answers after the end of the recording, which says so then.
+        for file in left(&pid) {
+            said.says(text(&file)).says("did not answer in time");
+        }
         if reason.is_empty() {
             assert!(!said.stderr.contains("has no names"), "{name}: {}", said.stderr);
         } else {
