@@ -512,7 +512,12 @@ fn a_file_size_limit_leaves_what_came_before() {
         assert!(fs::metadata(&file).expect("the file").len() <= most * 512);
         let recording = opened(&file);
         let samples = samples(&recording);
-        assert!(verb.events.iter().all(|event| samples[event] > 100), "{name}: {samples:?}");
+        assert!(
+            verb.events.iter().all(|event| samples[event] > 100),
+            "{name}: {samples:?}, {} bytes of records: {}",
+            recording.data_bytes(),
+            said.stderr
+        );
         verb.ask(&file, "could not write", name);
     }
 }
