@@ -10,6 +10,14 @@ function sizeCanvas(canvas, width, height) {
   canvas.style.height = height + "px";
 }
 
+/** A name of which its beginning and its end are kept where there is no room for so many letters. */
+function shortenedName(name, letters) {
+  if (name.length <= letters) return name;
+  if (letters <= 3) return "";
+  const end = letters < 12 ? 0 : Math.floor((letters - 1) / 2);
+  return name.slice(0, letters - 1 - end) + "…" + (end ? name.slice(-end) : "");
+}
+
 /** Empties what is drawn on so large a canvas; gives the colours of the page, by name. */
 function emptyCanvas(g, width, height) {
   const ratio = window.devicePixelRatio || 1;

@@ -130,9 +130,7 @@ class FlameChart {
       }
       if (w < 22) continue;
       g.fillStyle = ink;
-      const fits = Math.floor((w - 8) / letter);
-      const name = this.profile.names[fn];
-      const text = name.length <= fits ? name : fits > 3 ? name.slice(0, fits - 1) + "…" : "";
+      const text = shortenedName(this.profile.names[fn], Math.floor((w - 8) / letter));
       if (text) g.fillText(text, x + 4, top + ROW / 2, w - 8);
     }
     g.globalAlpha = 1;

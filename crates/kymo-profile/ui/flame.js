@@ -302,8 +302,7 @@ class FlameGraph {
 
   /** Writes what fits. Letters of the font have one width; text beyond ASCII is squeezed into its frame instead. */
   write(g, name, x, y, room, letter) {
-    const fits = Math.floor(room / letter);
-    const text = name.length <= fits ? name : fits > 3 ? name.slice(0, fits - 1) + "…" : "";
+    const text = shortenedName(name, Math.floor(room / letter));
     if (text) g.fillText(text, x, y, Math.max(room, 1));
   }
 

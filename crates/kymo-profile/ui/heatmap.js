@@ -1,11 +1,12 @@
 "use strict";
 // The heat map: seconds from left to right, parts of a second from the top down, darker with more
-// samples. What happens once a second, or at one moment only, is seen at a glance, and can be
+// samples. Below it is how many samples a colour means. What happens once a second, or at one moment only, is seen at a glance, and can be
 // selected.
 
 const HEAT_ROWS = 50;
 const HEAT_AXIS = 22;
 const CELL = 6;
+const HEAT_LEGEND = 26;
 
 class HeatMap {
   /** on: {range([fromNs, toNs] or null), hover(lines, x, y) or hover(null)} */
@@ -30,8 +31,8 @@ class HeatMap {
     Object.assign(this, { heat, unit, range });
     this.most = heat.values.reduce((a, b) => Math.max(a, b), 0);
     this.width = this.box.clientWidth;
-    this.cell = Math.max(1, Math.min(3 * CELL, (this.width - 70) / Math.max(1, heat.columns)));
-    this.height = HEAT_AXIS + heat.rows * CELL + 8;
+    this.cell = Math.max(1, (this.width - 70) / Math.max(1, heat.columns));
+    this.height = HEAT_AXIS + heat.rows * CELL + HEAT_LEGEND;
     this.box.style.height = this.height + "px";
     sizeCanvas(this.canvas, this.width, this.height);
     this.paint();
@@ -71,6 +72,7 @@ class HeatMap {
       g.fillRect(x, y, Math.max(1, this.cell - 0.5), CELL - 0.5);
     });
     this.paintAxes(g, colour);
+    this.paintLegend(g, colour);
     const shown = this.anchor >= 0 ? this.span() : this.range && [this.cellOf(this.range[0]), this.cellOf(this.range[1] - 1)];
     g.fillStyle = colour("--accent");
     if (shown) {
@@ -99,6 +101,26 @@ class HeatMap {
       if (x + g.measureText(text).width < this.width) g.fillText(text, x + 2, HEAT_AXIS / 2 - 1);
     }
     for (let row = 0; row < heat.rows; row += 10) g.fillText(row ? formatNs(row * heat.row_ns) : "0", 8, HEAT_AXIS + row * CELL + 3);
+  }
+
+  /** What the axes are, and what the colours mean. */
+  paintLegend(g, colour) {
+    const { heat } = this;
+    const y = HEAT_AXIS + heat.rows * CELL + HEAT_LEGEND / 2;
+    g.fillStyle = colour("--dim");
+    g.fillText(`across: time, a column for ${formatNs(heat.column_ns)}; down: the time within a column`, 60, y);
+    const amount = (value) => (this.unit === "ns" ? formatNs(value) : formatCount(value) + " samples");
+    const words = `${amount(this.most)} in ${formatNs(heat.row_ns)}`;
+    const steps = 8;
+    const right = this.width - 10 - g.measureText(words).width;
+    // In a narrow window the line about the axes comes first.
+    if (right - steps * 10 - 20 < 60 + g.measureText("across: time, a column for 1000 ms; down: the time within a column").width) return;
+    g.fillText(words, right, y);
+    g.fillText("0", right - steps * 10 - 16, y);
+    for (let step = 0; step < steps; step++) {
+      g.fillStyle = this.colour((step + 1) / steps);
+      g.fillRect(right - (steps - step) * 10 - 4, y - 5, 10, 10);
+    }
   }
 
   span() {

@@ -13,4 +13,4 @@ mod tests;
 pub use escape::{SEMICOLON_IN_STACK, WIDEST_COLUMN, json, json_pretty, shown, shown_in_stack};
 pub use graph::{GraphForm, GraphOptions};
 pub use hierarchy::write_hierarchy;
-pub use table::{Column, TableOptions, TableStyle, count_in_units, write_table};
+pub use table::{Column, TableOptions, TableStyle, count_in_units, shortened, write_table};

@@ -4,6 +4,7 @@ use super::shown;
 use crate::hist::{Hist, KEYS, Row, SortKey, cgroup_name, symbol_size};
 use crate::profile::Profile;
 use kymo_symbols::pool;
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::str::FromStr;
 
@@ -306,14 +307,13 @@ pub(super) fn write_head(out: &mut dyn Write, hist: &Hist, event_name: &str) -> 
     writeln!(out, "#")
 }
 
-/// A name in the last column, of which its beginning and its end are kept where a terminal has no room for
-/// all of it. `used`: columns before it.
-fn shortened(name: String, width: Option<usize>, used: usize) -> String {
+/// A name of which its beginning and its end are kept where there is no room for so many characters; as
+/// it is where there is room for fewer than twenty.
+pub fn shortened(name: &str, room: usize) -> Cow<'_, str> {
     const LEAST: usize = 20;
     let length = name.chars().count();
-    let room = width.map_or(length, |width| width.saturating_sub(used));
     if length <= room || room < LEAST {
-        return name;
+        return name.into();
     }
     let end = (room - 2) / 2;
     let begin = room - 2 - end;
@@ -343,7 +343,9 @@ fn row_line(
             value = cut(&value, Some(width)).to_owned();
         }
         if at + 1 == options.columns.len() && options.separator.is_none() && column.is_name() {
-            value = shortened(value, options.look.width, line.chars().count() + 2);
+            let used = line.chars().count() + 2;
+            let room = options.look.width.map_or(usize::MAX, |width| width.saturating_sub(used));
+            value = shortened(&value, room).into_owned();
         }
         match &options.separator {
             Some(separator) => {
@@ -430,14 +432,11 @@ mod tests {
     /// Checks that a name which is too long for the terminal keeps both of its ends, and others are as they are.
     #[test]
     fn names_are_shortened_in_the_middle() {
-        let short = |name: &str, width| super::shortened(name.to_owned(), width, 10);
-        assert_eq!(short("alloc::vec::Vec<T,A>::extend_trusted", Some(40)), "alloc::vec::Ve..extend_trusted");
-        assert_eq!(short("main", Some(40)), "main");
-        assert_eq!(
-            short("alloc::vec::Vec<T,A>::extend_trusted", None),
-            "alloc::vec::Vec<T,A>::extend_trusted"
-        );
-        assert_eq!(short("alloc::vec::Vec<T,A>::extend_trusted", Some(20)).len(), 36);
+        const NAME: &str = "alloc::vec::Vec<T,A>::extend_trusted";
+        assert_eq!(shortened(NAME, 30), "alloc::vec::Ve..extend_trusted");
+        assert_eq!(shortened("main", 30), "main");
+        assert_eq!(shortened(NAME, usize::MAX), NAME);
+        assert_eq!(shortened(NAME, 10), NAME);
     }
 
     #[test]

@@ -222,7 +222,7 @@ pub(super) fn page(browser: &Browser, page: Page) -> Vec<String> {
 pub(super) fn printed(browser: &Browser) -> String {
     let mut text = format!("# {}\n# {}\n#{}\n", title(browser), situation(browser), head(browser));
     for row in browser.place.list.all() {
-        text.push_str(&format!(" {}\n", row_text(&numbers(browser, row), row)));
+        text.push_str(&format!(" {}\n", row_text(&numbers(browser, row), row, usize::MAX)));
     }
     text
 }

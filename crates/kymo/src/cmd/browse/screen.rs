@@ -1,5 +1,5 @@
 //! Lines on a screen of any size: a list between two lines above and one below, or a page of text.
-use kymo_profile::text::shown;
+use kymo_profile::text::{shortened, shown};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -101,7 +101,7 @@ impl Screen<'_> {
     /// Draws a row of a list.
     pub(super) fn row<I, N>(&mut self, y: u16, numbers: &[Cell], row: &Row<I, N>, selected: bool) {
         let style = if selected { REVERSED } else { Style::new() };
-        self.line(y, &row_text(numbers, row), style);
+        self.line(y, &row_text(numbers, row, self.width()), style);
         if selected || !self.color {
             return;
         }
@@ -133,16 +133,19 @@ impl Screen<'_> {
     }
 }
 
-/// A row as text in its full width.
-pub(super) fn row_text<I, N>(numbers: &[Cell], row: &Row<I, N>) -> String {
+/// A row as text. Where there is no room for all of it, its name keeps its beginning and its end.
+pub(super) fn row_text<I, N>(numbers: &[Cell], row: &Row<I, N>, width: usize) -> String {
     let numbers: String = numbers.iter().map(|number| &*number.text).collect();
     let mark = match (row.is_open, row.has_below) {
         (true, _) => '-',
         (false, true) => '+',
         (false, false) => ' ',
     };
+    let before = format!("{numbers}  {}{mark} ", "  ".repeat(row.indent));
     let module = row.module.as_ref().map_or_else(String::new, |module| format!("  ({})", shown(module)));
-    format!("{numbers}  {}{mark} {}{module}", "  ".repeat(row.indent), row.name)
+    let used = before.chars().count() + module.chars().count();
+    let name = shortened(&row.name, width.saturating_sub(used));
+    format!("{before}{name}{module}")
 }
 
 /// Text in lines of so many characters at most, broken at spaces where there are any.
@@ -171,4 +174,28 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a name for which a line has no room keeps its beginning and its end, and leaves the
+    /// module its place.
+    #[test]
+    fn long_names_keep_both_ends() {
+        let row = Row {
+            depth: 0,
+            indent: 0,
+            item: (),
+            name: "std::map<std::string, std::vector<int>>::refresh_all_entries".to_owned(),
+            module: Some("server".to_owned()),
+            numbers: (),
+            has_below: true,
+            is_open: false,
+        };
+        let numbers = [Cell { text: " 12.00%".to_owned(), color: None }];
+        let text = row_text(&numbers, &row, 60);
+        assert_eq!(text, " 12.00%  + std::map<std::strin..efresh_all_entries  (server)");
+    }
 }

@@ -14,7 +14,7 @@ use kymo_profile::load::LoadOptions;
 use kymo_profile::machine::symbol_options;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::text::{shown, write_hierarchy, write_table};
+use kymo_profile::text::{shortened, shown, write_hierarchy, write_table};
 use kymo_profile::wall::{WaitDetail, Wall, recorded_calls, wait_detail};
 use kymo_profile::{dump, export};
 use kymo_symbols::{SymbolOptions, SymbolStore};
@@ -32,6 +32,9 @@ mod wall;
 pub(crate) use args::{ReportArgs, SymbolArgs};
 pub(crate) use perf_options::ReportOptions;
 use plan::{Plan, plan};
+
+/// Characters of a function in the lines after a recording: more of them fill the screen.
+const MOST_OF_NAME: usize = 100;
 
 /// Whether it shows the recording in the terminal, not as text.
 pub(crate) fn opens_browser(args: &ReportArgs, no_pager: bool) -> bool {
@@ -147,7 +150,9 @@ pub(crate) fn first_look_lines(input: &Path, count: usize) -> anyhow::Result<(Ve
     let profile = Profile::open(&recording, &load, resolve, &store, &|_, _, _| {})?;
     let FirstLook { hottest, callers, nameless } = first_look(&profile, &recording.events.list, count);
     let line = |share: &Share| {
-        format!("{:6.2}%  {}  ({})", share.percent, shown(&share.function), shown(&share.module))
+        let function = shown(&share.function);
+        let function = shortened(&function, MOST_OF_NAME);
+        format!("{:6.2}%  {function}  ({})", share.percent, shown(&share.module))
     };
     let mut lines: Vec<String> = hottest.iter().map(line).collect();
     if !callers.is_empty() {
