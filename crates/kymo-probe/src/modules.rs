@@ -129,6 +129,14 @@ pub fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let gone = || format!("there is no process {pid}: it may have ended; `ps -e` lists processes");
     let exe = match std::fs::read_link(format!("/proc/{pid}/exe")) {
         Ok(exe) => exe,
+        Err(error)
+            if error.kind() == std::io::ErrorKind::PermissionDenied
+                && rustix::process::geteuid().is_root() =>
+        {
+            bail!(
+                "root may not look into process {pid} here: CAP_SYS_PTRACE is missing (in a container: --cap-add SYS_PTRACE), or a security module forbids it"
+            )
+        }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
             "process {pid} belongs to another user: run kymo as root, or give it CAP_SYS_PTRACE with `{}`",
             setcap_command(&caps::probe())

@@ -55,27 +55,34 @@ pub(super) fn not_permitted(pid: i32) -> EnterError {
     };
     let (uids, mine) = (ids("Uid"), getuid().as_raw());
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let because = if let Some(by) =
-        field(&status, "TracerPid").and_then(|by| by.parse().ok()).filter(|by| *by != 0)
-    {
-        return EnterError::Traced(by);
-    } else if uids.windows(2).any(|pair| pair[0] != pair[1]) {
-        "it changed its user (setuid); run kymo as root"
-    } else if uids.first().is_some_and(|uid| *uid != mine) {
-        "it belongs to another user; run kymo as that user or as root"
-    } else if fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() != mine) {
-        "it is not dumpable (setuid, or prctl(PR_SET_DUMPABLE)); run kymo as root"
-    } else {
-        match scope.trim() {
-            "1" => {
-                "kernel.yama.ptrace_scope is 1: only children may be traced; start it with kymo, run kymo as root, or sysctl kernel.yama.ptrace_scope=0"
-            }
-            "2" => "kernel.yama.ptrace_scope is 2: only root may trace; run kymo as root",
-            "3" => "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot; use --engine kernel",
-            _ => "it needs CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)",
-        }
-    };
+    let because =
+        if let Some(by) = field(&status, "TracerPid").and_then(|by| by.parse().ok()).filter(|by| *by != 0) {
+            return EnterError::Traced(by);
+        } else if mine == 0 {
+            // Root without its rights, of a container or of a security module.
+            by_scope(&scope)
+        } else if uids.windows(2).any(|pair| pair[0] != pair[1]) {
+            "it changed its user (setuid); run kymo as root"
+        } else if uids.first().is_some_and(|uid| *uid != mine) {
+            "it belongs to another user; run kymo as that user or as root"
+        } else if fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() != mine) {
+            "it is not dumpable (setuid, or prctl(PR_SET_DUMPABLE)); run kymo as root"
+        } else {
+            by_scope(&scope)
+        };
     EnterError::NotPermitted(because)
+}
+
+/// What the setting kernel.yama.ptrace_scope has to do with it.
+fn by_scope(scope: &str) -> &'static str {
+    match scope.trim() {
+        "1" => {
+            "kernel.yama.ptrace_scope is 1: only children may be traced; start it with kymo, run kymo as root, or sysctl kernel.yama.ptrace_scope=0"
+        }
+        "2" => "kernel.yama.ptrace_scope is 2: only root may trace; run kymo as root",
+        "3" => "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot; use --engine kernel",
+        _ => "it needs CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)",
+    }
 }
 
 impl TargetProcess {

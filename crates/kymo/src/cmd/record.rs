@@ -1,6 +1,7 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::fmt::Display;
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -273,6 +274,11 @@ impl Words {
         let notes = session.notes().iter().filter(|note| note.is_notable() || self.verbose);
         notes.for_each(|note| self.say(&note.to_string()));
         session.plan().late_notes.iter().for_each(|note| self.say(note));
+        let is_open_ended = session.plan().command.is_empty() && session.plan().options.duration.is_none();
+        // Whoever looks at a terminal that says nothing does not know whether it began.
+        if is_open_ended && std::io::stderr().is_terminal() {
+            self.say("recording; Ctrl-C ends it");
+        }
         let Some(wanted) = switches else { return session };
         session.on_switch(wanted.into(), move |file, coverage| {
             if !self.quiet {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::at_terminal::AtTerminal;
 use crate::programs::build;
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Running, kymo, require, text};
@@ -90,6 +91,24 @@ fn live_table_of_locks() {
         assert!(part.contains(" waits for ") && part.contains("  lock  (waits, "), "{seen}");
     }
     assert!(!last.contains("(from samples)"), "{last}");
+}
+
+/// Checks that a recording without an end says on a terminal that it has begun and how it ends, and
+/// that one with a duration does not.
+#[test]
+fn recordings_say_how_they_end() {
+    const TEST: &str = "terminal::recordings_say_how_they_end";
+    let Some(()) = require(TEST, &[Need::Program("script"), Need::Program("stty")]) else { return };
+    let file = fresh_folder("says-how-it-ends").join("any.data");
+    let sleep = Running::start(Command::new("sleep").arg("60"));
+    let words = format!("record -e task-clock:u -o {} -p {}", text(&file), sleep.pid());
+    let mut terminal = AtTerminal::start(&words, ["", ""]);
+    terminal.says("kymo record: recording; Ctrl-C ends it");
+    terminal.press("\x03");
+    terminal.says("Captured and wrote");
+    let mut terminal = AtTerminal::start(&format!("{words} --duration 0.1"), ["", ""]);
+    terminal.says("status=0");
+    assert!(!terminal.emulator.usual.contains("Ctrl-C"), "{}", terminal.emulator.usual);
 }
 
 /// Checks that `kymo demo` records its program, shows its functions, and leaves a page.
