@@ -112,7 +112,7 @@ class HeatMap {
     const amount = (value) => (this.unit === "ns" ? formatNs(value) : formatCount(value) + " samples");
     const words = `${amount(this.most)} in ${formatNs(heat.row_ns)}`;
     const steps = 8;
-    const right = this.width - 10 - g.measureText(words).width;
+    const right = this.width - 12 - g.measureText(words).width;
     // In a narrow window the line about the axes comes first.
     if (right - steps * 10 - 20 < 60 + g.measureText("across: time, a column for 1000 ms; down: the time within a column").width) return;
     g.fillText(words, right, y);
