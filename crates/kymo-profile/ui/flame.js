@@ -9,13 +9,14 @@ const REST = -2;
 /** Hues that user modules get in order of their weight; the oranges are the kernel's. */
 const HUES = [255, 150, 305, 195, 105, 345, 225, 130, 280, 170, 325];
 
-/** Colours by module: kernel orange, inlined frames paler than their module, commands and unknown code grey. */
+/** Colours by module: kernel orange, and a pale sand where states have colours, inlined frames paler than their module, commands and unknown code grey. */
 class Palette {
   constructor(profile) {
     this.profile = profile;
     this.hue = new Map();
     this.cache = new Map();
     this.dark = false;
+    this.hasStates = profile.kinds.includes("s");
   }
 
   /** Hands out hues, heaviest module first. */
@@ -34,6 +35,7 @@ class Palette {
     this.hue = new Map([...this.hue].map(([module, hue]) => [modules.get(this.profile.modules[module]), hue]));
     this.hue.delete(undefined);
     this.profile = profile;
+    this.hasStates = profile.kinds.includes("s");
     this.cache.clear();
   }
 
@@ -62,11 +64,14 @@ class Palette {
     let hue = this.hue.get(module) ?? 255;
     if (this.profile.isKernel(fn)) {
       hue = 55 + (module % 3) * 8;
-      chroma = kind === "?" ? 0.06 : this.dark ? 0.105 : 0.12;
+      chroma = this.hasStates ? 0.025 : kind === "?" ? 0.06 : this.dark ? 0.105 : 0.12;
     } else if (kind === "s") {
-      // A thread's state: running green, ready red, waiting by what for, idle grey.
-      hue = STATE_HUES[this.profile.names[fn]] ?? 255;
-      chroma = hue === 255 ? 0.01 : 0.13;
+      // A thread's state: running green, ready red, waiting by what for, idle a light grey, unknown a
+      // dark one.
+      const name = this.profile.names[fn];
+      hue = STATE_HUES[name] ?? 255;
+      chroma = hue === 255 ? 0.01 : ["other", "stopped"].includes(name) ? 0.05 : 0.13;
+      light = (this.dark ? 0.45 : 0.84) + (name === "unknown" ? -0.16 : hue === 255 ? 0.04 : shift);
     } else if (kind === "c") {
       chroma = 0.012;
       hue = 255;
@@ -114,6 +119,8 @@ const STATE_HUES = {
   "page fault": 275,
   io_uring: 200,
   child: 320,
+  other: 105,
+  stopped: 50,
 };
 
 function restText(frame) {

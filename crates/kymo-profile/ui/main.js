@@ -478,13 +478,16 @@ class Page {
 
   renderButterfly(event, dataKey, options) {
     const { state, profile } = this;
-    const name = state.focus >= 0 ? profile.names[state.focus] : "";
-    $("butterfly-name").textContent = name || "Choose a function, in the table below for example.";
-    $("butterfly-sums").textContent = name ? `self ${formatShare(this.weighed.sums.own[state.focus], options.whole)}, total ${formatShare(this.weighed.sums.total[state.focus], options.whole)}` : "";
+    // The one that costs most by itself, until one is chosen.
+    const { own } = this.weighed.sums;
+    const focus = state.focus >= 0 ? state.focus : own.reduce((best, value, fn) => (value > (own[best] ?? 0) ? fn : best), -1);
+    const name = focus >= 0 ? profile.names[focus] : "";
+    $("butterfly-name").textContent = name || "Nothing was sampled here.";
+    $("butterfly-sums").textContent = name ? `self ${formatShare(own[focus], options.whole)}, total ${formatShare(this.weighed.sums.total[focus], options.whole)}` : "";
     ["callers", "callees"].forEach((view, at) => {
-      const key = [dataKey, view, state.focus, state.commands, state.merge].join("|");
-      const tree = this.keep(view, key, () => buildTree(profile, event, this.weighed.self, { ...state, view, focus: state.focus }));
-      this.trees[at + 1].show(tree, { ...options, hasSelf: view === "callees", subject: [state.event, view, state.focus].join("|") });
+      const key = [dataKey, view, focus, state.commands, state.merge].join("|");
+      const tree = this.keep(view, key, () => buildTree(profile, event, this.weighed.self, { ...state, view, focus }));
+      this.trees[at + 1].show(tree, { ...options, hasSelf: view === "callees", subject: [state.event, view, focus].join("|") });
     });
   }
 

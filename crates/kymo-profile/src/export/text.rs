@@ -77,7 +77,7 @@ pub(crate) fn draw(
 }
 
 /// Fixed colours for states of threads, and pale ones for the rest: running is green, waiting for a
-/// CPU red, waiting orange to violet, idle grey. Empty where there are no states.
+/// CPU red, waiting orange to violet, idle a light grey, unknown a dark one. Empty where there are no states.
 fn state_colours(profile: &ExportProfile) -> PaletteMap {
     let colour = |name: &str| match name {
         "running" => (96, 178, 84),
@@ -93,7 +93,11 @@ fn state_colours(profile: &ExportProfile) -> PaletteMap {
         "page fault" => (40, 80, 150),
         "io_uring" => (60, 140, 170),
         "child" => (180, 150, 220),
-        _ => (190, 190, 190),
+        "stopped" => (165, 125, 95),
+        "other" => (178, 170, 120),
+        "unknown" => (125, 125, 125),
+        // Idle.
+        _ => (205, 205, 205),
     };
     let mut map = PaletteMap::default();
     if !profile.functions.iter().any(|function| function.kind == FunctionKind::State) {

@@ -144,6 +144,10 @@ fn browser_counts_the_whole_recording() {
     // Self descending; recursion counted once in the total.
     assert_eq!(check["top"][0], serde_json::json!(["walk", 8_000, 15_000]));
     assert_eq!(check["top"][1], serde_json::json!(["visit<Node, alloc::vec::Vec<u8>>", 7_000, 7_000]));
+    // Until a function is chosen the butterfly is that of the first one.
+    let rows = |address: &str| opened.check(address)["treeRows"].clone();
+    assert_eq!(rows("tab=butterfly"), rows("tab=butterfly&focus=walk"));
+    assert_ne!(rows("tab=butterfly"), rows("tab=butterfly&focus=main"));
 }
 
 /// Checks zoom, search, time range, thread filter and the views through the address, as a shared link carries them.
