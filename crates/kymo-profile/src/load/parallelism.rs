@@ -114,14 +114,18 @@ impl Parallelism {
             turn: TaskTurn::Taken,
             ..*next
         });
+        let cpus = CpuHistory::new(&turns);
         turns.retain(|turn| turn.tid > 0);
         turns.sort_unstable_by_key(|turn| (turn.tid, turn.time_ns, turn.position, turn.turn));
         let begin = turns.iter().map(|turn| turn.time_ns).min();
         let mut changes: Vec<(u64, i32)> = Vec::new();
         for list in turns.chunk_by(|one, next| one.tid == next.tid) {
-            // Nothing is known before: a thread that stops first ran from the beginning.
-            let (mut since, mut known, mut on) = (begin, false, NO_CPU);
-            for &TimedTurn { time_ns: time, turn, cpu, .. } in list {
+            let (mut since, mut known, mut on) = (None, false, NO_CPU);
+            for told in list {
+                let TimedTurn { time_ns: time, turn, cpu, .. } = *told;
+                if !known {
+                    since = cpus.arrival_of(told).or(begin);
+                }
                 match turn {
                     TaskTurn::In => (since, on) = (since.filter(|_| known).or(Some(time)), cpu),
                     TaskTurn::Made => since = None,
@@ -154,6 +158,34 @@ impl Parallelism {
         let after = self.steps.partition_point(|(time, _)| *time <= time_ns);
         let count = after.checked_sub(1).and_then(|at| self.steps.get(at)).map_or(0, |(_, count)| *count);
         count.max(1)
+    }
+}
+
+/// When something came on each CPU or left it, in the order of time.
+struct CpuHistory {
+    switches: Vec<CpuSwitch>,
+}
+
+impl CpuHistory {
+    fn new(turns: &[TimedTurn]) -> CpuHistory {
+        let mut switches: Vec<CpuSwitch> = turns.iter().filter_map(TimedTurn::on_cpu).collect();
+        switches.sort_unstable_by_key(|switch| (switch.cpu, switch.time_ns, switch.position));
+        CpuHistory { switches }
+    }
+
+    /// When a thread came of which nothing is known before this turn: at the latest switch on its CPU,
+    /// whose own record was lost; not before this turn if another thread was there. `None` if that
+    /// CPU had no switch before, or is not known: the thread ran from the beginning.
+    fn arrival_of(&self, turn: &TimedTurn) -> Option<u64> {
+        let after = self.switches.partition_point(|switch| {
+            (switch.cpu, switch.time_ns, switch.position) < (turn.cpu, turn.time_ns, turn.position)
+        });
+        let before = self.switches.get(after.checked_sub(1)?)?;
+        if before.cpu != turn.cpu || before.tid == turn.tid {
+            return None;
+        }
+        let was_free = before.is_out || before.tid == 0;
+        Some(if was_free { before.time_ns } else { turn.time_ns })
     }
 }
 
@@ -225,6 +257,23 @@ mod tests {
         let found = on_cpus(&turns);
         let steps = [(10, 1), (20, 1), (30, 0), (40, 1), (50, 0), (60, 1), (80, 2), (90, 1), (100, 0)];
         assert_eq!(found.steps, steps);
+    }
+
+    /// Checks that a thread whose arrival was lost did not run from the beginning, where its CPU
+    /// had switches since: never more threads run than there are CPUs.
+    #[test]
+    fn arrivals_that_were_lost() {
+        let turns = [
+            (1, 10, TaskTurn::In, 0),
+            (1, 20, TaskTurn::Out, 0),
+            (2, 30, TaskTurn::Out, 0),
+            (3, 40, TaskTurn::In, 0),
+            (4, 50, TaskTurn::Out, 0),
+            (3, 60, TaskTurn::Out, 0),
+            (5, 70, TaskTurn::Out, 1),
+        ];
+        let steps = [(10, 2), (20, 2), (30, 1), (40, 2), (50, 2), (60, 1), (70, 0)];
+        assert_eq!(on_cpus(&turns).steps, steps);
     }
 
     /// Checks two threads, one of which ran when the recording began, one of which was made in it

@@ -231,14 +231,14 @@ fn threads_that_ran() {
     };
     for scope in scopes {
         let options = ["record", "--latency", "-e", "cpu-clock:u", "-o", file];
-        kymo().succeed([&options, *scope, &command].concat());
+        let said = kymo().succeed([&options, *scope, &command].concat()).stderr;
         let words = ["report", "-q", "-i", file, "--no-children", "-g", "none", "-F", "parallelism"];
         let counts: Vec<usize> =
             (kymo().succeed(words).stdout.lines()).filter_map(|line| line.trim().parse().ok()).collect();
         // On a busy machine all CPUs run something whenever one is sampled.
         let least = if scope.is_empty() { 1 } else { cpus };
-        assert!(counts.iter().any(|count| *count <= least), "{scope:?}: {counts:?}");
-        assert!(counts.iter().all(|count| *count <= cpus), "{scope:?}: {counts:?}");
+        assert!(counts.iter().any(|count| *count <= least), "{scope:?}: {counts:?}: {said}");
+        assert!(counts.iter().all(|count| *count <= cpus), "{scope:?}: {counts:?}: {said}");
     }
 }
 
