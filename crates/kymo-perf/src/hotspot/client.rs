@@ -48,18 +48,18 @@ pub(super) fn connect(
 
 /// A command on its way to the machine, and its answer on the way back.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct AttachCommand {
     socket: OwnedFd,
     unsent: Vec<u8>,
     answer: Vec<u8>,
     most: usize,
 }
 
-impl Request {
+impl AttachCommand {
     /// A command of whose answer so many bytes are kept. Nothing is sent yet.
-    pub(super) fn new(socket: OwnedFd, command: &str, most: usize) -> Request {
+    pub(super) fn new(socket: OwnedFd, command: &str, most: usize) -> AttachCommand {
         let unsent = ["1\0jcmd\0", command, "\0\0\0"].concat().into_bytes();
-        Request { socket, unsent, answer: Vec::new(), most }
+        AttachCommand { socket, unsent, answer: Vec::new(), most }
     }
 
     /// Waits until the machine has carried the command out: what it has answered.

@@ -29,7 +29,7 @@ mod client;
 
 use crate::proc::{InnerIdentity, TmpFolder, read_from};
 use check::SignalTarget;
-use client::Request;
+use client::AttachCommand;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::io;
@@ -85,7 +85,7 @@ pub struct Hotspot {
     /// The file that makes the machine open its socket is there, by us.
     waits_for_socket: bool,
     /// It was asked for its map and has not answered yet.
-    map_request: Option<Request>,
+    map_request: Option<AttachCommand>,
 }
 
 impl Hotspot {
@@ -157,13 +157,18 @@ impl Hotspot {
         self.request("Thread.print", DUMP_BYTES, deadline)?.finish(deadline)
     }
 
-    fn request(&mut self, command: &str, most: usize, deadline: Instant) -> Result<Request, HotspotError> {
+    fn request(
+        &mut self,
+        command: &str,
+        most: usize,
+        deadline: Instant,
+    ) -> Result<AttachCommand, HotspotError> {
         if !self.has_socket() {
             self.open_socket(deadline)?;
         }
         self.remove_trigger();
         let socket = client::connect(&self.tmp, &self.socket_name(), self.pid, deadline)?;
-        Ok(Request::new(socket, command, most))
+        Ok(AttachCommand::new(socket, command, most))
     }
 
     /// The file that stays in the machine's /tmp: one that the machine has not seen yet, or the map
