@@ -392,8 +392,15 @@ fn latency_of_one_thread_and_of_128() {
     let (of_passed, passed) = share(&["--latency"]);
     // It waits for the others, too.
     assert!(of_threads < 50, "{of_threads} % of {all} ns");
-    assert!((84..=96).contains(&of_passed), "{of_passed} % of {passed} ns");
-    assert!((990_000_000..all / 2).contains(&passed), "{passed} of {all} ns");
+    // By the program's own clock: on a busy machine the others take longer.
+    let own = |what: &str| waits.said.iter().find(|said| said.0 == what).expect("it says so").2;
+    let (alone, whole) = (own("alone"), own("whole"));
+    let expected = alone * 100 / whole;
+    assert!(
+        of_passed.abs_diff(expected) <= 6,
+        "{of_passed} % of {passed} ns, by itself {expected} % of {whole}"
+    );
+    assert!((whole..all / 2).contains(&passed), "{passed} of {all} ns, by itself {whole}");
     let folded =
         kymo().succeed(["report", "--wall", "--latency", "--folded", "-i", text(&waits.file)]).stdout;
     let at = |function: &str| {
