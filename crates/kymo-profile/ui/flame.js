@@ -374,6 +374,21 @@ class FlameGraph {
     } else return;
     event.preventDefault();
     if (next === undefined || next === null || this.frames[next].node === REST) return;
+    this.goTo(next);
+  }
+
+  /** Goes to the widest frame that a search found; to the next one when that is where it is. */
+  goToMatch() {
+    const { frames, hits } = this;
+    const isMatch = ({ node }) => node !== REST && node !== NO_NODE && hits?.[this.tree.func[node]];
+    const found = [...frames.keys()].filter((index) => isMatch(frames[index]));
+    if (!found.length) return;
+    found.sort((a, b) => frames[b].w - frames[a].w || a - b);
+    this.box.scrollIntoView({ block: "nearest" });
+    this.goTo(found[(found.indexOf(this.cursor) + 1) % found.length]);
+  }
+
+  goTo(next) {
     this.cursor = next;
     const top = this.rowTop(this.frames[next].row);
     if (top < 0) this.box.scrollTop += top;

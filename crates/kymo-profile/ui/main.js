@@ -60,6 +60,12 @@ class Page {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.set({ q }), 120);
     });
+    $("query").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      clearTimeout(this.typing);
+      this.set({ q: event.target.value });
+      if (this.state.tab === "flame") this.flame.goToMatch();
+    });
     $("view").addEventListener("click", (event) => event.target.dataset.view && this.go({ view: event.target.dataset.view, zoom: [] }));
     $("tabs").addEventListener("click", (event) => event.target.dataset.tab && this.go({ tab: event.target.dataset.tab }));
     $("tabs").addEventListener("keydown", (event) => {

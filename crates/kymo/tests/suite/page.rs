@@ -86,6 +86,11 @@ fn a_visit_by_mouse() {
     "hot_d".chars().for_each(|letter| tab.press(&letter.to_string(), false));
     let searched = tab.check("check.matched > 0");
     assert!(searched["matched"].as_f64() < searched["whole"].as_f64(), "{searched:#}");
+    // It goes to what was found.
+    tab.press("Enter", false);
+    tab.wait_for(
+        "location.hash.includes('focus=') && document.getElementById('detail').textContent.includes('hot_d')",
+    );
 
     for (name, shows) in [
         ("chart", "check.tab === 'chart' && check.boxes > 3"),
