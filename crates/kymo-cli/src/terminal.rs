@@ -2,9 +2,13 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kymo_profile::text::{TableStyle, shown};
 
 /// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
@@ -55,52 +59,88 @@ fn look_now() -> TableStyle {
     TableStyle { color, width }
 }
 
-/// A progress bar over the passes of reading a recording. It appears on a terminal only, and only when the work is
-/// long enough to wonder about.
+/// A progress bar over the passes of reading a recording, and over the search for names after them.
+/// It appears on a terminal only, and only when the work is long enough to wonder about.
 pub struct ReadProgress {
-    bar: OnceLock<ProgressBar>,
-    started: std::time::Instant,
-    wanted: bool,
+    bar: Option<ProgressBar>,
+    /// What the bar is of, as a place in [`TEMPLATES`].
+    template: AtomicUsize,
+    /// The thread that shows the bar after [`SHOWN_AFTER`], and what ends it before.
+    shows: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
+
+/// Work that takes less has no bar.
+const SHOWN_AFTER: Duration = Duration::from_millis(500);
+const REDRAWN_AFTER: Duration = Duration::from_millis(100);
+const TEMPLATES: [&str; 3] = [
+    "{spinner} reading {bar:40} {bytes}/{total_bytes} {eta}",
+    "{spinner} finding names {elapsed}",
+    "{spinner} {bar:40} {pos}/{len} files {eta}",
+];
 
 impl ReadProgress {
     /// A bar that is not shown yet.
     pub fn new(quiet: bool) -> ReadProgress {
-        let wanted = !quiet && std::io::stderr().is_terminal();
-        ReadProgress { bar: OnceLock::new(), started: std::time::Instant::now(), wanted }
+        let mut progress =
+            ReadProgress { bar: None, template: AtomicUsize::new(usize::MAX), shows: Mutex::new(None) };
+        if quiet || !std::io::stderr().is_terminal() {
+            return progress;
+        }
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
+        let (end, ended) = channel();
+        let shown = bar.clone();
+        let show = move || {
+            if ended.recv_timeout(SHOWN_AFTER) == Err(RecvTimeoutError::Timeout) {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+                shown.enable_steady_tick(REDRAWN_AFTER);
+            }
+        };
+        // Without a thread there is no bar.
+        if let Ok(thread) = std::thread::Builder::new().spawn(show) {
+            progress.shows = Mutex::new(Some((end, thread)));
+            progress.bar = Some(bar);
+        }
+        progress
     }
 
     /// Pass 0 or 1 has read `done` of `all` bytes.
     pub fn at(&self, pass: u32, done: u64, all: u64) {
-        self.show(
-            2 * all,
-            u64::from(pass) * all + done,
-            "{spinner} reading {bar:40} {bytes}/{total_bytes} {eta}",
-        );
+        let is_read = pass > 0 && done >= all;
+        self.show(usize::from(is_read), 2 * all, u64::from(pass) * all + done);
     }
 
     /// So many files are done, of all of them.
     pub fn files(&self, done: u64, all: u64) {
-        self.show(all, done, "{spinner} {bar:40} {pos}/{len} files {eta}");
+        self.show(2, all, done);
     }
 
-    fn show(&self, all: u64, done: u64, template: &str) {
-        if !self.wanted || self.started.elapsed().as_millis() < 500 {
-            return;
-        }
-        let bar = self.bar.get_or_init(|| {
-            let bar = ProgressBar::new(all);
+    fn show(&self, template: usize, all: u64, done: u64) {
+        let Some(bar) = &self.bar else { return };
+        // Relaxed: only what is drawn depends on it.
+        if self.template.swap(template, Ordering::Relaxed) != template {
             // SANITY: the templates are constants and parse.
-            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
-            bar
-        });
+            bar.set_style(ProgressStyle::with_template(TEMPLATES[template]).expect("a valid template"));
+        }
+        bar.set_length(all);
         bar.set_position(done);
     }
 
     /// Takes the bar away.
     pub fn finish(&self) {
-        if let Some(bar) = self.bar.get() {
+        let shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((end, thread)) = shows {
+            drop(end);
+            // It shows nothing any more after that.
+            _ = thread.join();
+        }
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+impl Drop for ReadProgress {
+    fn drop(&mut self) {
+        self.finish();
     }
 }

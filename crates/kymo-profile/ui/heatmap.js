@@ -110,7 +110,7 @@ class HeatMap {
     g.fillStyle = colour("--dim");
     g.fillText(`across: time, a column for ${formatNs(heat.column_ns)}; down: the time within a column`, 60, y);
     const amount = (value) => (this.unit === "ns" ? formatNs(value) : formatCount(value) + " samples");
-    const words = `${amount(this.most)} in ${formatNs(heat.row_ns)}`;
+    const words = `${amount(this.most)} a cell`;
     const steps = 8;
     const right = this.width - 12 - g.measureText(words).width;
     // In a narrow window the line about the axes comes first.
