@@ -247,6 +247,15 @@ impl<W: WriteAt> FileWriter<W> {
         Ok(())
     }
 
+    /// Ends the records here, at the end of a record after the last publication: what comes after is
+    /// lost, and nothing is published any more but by [`finish`](FileWriter::finish).
+    pub fn give_up_after(&self, end: u64) {
+        let mut state = self.lock();
+        if end >= state.published {
+            state.contiguous = state.contiguous.min(end);
+        }
+    }
+
     /// Appends whole records.
     ///
     /// # Errors

@@ -151,10 +151,13 @@ impl<W: Truncate> Landing<W> {
 
     /// Completes a recording whose features do not fit behind the records.
     fn finish_without_room(&mut self, features: &Features) {
-        let end = self.writer.contiguous();
         let fewer = Features { build_ids: Vec::new(), ..features.clone() };
-        // The table of early features needs no new room: `keep_part` left some.
+        // The table of early features needs no new room where `keep_part` left some.
         let mut result = self.writer.finish(&Features::default());
+        if result.is_err() && self.make_room() {
+            result = self.writer.finish(&Features::default());
+        }
+        let end = self.writer.contiguous();
         // Whatever lies after it takes room that the features need.
         let _ = self.writer.get_ref().0.cut(end + self.writer.table_bytes() as u64);
         for features in [features, &fewer] {
@@ -228,6 +231,31 @@ impl<W: Truncate> Landing<W> {
             self.unsettled[index].bytes -= kept.len;
             self.unsettled.insert(index, Unsettled { end: kept.offset + kept.len, bytes: kept.len, samples });
         }
+    }
+
+    /// Gives up the last records, as many as the table of features needs room. Returns whether that was
+    /// possible.
+    fn make_room(&mut self) -> bool {
+        let end = self.writer.contiguous();
+        let Some(index) = self.unsettled.iter().position(|piece| piece.end == end) else { return false };
+        let Unsettled { bytes, samples, .. } = self.unsettled[index];
+        let begin = end - bytes;
+        let mut records = vec![0; bytes as usize];
+        if self.writer.get_ref().0.read_back(&mut records, begin).is_err() {
+            return false;
+        }
+        let room = records.len().saturating_sub(self.writer.table_bytes());
+        let whole = if is_compressed(&records) { 0 } else { whole_records_bytes(&records, room) };
+        let kept = Unsettled {
+            end: begin + whole as u64,
+            bytes: whole as u64,
+            samples: count_samples(&records[..whole]),
+        };
+        self.writer.give_up_after(kept.end);
+        let lost = Unsettled { end, bytes: bytes - kept.bytes, samples: samples - kept.samples };
+        self.unsettled[index] = lost;
+        self.unsettled.insert(index, kept);
+        true
     }
 
     /// Collects records until they are worth a request.

@@ -139,11 +139,18 @@ impl RetryBudget {
 pub(crate) trait Truncate: WriteAt {
     /// Gives everything from `len_bytes` on back to the disk.
     fn cut(&self, len_bytes: u64) -> io::Result<()>;
+
+    /// Reads back what was written from `offset` on.
+    fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
 impl Truncate for File {
     fn cut(&self, len_bytes: u64) -> io::Result<()> {
         self.set_len(len_bytes)
+    }
+
+    fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self, buf, offset)
     }
 }
 

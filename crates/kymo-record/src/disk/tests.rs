@@ -95,6 +95,13 @@ impl Truncate for Faulty {
         self.0.lock().unwrap().bytes.truncate(len_bytes as usize);
         Ok(())
     }
+
+    fn read_back(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let state = self.0.lock().unwrap();
+        let end = offset as usize + buf.len();
+        buf.copy_from_slice(state.bytes.get(offset as usize..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
 }
 
 /// Several pieces at once to that disk, answered in any order.
@@ -298,6 +305,29 @@ fn a_full_disk_keeps_what_was_written() {
     let finished = landing.finish(&Features { os_release: Some("6".repeat(5_000)), ..early });
     assert_eq!(published(&disk).len() as u64, room / 40);
     assert_eq!(finished.lost_samples, 1000 - room / 40);
+}
+
+/// Checks that records which end where the table of features does not fit any more make room for it:
+/// the last ones go, and no others.
+#[test]
+fn records_make_room_for_the_table() {
+    let early = Features { hostname: Some("here".into()), ..Features::default() };
+    let start =
+        |disk: &Faulty| FileWriter::create_with_features(Retrying(disk.clone()), &[event()], &early).unwrap();
+    let unlimited = start(&Faulty::new(Vec::new(), End::Never));
+    let (begin, table) = (unlimited.contiguous(), unlimited.table_bytes() as u64);
+    for room in 0..table {
+        let disk = Faulty::new(Vec::new(), End::Full(begin + 100 * 40 + room));
+        let mut landing = Landing::new(start(&disk), None);
+        let bytes: Vec<u8> = (0..100).flat_map(|serial| sample(serial, 0)).collect();
+        landing.append(&bytes, 100).expect("there is room for records");
+        assert!(landing.publish(true).is_err());
+        let finished = landing.finish(&early);
+        // One feature has 16 bytes in it; what is kept free is as much as a record that retires it.
+        let lost = if room < 16 { table.div_ceil(40) } else { 0 };
+        assert_eq!(finished.lost_samples, lost, "{room}");
+        assert_eq!(published(&disk), (0..100 - lost).collect::<Vec<_>>(), "{room}");
+    }
 }
 
 /// Checks that what will not pass by itself is not tried again.
