@@ -15,11 +15,14 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::time::Duration;
 
-/// A conversation is under way (C1).
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// Whether a conversation is under way (C1), or what one did is being undone.
+static CONVERSATION: AtomicU8 = AtomicU8::new(NONE);
+const NONE: u8 = 0;
+const UNDER_WAY: u8 = 1;
+const LEAVING: u8 = 2;
 
 /// The socket to the tracer that this program was started by; negative without one. It was let go,
 /// so no thread listens there.
@@ -34,7 +37,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const STARTED: c_int = 0x6b79_6d6f;
 
 /// Starts a conversation on a socket, which belongs to the agent from here on. [`STARTED`], or
-/// -EBUSY with another tracer's conversation under way, -EBADF if it is no descriptor, -EAGAIN
+/// -EBUSY with another tracer's conversation under way, -EINPROGRESS while what one that has ended did
+/// is undone, -EBADF if it is no descriptor, -EAGAIN
 /// without another thread.
 ///
 /// `stack`, if it is not null, is what the tracer has mapped for the calling thread to run on, so
@@ -85,7 +89,13 @@ impl BorrowedStack {
     }
 }
 
-/// Starts the conversation's thread; EBUSY, EAGAIN.
+/// The conversation has ended; what was done in the program is undone from here on.
+pub(super) fn note_leaving() {
+    // Relaxed: what was done is told by the Release at the end. A session of a test is no conversation.
+    _ = CONVERSATION.compare_exchange(UNDER_WAY, LEAVING, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Starts the conversation's thread; EBUSY, EINPROGRESS, EAGAIN.
 fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c_int> {
     // Away from the numbers that a program closes or gives anew. With threads the kernel waits for
     // all CPUs when the table of descriptors grows (expand_files): a borrowed thread does not.
@@ -95,9 +105,8 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
         return Err(libc::EBUSY);
     }
     // Acquire and Release: what the conversation before left is seen by this one.
-    if BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return Err(libc::EBUSY);
-    }
+    let before = CONVERSATION.compare_exchange(NONE, UNDER_WAY, Ordering::Acquire, Ordering::Relaxed);
+    before.map_err(|state| if state == LEAVING { libc::EINPROGRESS } else { libc::EBUSY })?;
     let body = move || {
         hold_signals_back();
         let socket = UnixDatagram::from(if is_alone { socket } else { memory_file::out_of_the_way(socket) });
@@ -114,11 +123,11 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
             COUNTED_FOR.store(socket.into_raw_fd(), Ordering::Relaxed);
         }
         startup_gate::let_run();
-        BUSY.store(false, Ordering::Release);
+        CONVERSATION.store(NONE, Ordering::Release);
     };
     let started = std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body);
     started.map(drop).map_err(|_| {
-        BUSY.store(false, Ordering::Release);
+        CONVERSATION.store(NONE, Ordering::Release);
         libc::EAGAIN
     })
 }

@@ -71,11 +71,12 @@ fn enter_for(
         return Err(EnterError::Machine);
     }
     crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
-    let until = Instant::now() + MOST_LEAVING;
+    let begun = Instant::now();
     loop {
         let unwinder = unwinder.as_mut().map(|unwinder| &mut **unwinder as &mut dyn Unwind);
         match begin_on_a_thread(pid, library, unwinder) {
-            Err(EnterError::InUse) if Instant::now() < until => std::thread::sleep(LEAVING_PAUSE),
+            Err(EnterError::InUse) if begun.elapsed() < MOST_UNNOTICED => std::thread::sleep(LEAVING_PAUSE),
+            Err(EnterError::Leaving) if begun.elapsed() < MOST_LEAVING => std::thread::sleep(LEAVING_PAUSE),
             begun => return begun?.hello(children)?.holds(),
         }
     }
@@ -97,8 +98,10 @@ fn begin_on_a_thread(
     begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of kymo died"))))
 }
 
-/// So long the agent may take to leave behind a kymo that has just ended or been killed.
-const MOST_LEAVING: Duration = Duration::from_secs(2);
+/// So long the agent may take to notice that its kymo has ended or been killed, and to undo what that
+/// one did: thousands of sites on a busy machine take seconds.
+const MOST_UNNOTICED: Duration = Duration::from_secs(2);
+const MOST_LEAVING: Duration = Duration::from_secs(30);
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Has a thread of the process load the agent and start it.
@@ -280,6 +283,7 @@ fn begin_conversation(
         // 0: it is of an older version, and the greeting will say so.
         0 | STARTED => Ok(()),
         code if code == -libc::EBUSY => Err(EnterError::InUse),
+        code if code == -libc::EINPROGRESS => Err(EnterError::Leaving),
         code if code == -libc::EAGAIN => Err(EnterError::NoThread(thread_limit(pid))),
         code => {
             let error = io::Error::from_raw_os_error(-code);

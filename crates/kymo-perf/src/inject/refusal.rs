@@ -10,6 +10,9 @@ pub enum EnterError {
     /// Another kymo is in it, and does not leave.
     #[error("another kymo is using the agent in it")]
     InUse,
+    /// A kymo that was in it has ended or was killed, and what it did is still being undone.
+    #[error("what another kymo did in it is still being undone; try again")]
+    Leaving,
     /// There is no such process (any more).
     #[error("the process is gone")]
     Gone,
