@@ -29,5 +29,6 @@ mod peer;
 mod preload_check;
 mod semaphore;
 mod session;
+mod stage;
 mod start;
 mod startup_gate;

@@ -2,7 +2,7 @@
 use super::engine::{BatchOutcome, ProbeEngine, RequestedProbe};
 use super::filters;
 use super::hold::{HeldBy, Threads};
-use super::{start, startup_gate};
+use super::{stage, startup_gate};
 use crate::sys::pass;
 use kymo_core::probe::wire::{
     Command, MOST_BYTES, MOST_ENTRIES, ProbeAction, ProbeSpec, ProbeState, Reply, VERSION,
@@ -53,7 +53,7 @@ pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: Hel
         startup_gate::let_go();
         return end;
     }
-    start::note_leaving();
+    stage::leave();
     // Who is gone, or talks nonsense, holds nobody.
     if end != SessionEnd::Left && session.threads.by == HeldBy::Tracer {
         session.threads.by = HeldBy::NobodyAnyMore;

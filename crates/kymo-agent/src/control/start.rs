@@ -9,20 +9,14 @@ use super::filters;
 use super::hold::HeldBy;
 use super::peer::{NO_USER, address, may_command, users_are_known};
 use super::session::{self, SessionEnd};
-use super::startup_gate;
+use super::{stage, startup_gate};
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
-
-/// Whether a conversation is under way (C1), or what one did is being undone.
-static CONVERSATION: AtomicU8 = AtomicU8::new(NONE);
-const NONE: u8 = 0;
-const UNDER_WAY: u8 = 1;
-const LEAVING: u8 = 2;
 
 /// The socket to the tracer that this program was started by; negative without one. It was let go,
 /// so no thread listens there.
@@ -89,12 +83,6 @@ impl BorrowedStack {
     }
 }
 
-/// The conversation has ended; what was done in the program is undone from here on.
-pub(super) fn note_leaving() {
-    // Relaxed: what was done is told by the Release at the end. A session of a test is no conversation.
-    _ = CONVERSATION.compare_exchange(UNDER_WAY, LEAVING, Ordering::Relaxed, Ordering::Relaxed);
-}
-
 /// Starts the conversation's thread; EBUSY, EINPROGRESS, EAGAIN.
 fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c_int> {
     // Away from the numbers that a program closes or gives anew. With threads the kernel waits for
@@ -104,9 +92,7 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
     if is_counted_for() {
         return Err(libc::EBUSY);
     }
-    // Acquire and Release: what the conversation before left is seen by this one.
-    let before = CONVERSATION.compare_exchange(NONE, UNDER_WAY, Ordering::Acquire, Ordering::Relaxed);
-    before.map_err(|state| if state == LEAVING { libc::EINPROGRESS } else { libc::EBUSY })?;
+    stage::begin()?;
     let body = move || {
         hold_signals_back();
         let socket = UnixDatagram::from(if is_alone { socket } else { memory_file::out_of_the_way(socket) });
@@ -123,11 +109,11 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
             COUNTED_FOR.store(socket.into_raw_fd(), Ordering::Relaxed);
         }
         startup_gate::let_run();
-        CONVERSATION.store(NONE, Ordering::Release);
+        stage::end();
     };
     let started = std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body);
     started.map(drop).map_err(|_| {
-        CONVERSATION.store(NONE, Ordering::Release);
+        stage::end();
         libc::EAGAIN
     })
 }
