@@ -47,7 +47,8 @@ impl fmt::Display for Patched {
             f,
             "process {pid} has other code there than its file, and would crash: another kymo or another \
              tool has patched it; end that one, or, where a kymo was killed, run \
-             `kymo probe -p {pid} --engine inproc -d 1 FUNCTION`, which takes away what is left",
+             `kymo probe -p {pid} --engine inproc -d 1 FUNCTION`, which takes away what is left; one that was \
+             forked while its parent was probed keeps that code until it executes a program",
             pid = self.pid
         )
     }

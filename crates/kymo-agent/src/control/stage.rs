@@ -4,13 +4,14 @@
 //!  NONE --begin--> UNDER_WAY --leave--> LEAVING --end--> NONE
 //! ```
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-static STAGE: AtomicU8 = AtomicU8::new(NONE);
-const NONE: u8 = 0;
-const UNDER_WAY: u8 = 1;
+/// The process and its stage: a process that was forked meanwhile has no thread that talks.
+static STAGE: AtomicU64 = AtomicU64::new(NONE);
+const NONE: u64 = 0;
+const UNDER_WAY: u64 = 1;
 /// The tracer is gone, and what it did is being undone.
-const LEAVING: u8 = 2;
+const LEAVING: u64 = 2;
 
 /// A conversation begins.
 ///
@@ -18,15 +19,24 @@ const LEAVING: u8 = 2;
 /// EBUSY while another one is under way, EINPROGRESS while what it did is being undone.
 pub(super) fn begin() -> Result<(), c_int> {
     // Acquire, with the Release in `end`: what the conversation before left is seen by this one.
-    let before = STAGE.compare_exchange(NONE, UNDER_WAY, Ordering::Acquire, Ordering::Relaxed);
-    before.map(drop).map_err(|stage| if stage == LEAVING { libc::EINPROGRESS } else { libc::EBUSY })
+    let is_free = |stage: u64| stage == NONE || stage & !3 != of_this_process(0);
+    let begun = STAGE.fetch_update(Ordering::Acquire, Ordering::Relaxed, |stage| {
+        is_free(stage).then(|| of_this_process(UNDER_WAY))
+    });
+    let is_leaving = |stage: u64| stage == of_this_process(LEAVING);
+    begun.map(drop).map_err(|stage| if is_leaving(stage) { libc::EINPROGRESS } else { libc::EBUSY })
 }
 
 /// Its tracer is gone; what it did is undone from here on. Nothing where no conversation is under
 /// way, as in tests of sessions.
 pub(super) fn leave() {
     // Relaxed: nothing else is told by it.
-    _ = STAGE.compare_exchange(UNDER_WAY, LEAVING, Ordering::Relaxed, Ordering::Relaxed);
+    let [before, after] = [UNDER_WAY, LEAVING].map(of_this_process);
+    _ = STAGE.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+fn of_this_process(stage: u64) -> u64 {
+    u64::from(std::process::id()) << 2 | stage
 }
 
 /// All is undone.
@@ -49,6 +59,10 @@ mod tests {
         leave();
         assert_eq!(begin(), Err(libc::EINPROGRESS));
         end();
+        assert_eq!(begin(), Ok(()));
+        end();
+        // As in a process that was forked during a conversation.
+        STAGE.store(u64::from(std::process::id() + 1) << 2 | UNDER_WAY, Ordering::Relaxed);
         assert_eq!(begin(), Ok(()));
         end();
     }

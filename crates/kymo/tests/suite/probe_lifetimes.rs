@@ -74,6 +74,12 @@ impl Many {
         self.running.tell(&format!("{times}\n"));
     }
 
+    /// Has it make a child that waits; its number.
+    pub(crate) fn fork(&mut self) -> String {
+        self.running.tell("fork\n");
+        self.line().trim().to_owned()
+    }
+
     /// Has all functions called so many times; what the program makes of it.
     pub(crate) fn call(&mut self, times: u32) -> String {
         self.begin(times);

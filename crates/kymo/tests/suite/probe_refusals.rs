@@ -227,6 +227,26 @@ fn of_others() {
     }
 }
 
+/// Checks that a process that was forked while its parent was probed is refused for that reason,
+/// during that and after: not because of another kymo, which may be gone.
+#[test]
+fn a_child_of_a_probed_program() {
+    let Some(mut many) = Many::start("probe_refusals::a_child_of_a_probed_program") else { return };
+    let plain = many.call(100);
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_00"]);
+    let child = many.fork();
+    let refused = || {
+        let said = kymo().run(["probe", "--engine", "inproc", "-d", "0.1", "-p", &child, "many_00"]).ends(1);
+        said.says("forked after the agent began; the probes in it are its parent's");
+    };
+    refused();
+    let (found, said) = probing.end();
+    assert_eq!(found["probes"][0]["hits"], 0, "{said}");
+    refused();
+    assert!(many.is_untouched("/many"));
+    assert_eq!(many.call(100), plain);
+}
+
 /// Checks what is no program: one that has ended and is not buried, one that does not exist, and the kernel's.
 #[test]
 fn no_program() {
