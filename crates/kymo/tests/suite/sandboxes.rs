@@ -224,7 +224,7 @@ fn real_time_programs_lose_nothing() {
     let program = build("worked.c", &[]);
     let folder = tempdir().expect("a temporary folder");
     let file = folder.path().join("perf.data");
-    let rings = ["record", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,8192", "-m", "128"];
+    let rings = ["record", "-e", "cpu-clock", "-F", "999", "--call-graph", "dwarf,8192", "-m", "256"];
     let rest = ["-o", text(&file), "--", "taskset", "-c", &cpu, "chrt", "-f", "10", text(&program), "500"];
     let said = kymo().succeed(rings.iter().chain(&rest));
     said.says("lost 0 samples");
