@@ -18,12 +18,12 @@ const LEAVING: u64 = 2;
 /// # Errors
 /// EBUSY while another one is under way, EINPROGRESS while what it did is being undone.
 pub(super) fn begin() -> Result<(), c_int> {
+    let is_free = |stage: u64| stage == NONE || stage & !3 != with_process_id(0);
     // Acquire, with the Release in `end`: what the conversation before left is seen by this one.
-    let is_free = |stage: u64| stage == NONE || stage & !3 != of_this_process(0);
     let begun = STAGE.fetch_update(Ordering::Acquire, Ordering::Relaxed, |stage| {
-        is_free(stage).then(|| of_this_process(UNDER_WAY))
+        is_free(stage).then(|| with_process_id(UNDER_WAY))
     });
-    let is_leaving = |stage: u64| stage == of_this_process(LEAVING);
+    let is_leaving = |stage: u64| stage == with_process_id(LEAVING);
     begun.map(drop).map_err(|stage| if is_leaving(stage) { libc::EINPROGRESS } else { libc::EBUSY })
 }
 
@@ -31,11 +31,11 @@ pub(super) fn begin() -> Result<(), c_int> {
 /// way, as in tests of sessions.
 pub(super) fn leave() {
     // Relaxed: nothing else is told by it.
-    let [before, after] = [UNDER_WAY, LEAVING].map(of_this_process);
+    let [before, after] = [UNDER_WAY, LEAVING].map(with_process_id);
     _ = STAGE.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-fn of_this_process(stage: u64) -> u64 {
+fn with_process_id(stage: u64) -> u64 {
     u64::from(std::process::id()) << 2 | stage
 }
 

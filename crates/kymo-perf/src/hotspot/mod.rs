@@ -143,7 +143,7 @@ impl Hotspot {
     }
 
     /// Whether it was asked for a map that it may still be writing.
-    pub fn owes_map(&self) -> bool {
+    pub fn awaits_map(&self) -> bool {
         self.map_request.is_some()
     }
 

@@ -41,12 +41,12 @@ fn a_map_that_comes_late_is_taken_away() {
     });
     let early = machine.perf_map(Duration::from_millis(50));
     assert!(matches!(early, Err(HotspotError::Slow)), "{early:?}");
-    assert!(machine.owes_map());
+    assert!(machine.awaits_map());
     assert_eq!(machine.left_behind(), Some(files.map.display().to_string()));
     may_answer.send(()).expect("the machine waits");
     let text = machine.perf_map(Duration::from_secs(10)).expect("the map");
     assert_eq!(String::from_utf8_lossy(&text), "1000 10 late\n");
     assert_eq!(answers.join().expect("the machine"), "1\0jcmd\0Compiler.perfmap\0\0\0");
-    assert!(!files.map.exists() && !machine.owes_map());
+    assert!(!files.map.exists() && !machine.awaits_map());
     assert_eq!(machine.left_behind(), None);
 }

@@ -107,7 +107,7 @@ impl Process {
         let mut visit = Visit { ended: proc::parent(self.pid).is_none(), ..Visit::default() };
         let mut text = Vec::new();
         // What a machine is writing because it was asked is no map of its own.
-        let is_asked = self.machine.as_ref().is_some_and(Hotspot::owes_map);
+        let is_asked = self.machine.as_ref().is_some_and(Hotspot::awaits_map);
         let map = if is_asked { None } else { self.read_map() };
         if let Some(bytes) = map {
             text = bytes;

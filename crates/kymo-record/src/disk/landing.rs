@@ -252,7 +252,8 @@ impl<W: Truncate> Landing<W> {
             samples: count_samples(&records[..whole]),
         };
         self.writer.give_up_after(kept.end);
-        let lost = Unsettled { end, bytes: bytes - kept.bytes, samples: samples - kept.samples };
+        let lost =
+            Unsettled { end, bytes: bytes - kept.bytes, samples: samples.saturating_sub(kept.samples) };
         self.unsettled[index] = lost;
         self.unsettled.insert(index, kept);
         true

@@ -277,7 +277,7 @@ impl Words {
         let is_open_ended = session.plan().command.is_empty() && session.plan().options.duration.is_none();
         // Whoever looks at a terminal that says nothing does not know whether it began.
         if is_open_ended && std::io::stderr().is_terminal() {
-            self.say("recording; Ctrl-C ends it");
+            self.say("Ctrl-C ends the recording");
         }
         let Some(wanted) = switches else { return session };
         session.on_switch(wanted.into(), move |file, coverage| {

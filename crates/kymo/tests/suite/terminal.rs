@@ -103,7 +103,7 @@ fn recordings_say_how_they_end() {
     let sleep = Running::start(Command::new("sleep").arg("60"));
     let words = format!("record -e task-clock:u -o {} -p {}", text(&file), sleep.pid());
     let mut terminal = AtTerminal::start(&words, ["", ""]);
-    terminal.says("kymo record: recording; Ctrl-C ends it");
+    terminal.says("kymo record: Ctrl-C ends the recording");
     terminal.press("\x03");
     terminal.says("Captured and wrote");
     let mut terminal = AtTerminal::start(&format!("{words} --duration 0.1"), ["", ""]);
