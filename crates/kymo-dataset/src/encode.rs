@@ -66,9 +66,9 @@ impl TableFile {
         write().map_err(|error| encode_error(&self.path, error))
     }
 
-    /// Bytes of the row groups that it has.
-    pub(crate) fn bytes_written(&self) -> usize {
-        self.writer.bytes_written()
+    /// Adds a pair to its metadata.
+    pub(crate) fn add_metadata(&mut self, key: &str, value: String) {
+        self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
     }
 
     /// Path below the dataset, and the bytes.

@@ -22,6 +22,7 @@
 //! Queries (`kymo sql`), the network, changing samples that were written.
 #![forbid(unsafe_code)]
 
+mod add;
 mod columns;
 mod compact;
 mod encode;
@@ -29,22 +30,29 @@ mod error;
 mod folder;
 mod frames;
 pub mod ids;
+mod live;
 mod process_names;
 mod read;
 mod recording;
+mod replaced;
 pub mod rows;
 mod samples;
 pub mod schema;
+mod store;
 mod symbolize;
 mod writer;
 
-pub use compact::{CompactOptions, Compacted, compact};
+pub use add::add;
+pub use compact::{CompactOptions, Compacted, compact, compact_in_place};
 pub use error::DatasetError;
 pub use folder::DatasetFolder;
+pub use live::{KnownRecording, MergedFile, MergedFooter, find, is_merged, is_replaced, live_files};
 pub use process_names::ProcessNames;
 pub use read::{RowGroup, TableReader};
 pub use recording::{RecordingOptions, RecordingRows, SummedFiles};
+pub use replaced::ReplacedFiles;
 pub use rows::{BuildRow, EventRow, FrameKind, FrameRow, HostRow, LocationRow, ProcessRow, SampleValue};
 pub use schema::{FileStem, Table};
+pub use store::{DatasetStore, StoredFile};
 pub use symbolize::{Symbolized, symbolize};
 pub use writer::{DatasetFile, DatasetWriter, EventNumber, LocationNumber, ProcessNumber, StackNumber};

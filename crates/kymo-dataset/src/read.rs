@@ -3,14 +3,15 @@
 //! The library is written for files of its own kind: it may panic on damaged ones, and it takes
 //! sizes from them. So sizes are checked first, and a panic becomes a sentence.
 use crate::error::DatasetError;
-use crate::schema::{Table, check_metadata};
+use crate::replaced::ReplacedFiles;
+use crate::schema::{REPLACES_KEY, Table, check_metadata};
 use bytes::Bytes;
 use kymo_files::open_regular;
 use parquet::basic::Type as Physical;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::io::Read;
 use std::ops::Range;
@@ -18,9 +19,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Bytes of a file that are read: those with frames and builds are far smaller.
-const MOST_BYTES: u64 = 1 << 30;
+pub(crate) const MOST_BYTES: u64 = 1 << 30;
 /// Rows of a file: repeated values take next to nothing in it, and memory here.
-const MOST_ROWS: i64 = 16 << 20;
+pub(crate) const MOST_ROWS: i64 = 16 << 20;
 /// What a column of a row group may become, unpacked.
 const MOST_UNPACKED: i64 = 1 << 30;
 /// Values that are read at once.
@@ -252,6 +253,43 @@ fn read_values<T: DataType>(
         }
     }
     Ok(())
+}
+
+/// What the end of a file says.
+pub(crate) enum Tail {
+    /// So many bytes of its end are needed.
+    More(u64),
+    /// How many rows it has, and the files that it stands for, if it was merged in place.
+    Whole(i64, Option<ReplacedFiles>),
+}
+
+/// Reads the metadata of a file of `size` bytes out of its last ones.
+pub(crate) fn tail_of(name: &str, bytes: Bytes, size: u64) -> Result<Tail, DatasetError> {
+    let had = bytes.len() as u64;
+    let parsed = guarded(name, || {
+        let mut reader = ParquetMetaDataReader::new();
+        match reader.try_parse_sized(&bytes, size) {
+            Ok(()) => reader.finish().map(Ok),
+            Err(ParquetError::NeedMoreData(needed)) => Ok(Err(needed as u64)),
+            Err(error) => Err(error),
+        }
+    })?;
+    let damaged = |reason: &str| DatasetError::Damaged { file: name.to_owned(), reason: reason.to_owned() };
+    let metadata = match parsed {
+        Ok(metadata) => metadata,
+        Err(needed) if needed > had && needed <= size => return Ok(Tail::More(needed)),
+        Err(_) => return Err(damaged("its metadata is longer than the file")),
+    };
+    let file = metadata.file_metadata();
+    let pair = file.key_value_metadata().into_iter().flatten().find(|pair| pair.key == REPLACES_KEY);
+    let replaced = match pair.and_then(|pair| pair.value.as_deref()) {
+        Some(text) => {
+            let wrong = || damaged("the names of the files that it stands for are no such list");
+            Some(ReplacedFiles::parse(text).ok_or_else(wrong)?)
+        }
+        None => None,
+    };
+    Ok(Tail::Whole(file.num_rows(), replaced))
 }
 
 /// Calls the library: an error or a panic of it is a sentence about the file.

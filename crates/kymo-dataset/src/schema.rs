@@ -13,6 +13,10 @@ pub const TABLE_KEY: &str = "kymo.table";
 /// Key of the host's name.
 pub const HOST_KEY: &str = "kymo.host";
 
+/// Key of the names of the files that a merged file stands for; see
+/// [`ReplacedFiles`](crate::ReplacedFiles).
+pub const REPLACES_KEY: &str = "kymo.replaces";
+
 /// Service of samples that have nothing to name one.
 pub const NO_SERVICE: &str = "unknown";
 /// A name of a folder is cut after so many bytes: file systems take 255, and `service=` is in
@@ -209,10 +213,32 @@ pub struct FileStem {
     pub sequence: u32,
 }
 
+/// The host of files that were merged in place. In names it is sixteen `f`, so that they come after
+/// all files that they replace in a list by name; `start_ns` is the generation of the folder.
+pub const MERGED_HOST: i64 = -1;
+
 /// The first number of files that is made of their content.
 pub const FIRST_OF_CONTENT: u32 = 2;
 
 impl FileStem {
+    /// The stem of a file's name without its folder, if it has the form that this program writes.
+    pub fn parse(name: &str) -> Option<FileStem> {
+        let mut parts = name.strip_suffix(".parquet")?.split('-');
+        let (host, start, sequence) = (parts.next()?, parts.next()?, parts.next()?);
+        let stem = FileStem {
+            host_id: u64::from_str_radix(host, 16).ok()?.cast_signed(),
+            start_ns: start.parse().ok()?,
+            sequence: sequence.parse().ok()?,
+        };
+        // One spelling for each: a name is found by its stem.
+        (parts.next().is_none() && name == format!("{stem}.parquet")).then_some(stem)
+    }
+
+    /// Whether it is of a file that was merged in place.
+    pub fn is_merged(&self) -> bool {
+        self.host_id == MERGED_HOST
+    }
+
     /// Whether a file of this name, without a folder, is of the same recording: of the same moment,
     /// or of the same content where the moment is that of a file.
     pub fn is_of(&self, name: &str) -> bool {
@@ -285,6 +311,23 @@ mod tests {
             file_path(Table::Hosts, &[], &stem),
             "hosts/000000000000001f-0000000000000000005-2.parquet"
         );
+    }
+
+    /// Checks that the stem of each name is found, and none in names of other programs; and that
+    /// merged files come last.
+    #[test]
+    fn stems_are_read_from_names() {
+        let stem = FileStem { host_id: 0x1f, start_ns: 5, sequence: 2 };
+        let merged = FileStem { host_id: MERGED_HOST, start_ns: 7, sequence: 0 };
+        for stem in [stem, merged, FileStem { host_id: i64::MAX, start_ns: i64::MAX, sequence: u32::MAX }] {
+            assert_eq!(FileStem::parse(&format!("{stem}.parquet")), Some(stem));
+            assert!(stem.is_merged() || stem.to_string() < merged.to_string());
+        }
+        for name in
+            ["", "x.parquet", "1f-5-2.parquet", "part-0-a.parquet", "000000000000001f-0000000000000000005-2"]
+        {
+            assert_eq!(FileStem::parse(name), None, "{name}");
+        }
     }
 
     /// Checks that metadata of other programs, versions and tables are refused by a sentence.

@@ -1,16 +1,18 @@
 //! Names for the functions of a dataset that has none of them yet: once for each build.
 use crate::encode::TableFile;
 use crate::error::DatasetError;
-use crate::folder::DatasetFolder;
 use crate::frames::Frames;
+use crate::live::live_files;
 use crate::read::TableReader;
-use crate::schema::{HOST_KEY, Table};
+use crate::schema::{HOST_KEY, REPLACES_KEY, Table};
+use crate::store::{DatasetStore, StoredFile, open};
 use crate::writer::DatasetFile;
 use kymo_profile::resolve::{AddressFunction, functions_at};
 use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolOptions, SymbolStore, pool};
 use parquet::data_type::ByteArray;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +32,16 @@ pub struct Symbolized {
     pub builds: usize,
     /// What the user should know about the files with symbols: sentences.
     pub notes: Vec<String>,
+}
+
+impl fmt::Display for Symbolized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Symbolized { unnamed, named, files_replaced, builds, .. } = self;
+        write!(
+            f,
+            "{named} of {unnamed} locations without a name have one now ({builds} builds, {files_replaced} files replaced)"
+        )
+    }
 }
 
 impl Frames {
@@ -79,12 +91,12 @@ impl Names {
 ///
 /// # Errors
 /// A sentence for a file that cannot be read or replaced; those before it stay replaced.
-pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symbolized, DatasetError> {
-    let files = dataset.files(Table::Frames)?;
-    let open = |path: &String| TableReader::open(&dataset.path().join(path), Table::Frames);
+pub fn symbolize(dataset: &dyn DatasetStore, options: SymbolOptions) -> Result<Symbolized, DatasetError> {
+    let files = live_files(dataset, Table::Frames)?;
+    let open = |file: &StoredFile| open(dataset, file, Table::Frames);
     let (mut wanted, mut unnamed) = (BTreeSet::new(), BTreeSet::new());
-    for path in &files {
-        let frames = Frames::read(&open(path)?)?;
+    for file in &files {
+        let frames = Frames::read(&open(file)?)?;
         for row in 0..frames.len() {
             if let Some(code) = frames.unnamed(row) {
                 unnamed.insert(frames.location_id[row]);
@@ -93,8 +105,8 @@ pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symb
         }
     }
     let mut names = Names::default();
-    for path in files.iter().filter(|_| !unnamed.is_empty()) {
-        remember(&Frames::read(&open(path)?)?, &unnamed, &mut names.known);
+    for file in files.iter().filter(|_| !unnamed.is_empty()) {
+        remember(&Frames::read(&open(file)?)?, &unnamed, &mut names.known);
     }
     let mut done = Symbolized { unnamed: unnamed.len(), ..Symbolized::default() };
     let (paths, biases) = builds(dataset)?;
@@ -111,8 +123,8 @@ pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symb
     done.notes.sort();
     done.notes.dedup();
     let mut with_name = BTreeSet::new();
-    for path in files.iter().filter(|_| !unnamed.is_empty()) {
-        let reader = open(path)?;
+    for file in files.iter().filter(|_| !unnamed.is_empty()) {
+        let reader = open(file)?;
         let frames = Frames::read(&reader)?;
         let gets_name = |row: &usize| {
             let code = frames.unnamed(*row);
@@ -121,9 +133,8 @@ pub fn symbolize(dataset: &DatasetFolder, options: SymbolOptions) -> Result<Symb
         let changed: Vec<usize> = (0..frames.len()).filter(gets_name).collect();
         if !changed.is_empty() {
             with_name.extend(changed.iter().map(|row| frames.location_id[*row]));
-            let host = reader.metadata(HOST_KEY).unwrap_or_default();
-            let bytes = rewritten(&frames, &names, host, path)?;
-            dataset.put(&DatasetFile { table: Table::Frames, path: path.clone(), bytes })?;
+            let bytes = rewritten((&reader, &frames), &names, &file.path)?;
+            dataset.put(&DatasetFile { table: Table::Frames, path: file.path.clone(), bytes })?;
             done.files_replaced += 1;
         }
     }
@@ -154,10 +165,10 @@ fn remember(frames: &Frames, unnamed: &BTreeSet<i64>, known: &mut FxHashMap<i64,
 type Paths = FxHashMap<Vec<u8>, PathBuf>;
 
 /// Paths and biases by build id, of all hosts.
-fn builds(dataset: &DatasetFolder) -> Result<(Paths, BTreeMap<Vec<u8>, i64>), DatasetError> {
+fn builds(dataset: &dyn DatasetStore) -> Result<(Paths, BTreeMap<Vec<u8>, i64>), DatasetError> {
     let (mut paths, mut biases) = (Paths::default(), BTreeMap::new());
-    for path in dataset.files(Table::Builds)? {
-        let reader = TableReader::open(&dataset.path().join(&path), Table::Builds)?;
+    for file in live_files(dataset, Table::Builds)? {
+        let reader = open(dataset, &file, Table::Builds)?;
         let ids = reader.required("build_id", reader.text("build_id")?)?;
         let files = reader.required("path", reader.text("path")?)?;
         let of_code = reader.int64("code_bias")?;
@@ -183,7 +194,11 @@ fn symbols_of(store: &SymbolStore, code: &UnnamedCode, paths: &Paths) -> Arc<Mod
 }
 
 /// The file with the names that were found.
-fn rewritten(frames: &Frames, names: &Names, host: &str, path: &str) -> Result<Vec<u8>, DatasetError> {
+fn rewritten(
+    (reader, frames): (&TableReader, &Frames),
+    names: &Names,
+    path: &str,
+) -> Result<Vec<u8>, DatasetError> {
     let mut rows = Frames::default();
     for row in 0..frames.len() {
         let code = frames.unnamed(row);
@@ -201,7 +216,12 @@ fn rewritten(frames: &Frames, names: &Names, host: &str, path: &str) -> Result<V
             None => rows.push(frames, row),
         }
     }
+    let host = reader.metadata(HOST_KEY).unwrap_or_default();
     let mut file = TableFile::new(Table::Frames, host, path.to_owned(), rows.len())?;
+    // A merged one stands for the same files.
+    if let Some(replaced) = reader.metadata(REPLACES_KEY) {
+        file.add_metadata(REPLACES_KEY, replaced.to_owned());
+    }
     rows.write(&mut file)?;
     Ok(file.finish()?.1)
 }

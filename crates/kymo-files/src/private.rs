@@ -6,7 +6,7 @@ use crate::refused;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, fstat, futimens, mkdirat,
 };
-use rustix::fs::{UTIME_NOW, UTIME_OMIT, openat, statat};
+use rustix::fs::{UTIME_NOW, UTIME_OMIT, openat, statat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -95,6 +95,32 @@ impl PrivateFolder {
         let mut fresh = Fresh::create(Arc::clone(&self.folder), name, OWN)?;
         fresh.file().write_all(bytes)?;
         fresh.replace(name)
+    }
+
+    /// Puts a file of these bytes under a name that none has, whole or not at all; false: a file
+    /// has it, and stays.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(&self, name: &OsStr, bytes: &[u8]) -> io::Result<bool> {
+        let mut fresh = Fresh::create(Arc::clone(&self.folder), name, OWN)?;
+        fresh.file().write_all(bytes)?;
+        match fresh.link(name) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the file of a name, if there is one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove_name(&self, name: &OsStr) -> io::Result<()> {
+        match unlinkat(&*self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// This user's regular files in it, `most` at most.

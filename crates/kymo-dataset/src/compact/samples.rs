@@ -1,50 +1,54 @@
 //! Samples of a day and service, of all hosts.
-use super::Compaction;
+use super::{Merged, Merging, rows_of};
 use crate::encode::TableFile;
 use crate::error::DatasetError;
-use crate::read::{RowGroup, TableReader};
+use crate::read::{MOST_ROWS, RowGroup};
 use crate::samples::{
     BufferedSample, InternedEvent, InternedProcess, NO_LOCATION, SAMPLES_OF_GROUP, SampleTables, Texts,
 };
 use crate::schema::Table;
+use crate::store::StoredFile;
 use parquet::data_type::ByteArray;
-use std::sync::atomic::Ordering;
 
-/// A file is put, and the next one begun, when it has so many bytes.
-const BYTES_OF_FILE: usize = 256 << 20;
+/// A file that has so many bytes takes no other.
+pub(super) const BYTES_OF_FILE: u64 = 256 << 20;
+/// Nor one of so many rows: the reader refuses files of twice as many.
+pub(super) const ROWS_OF_FILE: i64 = MOST_ROWS / 2;
 
-impl Compaction<'_> {
-    pub(super) fn samples(&self, folder: &str, files: &[String]) -> Result<(), DatasetError> {
+impl Merging<'_> {
+    pub(super) fn samples(&self, path: String, files: &[StoredFile]) -> Result<Merged, DatasetError> {
         let mut partition = Partition {
-            of: self,
-            folder,
             rows: Vec::new(),
             tables: SampleTables::default(),
-            file: None,
-            files: 0,
+            file: TableFile::new(Table::Samples, "", path, rows_of(files))?,
+            row_count: 0,
         };
+        let (mut taken, mut bytes) = (0, 0);
         for file in files {
-            let reader = TableReader::open(&self.next(file)?, Table::Samples)?;
+            let reader = self.open(file, Table::Samples)?;
+            let rows = partition.row_count + reader.row_count() as i64;
+            if taken > 0 && (rows > ROWS_OF_FILE || bytes + file.bytes > BYTES_OF_FILE) {
+                break;
+            }
             for group in 0..reader.group_count() {
                 partition.add(&reader.group(group))?;
             }
+            (taken, bytes) = (taken + 1, bytes + file.bytes);
         }
         partition.write()?;
-        partition.put()
+        Ok(Merged { file: partition.file, taken, samples: partition.row_count as u64 })
     }
 }
 
-/// The rows of a partition that no file has yet.
-struct Partition<'a> {
-    of: &'a Compaction<'a>,
-    folder: &'a str,
+/// The rows that no row group has yet, and the file for them.
+struct Partition {
     rows: Vec<BufferedSample>,
     tables: SampleTables,
-    file: Option<TableFile>,
-    files: u32,
+    file: TableFile,
+    row_count: i64,
 }
 
-impl Partition<'_> {
+impl Partition {
     fn add(&mut self, group: &RowGroup<'_>) -> Result<(), DatasetError> {
         let texts = &mut self.tables.texts;
         let [command, event, unit, state] = ["command", "event", "value_unit", "state"].map(|column| {
@@ -60,7 +64,7 @@ impl Partition<'_> {
         let (value, samples) = (of("value")?, of("samples")?);
         let pid = group.required("pid", group.int32("pid")?)?;
         let (tid, leaf) = (group.int32("tid")?, group.int64("leaf_location_id")?);
-        self.of.rows.fetch_add(time.len() as u64, Ordering::Relaxed);
+        self.row_count += time.len() as i64;
         // Rows of one process and event follow each other.
         let mut last = None;
         for row in 0..time.len() {
@@ -103,23 +107,11 @@ impl Partition<'_> {
 
     /// Makes a row group of the rows.
     fn write(&mut self) -> Result<(), DatasetError> {
-        if self.rows.is_empty() {
-            return Ok(());
+        if !self.rows.is_empty() {
+            self.tables.write(&mut self.rows, &mut self.file)?;
+            self.rows.clear();
         }
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => self.of.file(Table::Samples, self.folder, self.files)?,
-        };
-        self.tables.write(&mut self.rows, &mut file)?;
-        self.rows.clear();
-        let is_full = file.bytes_written() >= BYTES_OF_FILE;
-        self.file = Some(file);
-        if is_full { self.put() } else { Ok(()) }
-    }
-
-    fn put(&mut self) -> Result<(), DatasetError> {
-        self.files += 1;
-        self.file.take().map_or(Ok(()), |file| self.of.put(Table::Samples, file))
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! The stacks of a day: each once, though every host has written it again and again.
-use super::Compaction;
+use super::{Merging, rows_of};
 use crate::encode::TableFile;
 use crate::error::DatasetError;
-use crate::read::TableReader;
 use crate::schema::Table;
+use crate::store::StoredFile;
 use rustc_hash::FxHashSet;
 
 /// StackRows in a row group.
@@ -31,12 +31,13 @@ impl StackRows {
     }
 }
 
-impl Compaction<'_> {
-    pub(super) fn stacks(&self, folder: &str, files: &[String]) -> Result<(), DatasetError> {
+impl Merging<'_> {
+    pub(super) fn stacks(&self, path: String, files: &[StoredFile]) -> Result<TableFile, DatasetError> {
         let mut written: FxHashSet<i64> = FxHashSet::default();
-        let (mut rows, mut file) = (StackRows::default(), self.file(Table::Stacks, folder, 0)?);
-        for path in files {
-            let reader = TableReader::open(&self.next(path)?, Table::Stacks)?;
+        let mut rows = StackRows::default();
+        let mut file = TableFile::new(Table::Stacks, "", path, rows_of(files))?;
+        for stored in files {
+            let reader = self.open(stored, Table::Stacks)?;
             // A stack's rows may be anywhere in its file: it is known when the file is read.
             let mut of_file = FxHashSet::default();
             for group in (0..reader.group_count()).map(|group| reader.group(group)) {
@@ -58,6 +59,6 @@ impl Compaction<'_> {
             written.extend(of_file);
         }
         rows.write(&mut file)?;
-        self.put(Table::Stacks, file)
+        Ok(file)
     }
 }

@@ -1,10 +1,11 @@
 //! Frames, builds and hosts: each row once.
-use super::Compaction;
+use super::{Merging, rows_of};
+use crate::encode::TableFile;
 use crate::error::DatasetError;
-use crate::folder::DatasetFolder;
 use crate::frames::Frames;
 use crate::read::TableReader;
 use crate::schema::Table;
+use crate::store::StoredFile;
 use parquet::data_type::ByteArray;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -13,36 +14,25 @@ use std::ops::Range;
 /// A host: its id, its texts in their order, CPUs, and the bits of its rate.
 type HostKey = (i64, [Vec<u8>; 4], i32, u64);
 
-/// When the first of the hosts was seen, nanoseconds since 1970; 0 without hosts.
-pub(super) fn first_seen_ns(
-    old: &DatasetFolder,
-    folders: Option<&BTreeMap<String, Vec<String>>>,
-) -> Result<i64, DatasetError> {
-    let mut first: Option<i64> = None;
-    for file in folders.into_iter().flat_map(BTreeMap::values).flatten() {
-        let reader = TableReader::open(&old.path().join(file), Table::Hosts)?;
-        let moments = reader.int64("first_seen")?.into_iter().flatten();
-        first = moments.chain(first).min();
-    }
-    Ok(first.unwrap_or(0).max(0).saturating_mul(1000))
-}
-
 /// A column of texts that has a value in every row.
 fn texts(reader: &TableReader, column: &str) -> Result<Vec<Vec<u8>>, DatasetError> {
     let values = reader.required(column, reader.text(column)?)?;
     Ok(values.iter().map(|text| text.data().to_vec()).collect())
 }
 
-impl Compaction<'_> {
-    fn readers(&self, table: Table) -> impl Iterator<Item = Result<TableReader, DatasetError>> {
-        let files = self.folders.get(&table).into_iter().flat_map(BTreeMap::values).flatten();
-        files.map(move |file| TableReader::open(&self.next(file)?, table))
+impl Merging<'_> {
+    fn readers(
+        &self,
+        table: Table,
+        files: &[StoredFile],
+    ) -> impl Iterator<Item = Result<TableReader, DatasetError>> {
+        files.iter().map(move |file| self.open(file, table))
     }
 
-    pub(super) fn hosts(&self) -> Result<(), DatasetError> {
+    pub(super) fn hosts(&self, path: String, files: &[StoredFile]) -> Result<TableFile, DatasetError> {
         // By all but the moment, the earliest one.
         let mut hosts: BTreeMap<HostKey, i64> = BTreeMap::new();
-        for reader in self.readers(Table::Hosts) {
+        for reader in self.readers(Table::Hosts, files) {
             let reader = reader?;
             let id = reader.required("host_id", reader.int64("host_id")?)?;
             let of = |column| texts(&reader, column);
@@ -57,7 +47,7 @@ impl Compaction<'_> {
                 hosts.entry(key).and_modify(|first| *first = seen[row].min(*first)).or_insert(seen[row]);
             }
         }
-        let mut file = self.file(Table::Hosts, Table::Hosts.name(), 0)?;
+        let mut file = TableFile::new(Table::Hosts, "", path, rows_of(files))?;
         let rows = || hosts.iter();
         let text = |at: usize| rows().map(move |(key, _)| ByteArray::from(key.1[at].clone()));
         file.row_group(|columns| {
@@ -68,13 +58,13 @@ impl Compaction<'_> {
             columns.text(text(3));
             columns.int64(rows().map(|(_, first)| *first));
         })?;
-        self.put(Table::Hosts, file)
+        Ok(file)
     }
 
-    pub(super) fn builds(&self) -> Result<(), DatasetError> {
+    pub(super) fn builds(&self, path: String, files: &[StoredFile]) -> Result<TableFile, DatasetError> {
         // By all texts, the earliest moment and a bias if a host knew it.
         let mut builds: BTreeMap<[Vec<u8>; 4], (i64, Option<i64>)> = BTreeMap::new();
-        for reader in self.readers(Table::Builds) {
+        for reader in self.readers(Table::Builds, files) {
             let reader = reader?;
             let of = |column| texts(&reader, column);
             let (build_id, path, module, arch) = (of("build_id")?, of("path")?, of("module")?, of("arch")?);
@@ -86,7 +76,7 @@ impl Compaction<'_> {
                 *known = (known.0.min(seen[row]), known.1.or(bias[row]));
             }
         }
-        let mut file = self.file(Table::Builds, Table::Builds.name(), 0)?;
+        let mut file = TableFile::new(Table::Builds, "", path, rows_of(files))?;
         if !builds.is_empty() {
             let text = |at: usize| builds.keys().map(move |key| ByteArray::from(key[at].clone()));
             file.row_group(|columns| {
@@ -95,14 +85,14 @@ impl Compaction<'_> {
                 columns.optional_int64(builds.values().map(|(_, bias)| *bias));
             })?;
         }
-        self.put(Table::Builds, file)
+        Ok(file)
     }
 
     /// Each location once; one whose functions have names is taken before one whose have none.
-    pub(super) fn frames(&self) -> Result<(), DatasetError> {
+    pub(super) fn frames(&self, path: String, files: &[StoredFile]) -> Result<TableFile, DatasetError> {
         let mut kept = Frames::default();
         let mut places: FxHashMap<i64, Range<usize>> = FxHashMap::default();
-        for reader in self.readers(Table::Frames) {
+        for reader in self.readers(Table::Frames, files) {
             let frames = Frames::read(&reader?)?;
             let mut row = 0;
             while row < frames.len() {
@@ -132,8 +122,8 @@ impl Compaction<'_> {
         let mut sorted = Frames::default();
         order.into_iter().flatten().for_each(|row| sorted.push(&kept, row));
         drop(kept);
-        let mut file = self.file(Table::Frames, Table::Frames.name(), 0)?;
+        let mut file = TableFile::new(Table::Frames, "", path, rows_of(files))?;
         sorted.write(&mut file)?;
-        self.put(Table::Frames, file)
+        Ok(file)
     }
 }

@@ -7,6 +7,8 @@
 //! | `symbols.rs` | names that are found later |
 //! | `generated.rs` | the fleet of `examples/fleet`, which is compiled in here, too |
 //! | `compacted.rs` | the same rows in fewer files |
+//! | `in_place.rs` | the same, in place: kills, other compactors, readers, files that come again |
+//! | `memory_store.rs` | an object store in memory, with steps |
 //! | `hostile.rs` | files that are damaged, or not ours |
 #![allow(missing_docs)]
 
@@ -17,7 +19,9 @@ mod compacted;
 mod fleet;
 mod generated;
 mod hostile;
+mod in_place;
 mod intervals;
+mod memory_store;
 #[path = "../../examples/fleet/program.rs"]
 mod program;
 mod query;

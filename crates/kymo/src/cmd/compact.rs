@@ -1,4 +1,4 @@
-//! `kymo compact`: a dataset of many small files as one of few large ones.
+//! `kymo compact`: few, large files of the many small ones of a dataset.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,25 +7,36 @@ use anyhow::Context as _;
 use clap::Args;
 use kymo_cli::signals;
 use kymo_cli::terminal::{ReadProgress, say};
-use kymo_dataset::{CompactOptions, DatasetFolder, compact};
+use kymo_dataset::{CompactOptions, DatasetFolder, compact, compact_in_place};
 
-/// Write a dataset of many small files into a new one with few large files
+use super::external;
+
+/// Make few, large files of the many small ones of a dataset
 ///
 /// Daemons write a set of files each minute, and engines take longer to open many files than to
-/// read them. The new dataset has the same samples: one file (or some, of 256 MiB) for each day and
-/// service, and each stack, function, build and host once. The old one is only read.
+/// read them. Afterwards there are the same samples: one file (or some, of 256 MiB) for each day and
+/// service, and each stack, function, build and host once.
+///
+/// With -o the rows go into a new dataset, and the old one is only read. With --in-place the files
+/// of each folder are merged where they are, while daemons write and `kymo sql` reads: each sample
+/// counts once at any moment, also if this is killed.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["output", "in_place"]))]
 #[command(
-    after_help = "Examples:\n  kymo compact profiles -o profiles.compact\n  kymo compact profiles --day 2026-11-26 -o archive/2026-11-26"
+    after_help = "Examples:\n  kymo compact profiles -o profiles.compact\n  kymo compact profiles --day 2026-11-26 -o archive/2026-11-26\n  kymo compact --in-place s3://profiles/prod"
 )]
 pub(crate) struct CompactArgs {
-    /// The folder of the dataset
+    /// The folder of the dataset; or its URL, s3://BUCKET/PATH, for kymo-store
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
 
     /// The folder of the new dataset, which does not exist yet
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    output: Option<PathBuf>,
+
+    /// Merge the files where they are
+    #[arg(long)]
+    in_place: bool,
 
     /// Only the samples of this day (UTC); several may be named
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = day)]
@@ -45,6 +56,9 @@ fn day(text: &str) -> Result<String, String> {
 
 /// Compacts it.
 pub(crate) fn run(args: CompactArgs) -> anyhow::Result<ExitCode> {
+    if external::is_url(&args.dataset) {
+        return external::become_store("compact");
+    }
     let dataset = DatasetFolder::open(&args.dataset)?;
     let interrupted = signals::interrupted()?;
     let bar = ReadProgress::new(args.quiet);
@@ -54,13 +68,14 @@ pub(crate) fn run(args: CompactArgs) -> anyhow::Result<ExitCode> {
         progress: Some(&progress),
         cancel: Some(&interrupted),
     };
-    let done = compact(&dataset, &args.output, &options);
+    let done = match &args.output {
+        Some(new) => compact(&dataset, new, &options),
+        None => compact_in_place(&dataset, &options),
+    };
     bar.finish();
     let done = done.with_context(|| format!("failed to compact {}", args.dataset.display()))?;
     if !args.quiet {
-        let of = |files: u64, bytes: u64| format!("{files} files of {:.1} MB", bytes as f64 / 1e6);
-        let (old, new) = (of(done.old_files, done.old_bytes), of(done.new_files, done.new_bytes));
-        say(&format!("{} rows of samples; {old} are {new} now", done.rows));
+        say(&done.to_string());
     }
     Ok(ExitCode::SUCCESS)
 }

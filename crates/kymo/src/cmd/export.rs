@@ -11,7 +11,7 @@ use kymo_cli::terminal::{ReadProgress, say};
 use kymo_cli::{damage, exit, open};
 use kymo_data::Recording;
 use kymo_dataset::schema::Day;
-use kymo_dataset::{DatasetFolder, RecordingOptions, RecordingRows};
+use kymo_dataset::{DatasetFolder, RecordingOptions, RecordingRows, find};
 use kymo_files::Export;
 use kymo_profile::export::{ExportFormat, ExportSamples};
 use kymo_profile::load::LoadOptions;
@@ -20,7 +20,9 @@ use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::unwind_samples::not_unwound;
 use kymo_profile::wall::{WaitDetail, Wall, wait_detail};
 use kymo_symbols::SymbolStore;
+use tempfile::TempDir;
 
+use super::external;
 use super::filter::{self, FilterArgs, InputArgs};
 use super::report::{SymbolArgs, written_unix_ns};
 
@@ -38,7 +40,7 @@ pub(crate) struct ExportArgs {
     to: Target,
 
     /// Where it is written; without it to stdout, which must be no terminal. For parquet the folder
-    /// of a dataset, a new one or one to add to
+    /// of a dataset, a new one or one to add to; or its URL, s3://BUCKET/PATH, for kymo-store
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
@@ -125,7 +127,26 @@ impl clap::builder::TypedValueParser for Formats {
 /// Where the bytes go.
 enum Sink {
     File(ExportFormat, BufWriter<Export>),
-    Dataset(DatasetFolder),
+    Dataset(DatasetSink),
+}
+
+/// A dataset that rows are added to.
+struct DatasetSink {
+    folder: DatasetFolder,
+    /// The folder that has the files of an object store until they are there.
+    temporary: Option<TempDir>,
+}
+
+impl DatasetSink {
+    fn open(output: &Path) -> anyhow::Result<DatasetSink> {
+        if !external::is_url(output) {
+            return Ok(DatasetSink { folder: DatasetFolder::open_or_create(output)?, temporary: None });
+        }
+        let temporary = tempfile::Builder::new().prefix("kymo-export.").tempdir();
+        let temporary = temporary.context("failed to make a folder")?;
+        let folder = DatasetFolder::open_or_create(temporary.path())?;
+        Ok(DatasetSink { folder, temporary: Some(temporary) })
+    }
 }
 
 impl Sink {
@@ -136,7 +157,7 @@ impl Sink {
             Target::File(format) => {
                 Sink::File(format, BufWriter::with_capacity(1 << 16, open::export(output)?))
             }
-            Target::Dataset => Sink::Dataset(DatasetFolder::open_or_create(output)?),
+            Target::Dataset => Sink::Dataset(DatasetSink::open(output)?),
         })
     }
 }
@@ -276,7 +297,7 @@ fn add_to_dataset(
     args: &ExportArgs,
     (mut samples, mut waits): (ExportSamples<'_>, Option<ExportSamples<'_>>),
     store: &SymbolStore,
-    dataset: &DatasetFolder,
+    sink: &DatasetSink,
 ) -> anyhow::Result<()> {
     // Tables have a day: that of the file, where the recording does not know its own.
     for of in std::iter::once(&mut samples).chain(&mut waits) {
@@ -289,13 +310,18 @@ fn add_to_dataset(
         rows = rows.with_waits(waits, store.options());
     }
     let stem = rows.stem();
+    let dataset = &sink.folder;
     // Samples that are there twice would be counted twice.
-    if let Some(known) = dataset.find(&stem)? {
+    if let Some(known) = find(dataset, &stem)? {
+        let (name, shown) = (known.name, dataset.path().display());
+        anyhow::ensure!(
+            !known.is_merged,
+            "{shown} has a recording of this host and moment already, and `kymo compact --in-place` has merged it with \
+             others"
+        );
         anyhow::bail!(
-            "{} has a recording of this host and moment already; remove it with `find {} -name '{known}.parquet' -delete` \
-             to replace it",
-            dataset.path().display(),
-            dataset.path().display()
+            "{shown} has a recording of this host and moment already; remove it with `find {shown} -name '{name}.parquet' \
+             -delete` to replace it"
         );
     }
     if samples.profile.start_unix_ns.is_none() && !args.quiet {
@@ -307,5 +333,8 @@ fn add_to_dataset(
         ));
     }
     rows.into_files()?.iter().try_for_each(|file| dataset.put(file))?;
-    Ok(())
+    match (&sink.temporary, &args.output) {
+        (Some(_), Some(url)) => external::add_to_store(dataset.path(), url),
+        _ => Ok(()),
+    }
 }

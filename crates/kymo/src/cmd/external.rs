@@ -1,5 +1,6 @@
-//! `kymo sql` and `kymo daemon`: programs of their own, so that this one is built without a query
-//! engine and without the clients of object stores. kymo executes them, as git and cargo do.
+//! `kymo sql`, `kymo daemon`, and `kymo-store` for datasets in object stores: programs of their own,
+//! so that this one is built without a query engine and without the clients of object stores. kymo
+//! executes them, as git and cargo do.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +9,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::Context as _;
 use clap::Args;
 
 /// The variable that has the path of this program, for those that it becomes.
@@ -48,22 +48,54 @@ pub(crate) fn daemon(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     become_program("daemon", args.words)
 }
 
+/// Whether a dataset is in an object store.
+pub(crate) fn is_url(dataset: &Path) -> bool {
+    dataset.to_str().is_some_and(|text| text.contains("://"))
+}
+
+/// Becomes kymo-store, with this verb and the words after it.
+pub(crate) fn become_store(verb: &str) -> anyhow::Result<ExitCode> {
+    let words = std::env::args_os().skip(1).skip_while(|word| word != verb);
+    become_program("store", words.collect())
+}
+
+/// Adds the files of a dataset in a folder to the one of a URL, by kymo-store.
+pub(crate) fn add_to_store(folder: &Path, url: &Path) -> anyhow::Result<()> {
+    let (program, mut command) = program("store");
+    let status = command.arg("add").arg(folder).arg(url).status();
+    let status = status.map_err(|error| not_executed("store", &program, error))?;
+    // It has said why.
+    anyhow::ensure!(status.success(), "nothing else was added to {}", url.display());
+    Ok(())
+}
+
 /// Executes the program of a verb in the place of this process, so that its status and the signals
 /// to it are its own.
 fn become_program(verb: &str, words: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let (program, mut command) = program(verb);
+    let error = command.args(words).exec();
+    Err(not_executed(verb, &program, error))
+}
+
+/// The program of a verb, and what executes it.
+fn program(verb: &str) -> (PathBuf, Command) {
     let name = format!("kymo-{verb}");
     let own = std::env::current_exe().ok();
     let program = beside(own.as_deref(), &name).unwrap_or_else(|| PathBuf::from(&name));
     let mut command = Command::new(&program);
     // A program elsewhere on PATH reads recordings by this kymo, not by another one or none.
     own.iter().for_each(|own| _ = command.env(OWN_PATH, own));
-    let error = command.args(words).exec();
+    (program, command)
+}
+
+/// Why a program was not executed, and what builds it.
+fn not_executed(verb: &str, program: &Path, error: io::Error) -> anyhow::Error {
     if error.kind() == io::ErrorKind::NotFound {
-        anyhow::bail!(
-            "there is no {name} beside kymo or on PATH: `make {verb}` in kymo's sources builds it into target/fleet/release"
+        return anyhow::anyhow!(
+            "there is no kymo-{verb} beside kymo or on PATH: `make {verb}` in kymo's sources builds it into target/fleet/release"
         );
     }
-    Err(error).with_context(|| format!("failed to execute {}", program.display()))
+    anyhow::Error::new(error).context(format!("failed to execute {}", program.display()))
 }
 
 /// The program in the folder of kymo. In a folder that all may write to, what others put there is

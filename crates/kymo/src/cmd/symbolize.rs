@@ -11,6 +11,8 @@ use kymo_cli::terminal::say;
 use kymo_dataset::{DatasetFolder, symbolize};
 use kymo_symbols::{Debuginfod, SymbolOptions};
 
+use super::external;
+
 /// Name the functions of a dataset that was written without symbols
 ///
 /// Each build is looked up once, by its build id: in the folders given with --debug-dir, in the
@@ -19,10 +21,10 @@ use kymo_symbols::{Debuginfod, SymbolOptions};
 /// that get no new name stay as they are.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  kymo symbolize profiles\n  kymo symbolize --debug-dir /srv/debug profiles   # /srv/debug/.build-id/ab/cdef.debug"
+    after_help = "Examples:\n  kymo symbolize profiles\n  kymo symbolize s3://profiles/prod\n  kymo symbolize --debug-dir /srv/debug profiles   # /srv/debug/.build-id/ab/cdef.debug"
 )]
 pub(crate) struct SymbolizeArgs {
-    /// The folder of the dataset
+    /// The folder of the dataset; or its URL, s3://BUCKET/PATH, for kymo-store
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
 
@@ -57,6 +59,9 @@ pub(crate) fn run(args: SymbolizeArgs) -> anyhow::Result<ExitCode> {
             )));
         }
     }
+    if external::is_url(&args.dataset) {
+        return external::become_store("symbolize");
+    }
     let dataset = DatasetFolder::open(&args.dataset)?;
     let announce = |sentence: &str| kymo_cli::eprintln!("kymo: {sentence}");
     let fetcher = if args.no_debuginfod { None } else { Debuginfod::configured(announce) };
@@ -71,10 +76,7 @@ pub(crate) fn run(args: SymbolizeArgs) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("failed to symbolize {}", args.dataset.display()))?;
     if !args.quiet {
         done.notes.iter().for_each(|note| say(note));
-        say(&format!(
-            "{} of {} locations without a name have one now ({} builds, {} files replaced)",
-            done.named, done.unnamed, done.builds, done.files_replaced
-        ));
+        say(&done.to_string());
     }
     Ok(ExitCode::SUCCESS)
 }

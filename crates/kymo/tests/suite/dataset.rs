@@ -41,6 +41,27 @@ fn recordings_are_added_to_a_dataset() {
     again.says("has a recording of this host and moment already; remove it with `find ");
 }
 
+/// Checks that a dataset is compacted in place, with the same sums; that a recording which was
+/// merged with others is not added again; and that one of the two ways must be chosen.
+#[test]
+fn a_dataset_is_compacted_in_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("profiles");
+    let (first, second) = (fixture("callgraph.data"), fixture("forkexec.data"));
+    let export = ["export", "-q", "--to", "parquet", "-o", text(&out)];
+    kymo().succeed(export.into_iter().chain([text(&first)]));
+    kymo().succeed(export.into_iter().chain([text(&second)]));
+    let sums = query::queried(&dataset(&out));
+    kymo().succeed(["compact", "--in-place", text(&out)]).says("rows of samples; ");
+    assert_eq!(dataset(&out).files(Table::Hosts).expect("a list").len(), 1);
+    assert_eq!(query::queried(&dataset(&out)), sums);
+    let again = kymo().run(export.into_iter().chain([text(&second)]));
+    assert_eq!(again.code, Some(1), "{}", again.stderr);
+    again.says("already, and `kymo compact --in-place` has merged it with others");
+    assert_eq!(kymo().run(["compact", text(&out)]).code, Some(129));
+    assert_eq!(kymo().run(["compact", "--in-place", "-o", "new", text(&out)]).code, Some(129));
+}
+
 /// A copy of a file, written at another time.
 fn copied(file: &Path, to: &Path, unix_seconds: u64) {
     std::fs::copy(file, to).expect("a copy");
