@@ -32,7 +32,8 @@ pub(crate) struct Config {
     pub(crate) state: PathBuf,
     /// Above so much resident memory the recorder starts anew, without what it knows of files.
     pub(crate) max_memory: Size,
-    /// What may wait there, in bytes, or with K, M or G. Beyond that the oldest is dropped.
+    /// What may wait there, in bytes of the disk's blocks, or with K, M or G. Beyond that the oldest
+    /// is dropped.
     pub(crate) max_spool: Size,
     /// Where `GET /` answers with the state of the daemon; empty: nowhere. An address of loopback.
     pub(crate) health: String,

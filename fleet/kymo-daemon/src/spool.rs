@@ -11,14 +11,16 @@
 //!   and a machine that loses its power leave whole batches, and what has another name is removed
 //!   at the next start. A file system that loses what it said to have written is found by
 //!   [`whole`](crate::whole) before anything is sent: such a batch is dropped and counted.
-//! - **P2** All batches together have at most the bound's bytes; what is dropped for that is
-//!   counted, in batches, bytes and samples.
+//! - **P2** All batches together take at most the bound's bytes of the disk, in the blocks of the
+//!   file system, folders included; what is dropped for that is counted, in batches, bytes and
+//!   samples.
 //! - **P3** A batch goes away when it was sent, rejected or dropped, and in no other case.
 //! - **P4** One daemon at a time has the folder.
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -129,7 +131,7 @@ impl Spool {
             if name.starts_with(INCOMPLETE) {
                 fs::remove_dir_all(entry.path())?;
             } else if let Some(batch) = Batch::parse(&name) {
-                let bytes = bytes_below(&entry.path())?;
+                let bytes = disk_bytes(&entry.path())?;
                 state.bytes += bytes;
                 state.next = state.next.max(batch.number.wrapping_add(1));
                 state.batches.insert(batch, bytes);
@@ -174,8 +176,9 @@ impl Spool {
                 return Ok(());
             }
             let batch = Batch { start_ns, number, destination, samples };
-            let bytes = bytes_below(&new)?;
+            // File systems decide about blocks when they write.
             sync_below(&new)?;
+            let bytes = disk_bytes(&new)?;
             fs::rename(&new, self.folder.join(batch.name()))?;
             File::open(&self.folder)?.sync_all()?;
             let mut state = self.state();
@@ -299,9 +302,19 @@ fn sync_below(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn bytes_below(folder: &Path) -> io::Result<u64> {
-    let sizes = files_of(folder)?.into_iter().map(|file| Ok(fs::metadata(folder.join(file))?.len()));
-    sizes.sum()
+/// What a folder takes of the disk, with all that is below it.
+fn disk_bytes(folder: &Path) -> io::Result<u64> {
+    /// The unit of `st_blocks`, whatever the file system's own blocks are.
+    const BLOCK: u64 = 512;
+    let mut bytes = fs::symlink_metadata(folder)?.blocks() * BLOCK;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        bytes += match entry.file_type()?.is_dir() {
+            true => disk_bytes(&entry.path())?,
+            false => entry.metadata()?.blocks() * BLOCK,
+        };
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -313,39 +326,76 @@ mod tests {
         spool.put(Destination::Otlp, start_ns, write).unwrap();
     }
 
+    /// What a batch of so many bytes takes on the file system of a folder.
+    fn size(folder: &Path, bytes: usize) -> u64 {
+        let spool = Spool::open(&folder.join("size"), u64::MAX).unwrap();
+        put(&spool, 1, bytes);
+        let (_, size) = spool.waiting();
+        drop(spool);
+        fs::remove_dir_all(folder.join("size")).unwrap();
+        size
+    }
+
+    /// Checks that the bound counts what `du` does: the blocks of files and folders, which small
+    /// files have more of than bytes.
+    #[test]
+    fn the_bound_counts_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(folder.path(), u64::MAX).unwrap();
+        let write = |folder: &Path| {
+            for service in 0..20 {
+                let folder = folder.join(format!("service={service}"));
+                fs::create_dir(&folder)?;
+                fs::write(folder.join("x.parquet"), [0; 100])?;
+            }
+            Ok(1)
+        };
+        spool.put(Destination::Dataset, 1, write).unwrap();
+        let batch = spool.path(&spool.oldest(Destination::Dataset).unwrap());
+        let du = std::process::Command::new("du").args(["-s", "-B1"]).arg(&batch).output().unwrap();
+        let text = String::from_utf8(du.stdout).unwrap();
+        let (_, bytes) = spool.waiting();
+        assert_eq!(text.split('\t').next(), Some(&*bytes.to_string()));
+        assert!(bytes > 20 * 100, "{bytes}");
+        drop(spool);
+        assert_eq!(Spool::open(folder.path(), u64::MAX).unwrap().waiting(), (1, bytes));
+    }
+
     /// Checks that batches come oldest first and only once, also after a restart, and that what was
     /// not complete is gone then.
     #[test]
     fn batches_survive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::open(folder.path(), 1000).unwrap();
+        let (one, most) = (size(folder.path(), 10), 1 << 30);
+        let spool = Spool::open(folder.path(), most).unwrap();
         put(&spool, 20, 10);
         put(&spool, 10, 10);
         fs::create_dir(folder.path().join("new-000099")).unwrap();
-        assert!(Spool::open(folder.path(), 1000).is_err(), "two daemons have it");
+        assert!(Spool::open(folder.path(), most).is_err(), "two daemons have it");
         drop(spool);
-        let spool = Spool::open(folder.path(), 1000).unwrap();
+        let spool = Spool::open(folder.path(), most).unwrap();
         assert!(!folder.path().join("new-000099").exists());
-        assert_eq!(spool.waiting(), (2, 20));
+        assert_eq!(spool.waiting(), (2, 2 * one));
         let first = spool.oldest(Destination::Otlp).unwrap();
         assert_eq!((first.start_ns, first.samples), (10, 7));
         assert_eq!(spool.oldest(Destination::Dataset), None);
         spool.remove(&first).unwrap();
         assert_eq!(spool.oldest(Destination::Otlp).unwrap().start_ns, 20);
         drop(spool);
-        assert_eq!(Spool::open(folder.path(), 1000).unwrap().waiting(), (1, 10));
+        assert_eq!(Spool::open(folder.path(), most).unwrap().waiting(), (1, one));
     }
 
     /// Checks that the oldest batches are dropped and counted beyond the bound, and no others.
     #[test]
     fn the_oldest_go_first_and_are_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::open(folder.path(), 35).unwrap();
+        let one = size(folder.path(), 10);
+        let spool = Spool::open(folder.path(), 3 * one + one / 2).unwrap();
         (1..=5).for_each(|start_ns| put(&spool, start_ns, 10));
-        assert_eq!(spool.waiting(), (3, 30));
-        assert_eq!(spool.dropped(), Dropped { batches: 2, bytes: 20, samples: 14 });
+        assert_eq!(spool.waiting(), (3, 3 * one));
+        assert_eq!(spool.dropped(), Dropped { batches: 2, bytes: 2 * one, samples: 14 });
         assert_eq!(spool.oldest(Destination::Otlp).unwrap().start_ns, 3);
-        put(&spool, 6, 100);
+        put(&spool, 6, 10 * one as usize);
         assert_eq!((spool.waiting(), spool.dropped().batches), ((0, 0), 6));
         assert_eq!(files_of(folder.path()).unwrap(), [PathBuf::from(LOCK)]);
     }
@@ -354,13 +404,14 @@ mod tests {
     #[test]
     fn a_damaged_batch_is_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::open(folder.path(), 100).unwrap();
+        let one = size(folder.path(), 10);
+        let spool = Spool::open(folder.path(), 10 * one).unwrap();
         put(&spool, 1, 10);
         put(&spool, 2, 10);
         let first = spool.oldest(Destination::Otlp).unwrap();
         spool.drop_damaged(&first).unwrap();
-        assert_eq!(spool.dropped(), Dropped { batches: 1, bytes: 10, samples: 7 });
-        assert_eq!(spool.waiting(), (1, 10));
+        assert_eq!(spool.dropped(), Dropped { batches: 1, bytes: one, samples: 7 });
+        assert_eq!(spool.waiting(), (1, one));
         assert!(!spool.path(&first).exists());
     }
 

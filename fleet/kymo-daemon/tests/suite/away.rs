@@ -65,7 +65,7 @@ fn loss_beyond_the_bound_is_counted_to_the_sample() {
     let state = tempfile::tempdir().unwrap();
     let config = state.path().join("daemon.toml");
     let endpoint = format!("http://{}", collector.address);
-    std::fs::write(&config, format!("max_spool = \"12K\"\n[otlp]\nendpoint = \"{endpoint}\"\n")).unwrap();
+    std::fs::write(&config, format!("max_spool = \"40K\"\n[otlp]\nendpoint = \"{endpoint}\"\n")).unwrap();
     let mut daemon = Daemon::start(state.path(), &["--config", config.to_str().unwrap()]);
     daemon.wait_until("three batches dropped", |health| number(&health["dropped"], "batches") >= 3);
     collector.behave(Behaviour::Takes);

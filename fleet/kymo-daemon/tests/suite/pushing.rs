@@ -132,7 +132,7 @@ fn what_the_spool_drops_is_counted() {
     let _busy = Busy::start();
     let state = tempfile::tempdir().unwrap();
     let config = state.path().join("daemon.toml");
-    std::fs::write(&config, "max_spool = \"12K\"\n").unwrap();
+    std::fs::write(&config, "max_spool = \"40K\"\n").unwrap();
     let endpoint = format!("http://{}", unused_address());
     let arguments = ["--config", config.to_str().unwrap(), "--otlp", &endpoint];
     let mut daemon = Daemon::start(state.path(), &arguments);
@@ -146,7 +146,7 @@ fn what_the_spool_drops_is_counted() {
             break (before, left);
         }
     };
-    assert!(number(&health, "spool_bytes") <= 12 << 10, "{health}");
+    assert!(number(&health, "spool_bytes") <= 40 << 10, "{health}");
     assert_eq!(left + number(&health["dropped"], "samples"), number(&health, "samples"), "{health}");
 }
 
