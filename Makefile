@@ -1,7 +1,7 @@
 # `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup sql test test-capstone test-consumers test-fleet test-mcp
+.PHONY: build daemon demo dist docs fmt lint matrix mcp newcomer perf-tests setup sql store test test-capstone test-consumers test-fleet test-mcp
 build:
 	$(CARGO) build --release
 
@@ -23,8 +23,8 @@ test-mcp:
 test-capstone:
 	$(CARGO) test --locked -p kymo-symbols --features capstone --lib -- disassembly:: --nocapture
 
-# `kymo sql` and `kymo daemon`: programs of their own in a second workspace, so that kymo is built without a query engine
-# and without the clients of object stores. The first build takes many minutes. None of the three selects packages or
+# `kymo sql`, `kymo daemon` and `kymo-store`: programs of their own in a second workspace, so that kymo is built without a
+# query engine and without the clients of object stores. The first build takes many minutes. None of the four selects packages or
 # features: cargo would choose other features of crates that both need, and compile the query engine once more for each.
 FLEET = CARGO_TARGET_DIR=$(CURDIR)/target/fleet $(CARGO)
 
@@ -34,10 +34,14 @@ sql:
 daemon:
 	cd fleet && $(FLEET) build --release --locked --bin kymo-daemon
 
-# Tests of both, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine and
+store:
+	cd fleet && $(FLEET) build --release --locked --bin kymo-store
+
+# Tests of all three, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine and
 # DuckDB: all must give the same answers. The first run installs the engines into target/fleet-engines.
 test-fleet:
 	cd fleet && $(FLEET) test --release --locked
+	python3 -m ci.fleet.store
 	python3 -m ci.fleet
 
 # Every feature on the kernels of four Debian releases, in virtual machines: a quarter of an hour. The first time it

@@ -10,12 +10,15 @@ use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTable
 use datafusion::prelude::SessionContext;
 use futures::StreamExt as _;
 use kymo_dataset::Table;
+use kymo_store::OpenOptions;
 use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use url::Url;
 
 use crate::format::DatasetFormat;
-use crate::{builtin, store, tables};
+use crate::live::LiveStore;
+use crate::{builtin, tables};
 
 /// Where a dataset is: the URL of its folder, with a slash at its end.
 #[derive(Clone, Debug)]
@@ -61,7 +64,7 @@ impl Dataset {
         match first {
             Some(Ok(_)) => Ok(()),
             None => bail!("there is no dataset at {}: it has no file in samples/", self.0),
-            Some(Err(error)) => match store::missing_credentials(&self.0) {
+            Some(Err(error)) => match kymo_store::missing_credentials(&self.0) {
                 Some(advice) => bail!("there are no credentials for {}: {advice}", self.0),
                 None => Err(error).with_context(|| format!("failed to list {}", self.0)),
             },
@@ -81,11 +84,15 @@ pub(crate) async fn register(context: &SessionContext, datasets: &[Dataset]) -> 
         bail!("{} and {} are in different stores: ask one at a time", first.0, other.0);
     }
     for dataset in datasets {
-        if dataset.is_remote() {
-            context.register_object_store(&dataset.0, store::open(&dataset.0)?);
-        }
-        let registered = context.runtime_env().object_store_registry.get_store(&dataset.0)?;
-        dataset.check(&*registered).await?;
+        let (all, live) = if dataset.is_remote() {
+            let store = kymo_store::open(&dataset.0, &OpenOptions::default())?;
+            (Arc::clone(&store), LiveStore::of_bucket(store))
+        } else {
+            let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+            (Arc::clone(&store), LiveStore::of_folders(store))
+        };
+        dataset.check(&*all).await?;
+        context.register_object_store(&dataset.0, Arc::new(live));
     }
     for table in Table::ALL {
         register_table(context, table, datasets)?;

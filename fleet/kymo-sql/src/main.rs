@@ -9,12 +9,12 @@ mod builtin;
 mod dataset;
 mod engine;
 mod format;
+mod live;
 mod output;
 mod parameters;
 mod progress;
 mod recording;
 mod sentence;
-mod store;
 mod tables;
 
 use std::ffi::OsString;
@@ -30,14 +30,17 @@ use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
 
 use crate::dataset::{Dataset, Source};
-use crate::output::OutputFormat;
+use crate::output::{Output, OutputFormat};
 use crate::parameters::Assignment;
 use crate::progress::QueryProgress;
+use crate::sentence::FileGone;
 
 /// The command line was not understood, as in kymo.
 const USAGE: u8 = 129;
 /// How long threads that still work may take to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a query is asked whose files a compaction removes meanwhile.
+const MOST_TRIES: u32 = 5;
 /// Ended by Ctrl-C, as a shell shows it.
 const INTERRUPTED: u8 = 130;
 
@@ -169,8 +172,27 @@ async fn answer(args: &SqlArgs, query: &str, sources: Vec<Source>, threads: usiz
         datasets.push(Dataset::folder(folder.path())?);
         _converted = Some(folder);
     }
+    for _ in 1..MOST_TRIES {
+        let mut out = Output::default();
+        match ask(args, query, &datasets, threads, &mut out).await {
+            Err(error) if error.is::<FileGone>() && !out.is_written => {}
+            done => return done.and_then(|()| out.finish()),
+        }
+    }
+    let mut out = Output::default();
+    ask(args, query, &datasets, threads, &mut out).await.and_then(|()| out.finish())
+}
+
+/// Asks the datasets once, and writes the answer.
+async fn ask(
+    args: &SqlArgs,
+    query: &str,
+    datasets: &[Dataset],
+    threads: usize,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let context = engine::new(threads, args.memory)?;
-    dataset::register(&context, &datasets).await?;
+    dataset::register(&context, datasets).await?;
     let frame = engine::plan(&context, query, &args.param).await?;
     let tasks = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await.map_err(sentence::of_query)?;
@@ -181,8 +203,7 @@ async fn answer(args: &SqlArgs, query: &str, sources: Vec<Source>, threads: usiz
         () if args.csv => OutputFormat::Csv,
         () => OutputFormat::Text,
     };
-    let mut out = BufWriter::new(io::stdout());
-    output::write(stream, progress, format, query, &mut out).await
+    output::write(stream, progress, format, query, out).await
 }
 
 fn list() -> anyhow::Result<ExitCode> {

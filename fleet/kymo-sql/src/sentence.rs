@@ -1,12 +1,46 @@
 //! Errors of the query engine as one sentence each.
 
+use std::error::Error;
+use std::fmt;
+
 use anyhow::anyhow;
 use datafusion::common::DataFusionError;
+
+/// A file went away that the query had listed: its rows are in another one now.
+#[derive(Debug)]
+pub(crate) struct FileGone(String);
+
+impl fmt::Display for FileGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; the dataset was compacted meanwhile: ask again", self.0)
+    }
+}
+
+impl Error for FileGone {}
+
+/// Whether an error, or what caused it, is of a file that is not there.
+fn is_not_found(error: &(dyn Error + 'static)) -> bool {
+    let of_store = error.downcast_ref::<object_store::Error>();
+    if let Some(object_store::Error::NotFound { .. }) = of_store {
+        return true;
+    }
+    match error.source() {
+        Some(source) => is_not_found(source),
+        // Some layers keep the text only.
+        None => {
+            let text = error.to_string();
+            text.contains("Object at location") && text.contains(" not found")
+        }
+    }
+}
 
 /// What is wrong with a query, or with what it reads.
 pub(crate) fn of_query(error: DataFusionError) -> anyhow::Error {
     let root = error.find_root();
     let text = one_line(&root.strip_backtrace());
+    if is_not_found(&error) {
+        return anyhow::Error::new(FileGone(after_prefix(&text)));
+    }
     match root {
         DataFusionError::SQL(_, _) => anyhow!("the query does not parse: {}", place(&after_prefix(&text))),
         DataFusionError::External(_) | DataFusionError::ObjectStore(_) => anyhow!("{}", after_prefix(&text)),

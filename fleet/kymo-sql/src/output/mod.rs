@@ -5,7 +5,7 @@ mod csv;
 mod json;
 mod text;
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use anyhow::Context as _;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -25,6 +25,47 @@ pub(crate) enum OutputFormat {
     Json,
     /// A header and lines.
     Csv,
+}
+
+/// Stdout. The beginning of an answer is kept until there is more, so that a query which fails at
+/// once can be asked again.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    kept: Vec<u8>,
+    /// Whether something went out.
+    pub(crate) is_written: bool,
+}
+
+/// What is kept before it is written.
+const KEPT_BYTES: usize = 256 << 10;
+
+impl Output {
+    /// Writes the rest.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        failed(self.write_kept().and_then(|()| io::stdout().flush()))
+    }
+
+    fn write_kept(&mut self) -> io::Result<()> {
+        self.is_written |= !self.kept.is_empty();
+        io::stdout().write_all(&self.kept)?;
+        self.kept.clear();
+        Ok(())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.kept.extend_from_slice(bytes);
+        if self.kept.len() >= KEPT_BYTES {
+            self.write_kept()?;
+        }
+        Ok(bytes.len())
+    }
+
+    /// Whole answers are flushed by [`Output::finish`].
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes batches of one answer.

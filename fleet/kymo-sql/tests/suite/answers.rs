@@ -2,9 +2,10 @@
 
 use std::process::{Command, Stdio};
 
+use kymo_dataset::{CompactOptions, DatasetFile, DatasetFolder, compact_in_place};
 use serde_json::{Value, json};
 
-use super::{ask, dataset, kymo_sql, run};
+use super::{START_NS, ask, dataset, files, kymo_sql, run};
 
 fn rows(words: &[&str]) -> Value {
     let target = dataset();
@@ -26,6 +27,24 @@ fn top_functions_are_the_sums_that_were_written() {
         { "function": "parse", "module": "web", "self_value": 12_000_000, "self_samples": 4, "self_percent": 50.0 },
     ]);
     assert_eq!(found, expected);
+}
+
+/// Checks that rows count once while a compaction in place replaces files: after the merged files are
+/// there and before the others are gone, and when a daemon puts some of them again.
+#[test]
+fn files_that_are_replaced_do_not_count() {
+    let target = dataset();
+    let profiles = target.path().join("profiles");
+    let queries = ["top-functions", "hosts", "units", "waiting", "flame-graph"];
+    let answers = || queries.map(|query| ask(&["--query", query, "--csv"], &profiles));
+    let count = || ask(&["SELECT COUNT(*) AS rows FROM samples", "--csv"], &profiles);
+    let (before, rows) = (answers(), count());
+    let folder = DatasetFolder::open(&profiles).expect("a dataset");
+    let old: Vec<DatasetFile> = ["a", "b"].iter().flat_map(|host| files(host, 0, START_NS)).collect();
+    compact_in_place(&folder, &CompactOptions::default()).expect("compacted");
+    assert_eq!((answers(), count()), (before.clone(), rows.clone()));
+    old.iter().for_each(|file| folder.put(file).expect("put"));
+    assert_eq!((answers(), count()), (before, rows));
 }
 
 /// Checks who waits for whom: the waits that were written, with who ended them.
