@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import platform
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
@@ -94,6 +96,16 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def snappy_options(home, folder: pathlib.Path):
+    """Options of Java by which it loads Snappy's library for glibc. Where musl is installed, too, that of musl is taken
+    unless another one is named, and does not load."""
+    name = f"org/xerial/snappy/native/Linux/{platform.machine()}/libsnappyjava.so"
+    [jar] = pathlib.Path(home).glob("jars/snappy-java-*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        path = pathlib.Path(archive.extract(name, folder))
+    return f"-Dorg.xerial.snappy.lib.path={path.parent} -Dorg.xerial.snappy.lib.name={path.name}"
+
+
 class Spark:
     """A standalone cluster of Spark: a master and two workers, each a process of its own on loopback."""
 
@@ -106,6 +118,7 @@ class Spark:
             "PYSPARK_PYTHON": str(python), "SPARK_WORKER_DIR": str(folder),
         }
         self.java = [f"{home}/bin/spark-class"]
+        self.options = snappy_options(home, folder)
         self.master = f"spark://127.0.0.1:{free_port()}"
         self.processes = []
 
@@ -142,7 +155,7 @@ class Spark:
     def ask(self, dataset, queries):
         command = [
             self.python, DEPLOY / "spark/queries.py", "--master", self.master, "--conf", "spark.sql.shuffle.partitions=4",
-            "--conf", "spark.executor.memory=1500m", dataset, *queries,
+            "--conf", "spark.executor.memory=1500m", "--conf", f"spark.executor.extraJavaOptions={self.options}", dataset, *queries,
         ]
         found = answers_of_lines(run(command, env=self.environment))
         for number in (1, 2):
