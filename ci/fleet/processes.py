@@ -177,7 +177,7 @@ def main():
         busy = []
         for words in programs.values():
             for copy in range(COPIES):
-                process = subprocess.Popen([str(word) for word in [*words, SECONDS]], **quiet)
+                process = subprocess.Popen([str(word) for word in [*words, SECONDS]], cwd=folder, **quiet)
                 busy.append(process)
                 if group and words[0] == "python3" and copy % 3 == 0:
                     (group / "cgroup.procs").write_text(str(process.pid))
