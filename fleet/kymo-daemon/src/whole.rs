@@ -38,10 +38,17 @@ pub(crate) fn check(folder: &Path, destination: Destination) -> Result<(), Strin
 }
 
 /// The length of a file, its first and its last bytes.
+struct FileEnds<const FIRST: usize, const LAST: usize> {
+    length: u64,
+    first: [u8; FIRST],
+    last: [u8; LAST],
+}
+
+/// The ends of a file that is not shorter than `smallest`.
 fn ends<const FIRST: usize, const LAST: usize>(
     path: &Path,
     smallest: u64,
-) -> io::Result<Option<(u64, [u8; FIRST], [u8; LAST])>> {
+) -> io::Result<Option<FileEnds<FIRST, LAST>>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     if length < smallest {
@@ -51,11 +58,13 @@ fn ends<const FIRST: usize, const LAST: usize>(
     file.read_exact(&mut first)?;
     file.seek(SeekFrom::End(-(LAST as i64)))?;
     file.read_exact(&mut last)?;
-    Ok(Some((length, first, last)))
+    Ok(Some(FileEnds { length, first, last }))
 }
 
 fn is_parquet(path: &Path) -> io::Result<bool> {
-    let Some((length, first, last)) = ends::<4, 8>(path, SMALLEST_PARQUET)? else { return Ok(false) };
+    let Some(FileEnds { length, first, last }) = ends::<4, 8>(path, SMALLEST_PARQUET)? else {
+        return Ok(false);
+    };
     let [a, b, c, d, mark @ ..] = last;
     let footer = u64::from(u32::from_le_bytes([a, b, c, d]));
     Ok(first == *PARQUET && mark == *PARQUET && footer > 0 && footer <= length - SMALLEST_PARQUET)
@@ -64,7 +73,7 @@ fn is_parquet(path: &Path) -> io::Result<bool> {
 fn is_gzip(path: &Path) -> io::Result<bool> {
     let found = ends::<2, 8>(path, SMALLEST_GZIP)?;
     // Blocks that never reached the disk are zeros; a request has bytes, so its length is none.
-    Ok(found.is_some_and(|(_, first, last)| first == GZIP && last != [0; 8]))
+    Ok(found.is_some_and(|FileEnds { first, last, .. }| first == GZIP && last != [0; 8]))
 }
 
 #[cfg(test)]
