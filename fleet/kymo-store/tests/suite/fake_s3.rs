@@ -90,7 +90,7 @@ fn serve(mut stream: &TcpStream, objects: &Objects) -> Option<()> {
     let is_change = request.method != "GET" && request.method != "HEAD";
     let (status, headers, body) = answer(&request, objects);
     let number = objects.changes.fetch_add(u64::from(is_change), Ordering::Relaxed);
-    if number % 5 == 0 {
+    if number.is_multiple_of(5) {
         std::thread::sleep(Duration::from_millis(number % 4));
     }
     if is_change && number % LOST == LOST - 1 {
