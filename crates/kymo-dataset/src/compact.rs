@@ -114,6 +114,12 @@ impl<'a> Merging<'a> {
             all += of_table.values().map(|folder| folder.live.len() as u64).sum::<u64>();
             folders.insert(table, of_table);
         }
+        if folders.get(&Table::Hosts).is_none_or(BTreeMap::is_empty) {
+            let shown = store.name();
+            return Err(DatasetError::Refused(format!(
+                "{shown} is no dataset of kymo: it has no files in hosts/"
+            )));
+        }
         if let Some(day) = missing.first() {
             let shown = store.name();
             return Err(DatasetError::Refused(format!("{shown} has no samples of the day {day}")));

@@ -65,7 +65,7 @@ pub(crate) fn add_to_store(folder: &Path, url: &Path) -> anyhow::Result<()> {
     let status = command.arg("add").arg(folder).arg(url).status();
     let status = status.map_err(|error| not_executed("store", &program, error))?;
     // It has said why.
-    anyhow::ensure!(status.success(), "nothing else was added to {}", url.display());
+    anyhow::ensure!(status.success(), "the recording was not added to {}", url.display());
     Ok(())
 }
 

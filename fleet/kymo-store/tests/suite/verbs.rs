@@ -55,6 +55,9 @@ fn refusals_are_sentences() {
         assert!(found == Some(status) && said.contains(sentence), "{words:?}: {said}");
     };
     refused(&["compact", &place.url], 129, "--in-place");
+    refused(&["compact", "--in-place", &place.url], 1, "is no dataset of kymo: it has no files in hosts/");
+    let bucket = place.bucket();
+    minutes::files(1, 0).iter().for_each(|file| bucket.put(file).expect("put"));
     refused(
         &["compact", "--in-place", "--day", "1999-01-01", &place.url],
         1,
