@@ -56,7 +56,7 @@ pub fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a 
 pub fn or_no_answer(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match done {
         Err(error) if !is_broken_pipe(&error) && !error.is::<UsageError>() => {
-            terminal::say(&format!("{error:#}"));
+            terminal::say(&with_causes(&error));
             Ok(ExitCode::from(NO_ANSWER))
         }
         done => done,
@@ -92,7 +92,7 @@ pub fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::say(&format!("{error:#}"));
+            terminal::say(&with_causes(&error));
             match () {
                 () if error.is::<UsageError>() => ExitCode::from(USAGE),
                 // What the verb wants is missing, as was said; the system refused nothing.
@@ -103,6 +103,19 @@ pub fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
     }
 }
 
+/// An error with its causes behind it, but for those that it tells itself.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.is_empty() {
+            true => text = cause,
+            false if text.ends_with(&cause) => {}
+            false => text = format!("{text}: {cause}"),
+        }
+    }
+    text
+}
+
 fn has_io_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<std::io::Error>())
 }
@@ -111,4 +124,22 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_causes;
+    use anyhow::anyhow;
+    use std::io::{Error, ErrorKind};
+
+    /// "No such file or directory" was said twice where an error tells its cause itself.
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = Error::from(ErrorKind::NotFound);
+        let sentence = format!("failed to open: {cause}");
+        let error = anyhow!(cause).context(sentence).context("core");
+        assert_eq!(with_causes(&error), "core: failed to open: entity not found");
+        let error = anyhow!(Error::from(ErrorKind::NotFound)).context("failed to open").context("core");
+        assert_eq!(with_causes(&error), "core: failed to open: entity not found");
+    }
 }

@@ -132,7 +132,7 @@ pub(crate) fn cache(args: CacheArgs) -> anyhow::Result<ExitCode> {
     let mut check = |done: anyhow::Result<()>| {
         if let Err(error) = done {
             failed = true;
-            kymo_cli::terminal::say(&format!("{error:#}"));
+            kymo_cli::terminal::say(&exit::with_causes(&error));
         }
     };
     for file in &args.update {

@@ -58,6 +58,9 @@ pub(crate) fn keep(files: &[PathBuf], which: Which, advice: &str, say: &dyn Fn(&
                 ));
             }
         }
-        Err(error) => say(&format!("no files were copied to the cache of build IDs: {error:#}")),
+        Err(error) => say(&format!(
+            "no files were copied to the cache of build IDs: {}",
+            kymo_cli::exit::with_causes(&error)
+        )),
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn run(args: McpArgs) -> anyhow::Result<ExitCode> {
     let allowed =
         AllowedRecordings::new(files, root).with_context(|| format!("failed to open the folder {folder}"))?;
     let opener = RecordingOpener {
-        open: Box::new(|path| open::recording(path).map_err(|error| format!("{error:#}"))),
+        open: Box::new(|path| open::recording(path).map_err(|error| exit::with_causes(&error))),
         read: Box::new(|file| open::opened_recording(file, Vec::new()).map_err(|error| error.to_string())),
         store: Box::new(move |recording| symbols.store(recording)),
         jobs,

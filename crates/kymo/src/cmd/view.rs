@@ -102,7 +102,9 @@ fn serve(args: ViewArgs, server: Server) -> anyhow::Result<ExitCode> {
         match read.recv_timeout(STOP_POLL) {
             Ok(Ok(of_reading)) => code = code.or(Some(of_reading)),
             Ok(Err(error)) if code.is_none() => return Err(error),
-            Ok(Err(error)) => say(&format!("the recording is not followed any more: {error:#}")),
+            Ok(Err(error)) => {
+                say(&format!("the recording is not followed any more: {}", exit::with_causes(&error)))
+            }
             Err(RecvTimeoutError::Timeout) => {}
             // All is read.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(STOP_POLL),

@@ -399,5 +399,7 @@ fn print(text: &str) -> Result<String, String> {
         file.write_all(text.as_bytes()).and_then(|()| file.finish())?;
         Ok(())
     };
-    write().map(|()| name.clone()).map_err(|error: anyhow::Error| format!("{name}: {error:#}"))
+    write()
+        .map(|()| name.clone())
+        .map_err(|error: anyhow::Error| format!("{name}: {}", exit::with_causes(&error)))
 }

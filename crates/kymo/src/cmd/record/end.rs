@@ -55,7 +55,9 @@ fn first_look(output: &Output, bytes: u64) {
             };
             eprintln!("  more: kymo report{options}{input}");
         }
-        Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
+        Err(error) => {
+            eprintln!("kymo record: cannot show the hottest functions: {}", exit::with_causes(&error))
+        }
     }
 }
 

@@ -249,7 +249,7 @@ impl Counting<'_> {
         if asked != Some("inherit") && follow && !self.events.is_empty() {
             match self.in_own_cgroup(child) {
                 Ok(open) => return Ok(open),
-                Err(error) => why_not = format!("{error:#}"),
+                Err(error) => why_not = kymo_cli::exit::with_causes(&error),
             }
             if asked == Some("cgroup") {
                 bail!("--scope cgroup is not possible here: {why_not}");
