@@ -128,6 +128,13 @@ const PYTHON_LOCKS: [&str; 6] = [
 /// for them, or has ended.
 const PYTHON_CONDITIONS: [&str; 2] = ["Condition.wait", "Barrier.wait"];
 const PYTHON_JOINS: [&str; 3] = ["Thread._wait_for_tstate_lock", "Thread.join", "ThreadHandle_join"];
+/// What takes all of them, and queues in C, too. It stays where those have no names: Debian's Python
+/// is stripped.
+const PYTHON_LOCK_OR_QUEUE: &str = "PyThread_acquire_lock_timed";
+/// The function of a pool's thread (`concurrent.futures`) that takes work from such a queue.
+const PYTHON_POOL: &str = "_worker";
+/// Its own functions in C, and those without names, between the two.
+const PYTHON_IN_C: [&str; 4] = ["Py", "_Py", "0x", "["];
 /// It stays in a stack whose functions of Python are not known: then locks and conditions look
 /// alike, and most are conditions.
 const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
@@ -235,6 +242,9 @@ pub(crate) fn kind_of_wait<'a>(
         () if is_in(&JOINS) => LockKind::Join,
         () if is_in(&PYTHON_LOCKS) && is_in(&PYTHON_JOINS) => LockKind::Join,
         () if is_in(&PYTHON_LOCKS) && !has(PYTHON_LOOP) && !is_in(&PYTHON_CONDITIONS) => LockKind::Place,
+        () if has(PYTHON_LOCK_OR_QUEUE) && !has(PYTHON_LOOP) && !is_in(&PYTHON_LOCKS) => {
+            kind_in_python_without_names(user)
+        }
         () if is_in(&CONDITIONS) => LockKind::Condition,
         () if is_in(&LOCKS) => LockKind::Lock,
         () => match end {
@@ -243,6 +253,18 @@ pub(crate) fn kind_of_wait<'a>(
             WaitEnd::Unobserved => LockKind::Unknown,
             _ => LockKind::Lock,
         },
+    }
+}
+
+/// The kind of a wait in a Python whose functions in C have no names.
+fn kind_in_python_without_names<'a>(user: impl Iterator<Item = &'a str> + Clone) -> LockKind {
+    let is_in = |list: &[&str]| user.clone().any(|name| begins(name, list));
+    let mut callers = user.clone().skip_while(|name| !name.starts_with(PYTHON_LOCK_OR_QUEUE));
+    match () {
+        () if is_in(&PYTHON_JOINS) => LockKind::Join,
+        () if is_in(&PYTHON_CONDITIONS) => LockKind::Condition,
+        () if callers.find(|name| !begins(name, &PYTHON_IN_C)) == Some(PYTHON_POOL) => LockKind::Condition,
+        () => LockKind::Unknown,
     }
 }
 
@@ -286,6 +308,16 @@ mod tests {
         assert_eq!(of_python(&["Condition.wait", "Queue.get", "takes"]), LockKind::Condition);
         assert_eq!(of_python(&["Thread._wait_for_tstate_lock", "Thread.join", "main"]), LockKind::Join);
         assert_eq!(of_python(&["_PyEval_EvalFrameDefault"]), LockKind::Condition, "no names");
+        let of_stripped = |callers: &[&str]| {
+            let inner =
+                ["__new_sem_wait_slow64", "PyThread_acquire_lock_timed", "0x1899ae", "_PyObject_Call"];
+            of(&[&inner[..], callers].concat())
+        };
+        assert_eq!(of_stripped(&["wants_lock", "Thread.run"]), LockKind::Unknown, "a lock, or a queue");
+        assert_eq!(of_stripped(&["Condition.wait", "Queue.get", "takes"]), LockKind::Condition);
+        assert_eq!(of_stripped(&["Thread._wait_for_tstate_lock", "Thread.join"]), LockKind::Join);
+        assert_eq!(of_stripped(&["_worker", "Thread.run"]), LockKind::Condition, "an idle pool");
+        assert_eq!(of_stripped(&["task", "_WorkItem.run", "_worker", "Thread.run"]), LockKind::Unknown);
         assert_eq!(of(&["pthread_cond_timedwait", "take_gil", "computes"]), LockKind::Place);
         assert_eq!(of(&[]), LockKind::Unknown);
         assert_eq!(
