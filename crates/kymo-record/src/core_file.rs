@@ -1,7 +1,8 @@
 //! A core file: the memory and the threads of a program as they were when it was dumped.
 //!
 //! ```text
-//!  PT_NOTE: NT_PRSTATUS (registers of each thread), NT_PRPSINFO (name), NT_FILE (what was mapped)
+//!  PT_NOTE: NT_PRSTATUS (registers of each thread), NT_PRPSINFO (name), NT_FILE (what was mapped),
+//!           NT_AUXV (where the program is)
 //!  PT_LOAD: memory
 //! ```
 //! What is read is what `core(5)` and the kernel's `fs/binfmt_elf.c` have, of x86-64.
@@ -11,7 +12,7 @@
 //!   bounded by what is there.
 use kymo_perf::proc::build_id_of_notes;
 use kymo_symbols::Arch;
-use kymo_symbols::unwind::UserRegs;
+use kymo_symbols::unwind::{MappedFile, UserRegs};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -31,7 +32,10 @@ const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 const NT_PRSTATUS: u32 = 1;
 const NT_PRPSINFO: u32 = 3;
+const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
+/// Of the auxiliary vector: where the program's own headers are.
+const AT_PHDR: u64 = 3;
 /// `ELFCLASS64`, little-endian, `ET_CORE`, `EM_X86_64`.
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 const CORE: u16 = 4;
@@ -41,7 +45,7 @@ const X86_64: u16 = 62;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CoreThread {
     pub(crate) tid: i32,
-    /// The signal that it was about to get, 0: none.
+    /// The signal that has ended the program, of the thread that it came to; 0: another one.
     pub(crate) signal: i32,
     /// As the kernel's `struct user_regs_struct` has them.
     registers: [u64; 27],
@@ -80,6 +84,8 @@ pub(crate) struct CoreFile {
     /// The one that had the signal first.
     pub(crate) threads: Vec<CoreThread>,
     pub(crate) mappings: Vec<CoreMapping>,
+    /// Where the program's own headers were; 0: not known.
+    program_headers: u64,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -130,6 +136,7 @@ impl CoreFile {
             name: Vec::new(),
             threads: Vec::new(),
             mappings: Vec::new(),
+            program_headers: 0,
         };
         let mut notes = Vec::new();
         for entry in table.chunks_exact(SEGMENT_BYTES) {
@@ -166,11 +173,20 @@ impl CoreFile {
             let begin = 12 + (name as usize).next_multiple_of(4);
             let Some(body) = notes.get(begin..).and_then(|rest| rest.get(..bytes as usize)) else { return };
             match kind {
-                NT_PRSTATUS => self.threads.extend(thread(body)),
+                NT_PRSTATUS => {
+                    // The signal stands in the status of all threads, that of the first is its own.
+                    let signal = if self.threads.is_empty() { u16_at(body, 12).unwrap_or(0) } else { 0 };
+                    self.threads.extend(thread(body, signal.into()));
+                }
                 NT_PRPSINFO => {
                     self.pid = u32_at(body, 24).unwrap_or(0) as i32;
                     let name = body.get(40..56).unwrap_or_default();
                     self.name = name.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+                }
+                NT_AUXV => {
+                    let mut entries = body.chunks_exact(16);
+                    let entry = entries.find(|entry| u64_at(entry, 0) == Some(AT_PHDR));
+                    self.program_headers = entry.and_then(|entry| u64_at(entry, 8)).unwrap_or(0);
                 }
                 NT_FILE => self.mappings = self.files(body).unwrap_or_default(),
                 _ => {}
@@ -235,6 +251,16 @@ impl CoreFile {
         table.filter(|entry| u32_at(entry, 0) == Some(PT_NOTE)).find_map(note)
     }
 
+    /// What was mapped at an address of a file.
+    pub(crate) fn mapping_at(&self, address: u64) -> Option<&CoreMapping> {
+        self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
+    }
+
+    /// The program, where its headers were.
+    pub(crate) fn program(&self) -> Option<&CoreMapping> {
+        self.mapping_at(self.program_headers)
+    }
+
     fn segment_at(&self, address: u64) -> Option<&CoreSegment> {
         let after = self.segments.partition_point(|segment| segment.address <= address);
         let segment = self.segments.get(after.checked_sub(1)?)?;
@@ -267,13 +293,19 @@ fn read_at_most(file: &File, at: u64, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// `struct elf_prstatus`: the signal at byte 12, the thread at 32, the registers at 112.
-fn thread(body: &[u8]) -> Option<CoreThread> {
+fn thread(body: &[u8], signal: i32) -> Option<CoreThread> {
     let mut registers = [0; 27];
     for (number, register) in registers.iter_mut().enumerate() {
         *register = u64_at(body, 112 + 8 * number)?;
     }
-    let signal = i32::from(u16_at(body, 12)?);
     Some(CoreThread { tid: u32_at(body, 32)? as i32, signal, registers })
+}
+
+impl CoreMapping {
+    /// For the opener.
+    pub(crate) fn file(&self) -> MappedFile<'_> {
+        MappedFile { path: &self.path, build_id: &self.build_id, ..MappedFile::default() }
+    }
 }
 
 impl CoreThread {
@@ -289,6 +321,11 @@ impl CoreThread {
 
     pub(crate) fn stack_pointer(&self) -> u64 {
         self.registers[19]
+    }
+
+    /// `fs_base`: its own id in its C library (`pthread_self`).
+    pub(crate) fn thread_pointer(&self) -> Option<u64> {
+        Some(self.registers[21]).filter(|&pointer| pointer != 0)
     }
 
     /// The system call that it was in, -1 outside of any, and its first two arguments. One that a

@@ -15,7 +15,7 @@
 //!   Threads behind that have the innermost frame only.
 use crate::callers::space_of;
 use crate::process_modules::modules_of_processes;
-use crate::python::PythonReader;
+use crate::python::{PythonReader, ThreadIdentity};
 use kymo_perf::bpf::{TaskRegisters, TaskState, states_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
@@ -58,10 +58,11 @@ impl WaitingStack {
         reader: &mut StackReader,
         (pid, tid): (i32, i32),
     ) -> Option<String> {
-        let thread_pointer = reader.thread_pointer(tid)?;
+        let own_tid = proc::own_number(pid, tid).unwrap_or(tid);
+        let identity = ThreadIdentity { pointer: reader.thread_pointer(tid), own_tid };
         let read = &mut |at: u64, bytes: &mut [u8]| reader.read(pid, at, bytes).unwrap_or(0);
         let native = self.frames.clone();
-        python.put((pid, tid), thread_pointer, &mut self.frames, self.is_whole, read);
+        python.put((pid, tid), identity, &mut self.frames, self.is_whole, read);
         // What was read of one that has run meanwhile may be of another moment.
         if self.call.is_some() && proc::waiting_call(pid, tid) != self.call {
             self.frames = native;

@@ -4,19 +4,18 @@
 //! "python" in its name is looked at then; while its library is not mapped yet, each
 //! [`RETRY`] again. Others may hold CPython as a library: their mappings are read at the samples
 //! [`EMBEDDED_FROM`] and each fourth of those after it.
-use super::Interpreter;
-use super::layouts::{VersionLayout, layout};
+use super::Interpreters;
+use super::location::{FoundPython, exe, find_in_process, is_named_python, runtime_of};
 use crate::channel::Notifier;
-use kymo_perf::bpf::{FrameKind, PythonWalker};
-use kymo_perf::proc::{self, Mappings, MapsEntry};
+use kymo_perf::bpf::PythonWalker;
+use kymo_symbols::unwind::{FileId, MappedFile};
 use kymo_symbols::{Budget, PythonRuntime};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::setpriority_process;
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How soon a process is looked at again whose interpreter is not mapped yet.
@@ -32,32 +31,13 @@ const MOST_EXISTING: usize = 16;
 /// Sentences about interpreters that cannot be read.
 const MOST_REMARKS: usize = 4;
 
-type FileKey = (u32, u32, u64);
-
-/// The interpreters that were found, by the ids under which their frames are told.
-#[derive(Debug, Default)]
-pub(crate) struct Interpreters(Mutex<Vec<Interpreter>>);
-
-impl Interpreters {
-    pub(super) fn get(&self, id: u32) -> Option<Interpreter> {
-        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        list.get(id as usize).cloned()
-    }
-
-    fn add(&self, interpreter: Interpreter) -> u32 {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(interpreter);
-        list.len() as u32 - 1
-    }
-}
-
 /// What looks for interpreters while a recording runs.
 pub(crate) struct PythonFinder<'a> {
     walker: &'a PythonWalker,
     interpreters: &'a Interpreters,
     budget: Budget,
     /// What files hold, by device and inode.
-    files: FxHashMap<FileKey, Option<Arc<PythonRuntime>>>,
+    files: FxHashMap<FileId, Option<Arc<PythonRuntime>>>,
     /// Processes whose interpreter is not mapped yet, and since when.
     retrying: Vec<(i32, Instant)>,
     remarks: Vec<String>,
@@ -137,7 +117,7 @@ impl<'a> PythonFinder<'a> {
     fn look(&mut self, pid: i32) -> Finding {
         let before = exe(pid);
         let interpreters = self.interpreters;
-        match find(pid, &mut |pid, map| self.runtime(pid, map), interpreters) {
+        match find_in_process(pid, &mut |file| self.runtime(file), interpreters) {
             Ok(Some(found)) => self.enter(pid, &found, before),
             Ok(None) => Finding::Nothing,
             Err(remark) => {
@@ -157,13 +137,12 @@ impl<'a> PythonFinder<'a> {
         Finding::Entered
     }
 
-    fn runtime(&mut self, pid: i32, map: &MapsEntry<'_>) -> Option<Arc<PythonRuntime>> {
-        let key = (map.major, map.minor, map.inode);
-        if let Some(known) = self.files.get(&key) {
+    fn runtime(&mut self, file: &MappedFile<'_>) -> Option<Arc<PythonRuntime>> {
+        if let Some(known) = self.files.get(&file.file_id) {
             return known.clone();
         }
-        let found = runtime_of(pid, map, &self.budget).map(Arc::new);
-        self.files.insert(key, found.clone());
+        let found = runtime_of(file, &self.budget);
+        self.files.insert(file.file_id, found.clone());
         found
     }
 
@@ -172,79 +151,4 @@ impl<'a> PythonFinder<'a> {
             self.remarks.push(remark);
         }
     }
-}
-
-/// CPython that was found in a process.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FoundPython {
-    pub(super) layout: VersionLayout,
-    /// Where the address of its first interpreter is.
-    pub(super) interpreters: u64,
-    /// As [`Interpreters`] knows it.
-    pub(super) id: u32,
-}
-
-/// CPython in a process, if there is one.
-///
-/// # Errors
-/// Why its frames are not read, for the user.
-pub(super) fn find_python(
-    pid: i32,
-    budget: &Budget,
-    interpreters: &Interpreters,
-) -> Result<Option<FoundPython>, String> {
-    find(pid, &mut |pid, map| runtime_of(pid, map, budget).map(Arc::new), interpreters)
-}
-
-/// `runtime`: what a file that is mapped there holds.
-fn find(
-    pid: i32,
-    runtime: &mut dyn FnMut(i32, &MapsEntry<'_>) -> Option<Arc<PythonRuntime>>,
-    interpreters: &Interpreters,
-) -> Result<Option<FoundPython>, String> {
-    let exe = exe(pid);
-    let text = proc::maps(pid);
-    // The program's own file counts whatever its name.
-    let own = exe.as_ref().map(|exe| exe.as_os_str().as_bytes());
-    for map in Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.inode != 0) {
-        let name = map.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        if !is_named_python(name) && own != Some(map.path) {
-            continue;
-        }
-        let Some(runtime) = runtime(pid, &map) else { continue };
-        let Some(bias) = runtime.load_bias(map.start, map.offset) else { continue };
-        let layout = layout(&runtime).map_err(|why| {
-            let (major, minor) = runtime.version;
-            format!("frames of Python {major}.{minor} are shown as native ones: {why}")
-        })?;
-        let there = |linked: u64| linked.wrapping_add(bias);
-        let evaluate = runtime.evaluate.iter().map(|range| there(range.start)..there(range.end));
-        let id = interpreters.add(Interpreter {
-            layout: layout.code,
-            evaluate: evaluate.collect(),
-            code_type: there(runtime.code_type),
-            is_separated: layout.walk.frames == FrameKind::Separated,
-            is_entered_each: layout.walk.frames == FrameKind::Object,
-        });
-        let interpreters = there(runtime.runtime).wrapping_add(layout.interpreters);
-        return Ok(Some(FoundPython { layout, interpreters, id }));
-    }
-    Ok(None)
-}
-
-/// Through the mapping: it is that file, whatever its path means here.
-fn runtime_of(pid: i32, map: &MapsEntry<'_>, budget: &Budget) -> Option<PythonRuntime> {
-    let file = format!("/proc/{pid}/map_files/{:x}-{:x}", map.start, map.end);
-    let name = Path::new(OsStr::from_bytes(map.path));
-    PythonRuntime::find(Path::new(&file), name, budget)
-}
-
-/// The file of the program that a process runs.
-pub(super) fn exe(pid: i32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
-}
-
-pub(super) fn is_named_python(path: &[u8]) -> bool {
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    name.windows(6).any(|window| window.eq_ignore_ascii_case(b"python"))
 }

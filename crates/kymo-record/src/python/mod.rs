@@ -9,30 +9,32 @@
 //! The design, what is shown how, and what is not, is in
 //! docs/internals/design/0007-python-by-name.md.
 //!
-//! - `finder`: looks at processes, and knows all interpreters that were found.
+//! - `finder`: looks at processes. `location`: where CPython is in one.
 //! - `layouts`: offsets by version. `code`, `lines`: what a code object says.
-//! - `reader`: the same walk from outside, for `kymo stacks`.
+//! - `reader`: the same walk from outside, for `kymo stacks`, and in core files.
 //! - `chain`: Python's frames in the place of native ones. `stacks`: what the reducer keeps.
 mod chain;
 mod code;
 mod finder;
 mod layouts;
 mod lines;
+mod location;
 mod reader;
 mod stacks;
 
-pub(crate) use finder::{Interpreters, PythonFinder};
-pub(crate) use reader::PythonReader;
+pub(crate) use finder::PythonFinder;
+pub(crate) use reader::{PythonReader, ThreadIdentity};
 pub(crate) use stacks::PythonStacks;
 
 use crate::mapped_files::RecordedFile;
 use code::TextLayout;
-use finder::is_named_python;
 use kymo_perf::bpf::{Follower, PythonWalker};
 use lines::LineFormat;
+use location::is_named_python;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, PoisonError};
 
 /// Whether one of these processes runs a program that is named as Python. Of many processes the first
 /// ones are looked at.
@@ -41,7 +43,7 @@ pub(crate) fn runs_in(processes: &[i32]) -> bool {
     processes
         .iter()
         .take(MOST)
-        .filter_map(|&pid| finder::exe(pid))
+        .filter_map(|&pid| location::exe(pid))
         .any(|exe| is_named_python(exe.as_os_str().as_bytes()))
 }
 
@@ -99,6 +101,23 @@ struct Interpreter {
     is_separated: bool,
     /// Each frame is run by a native frame of its own.
     is_entered_each: bool,
+}
+
+/// The interpreters that were found, by the ids under which their frames are told.
+#[derive(Debug, Default)]
+pub(crate) struct Interpreters(Mutex<Vec<Interpreter>>);
+
+impl Interpreters {
+    fn get(&self, id: u32) -> Option<Interpreter> {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.get(id as usize).cloned()
+    }
+
+    fn add(&self, interpreter: Interpreter) -> u32 {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(interpreter);
+        list.len() as u32 - 1
+    }
 }
 
 #[cfg(test)]

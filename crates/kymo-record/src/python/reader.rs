@@ -1,7 +1,8 @@
 //! [`PythonReader`]: reads the frames of Python's threads from outside, as the walker does in the
 //! kernel, in a process that is not observed. Nothing stops; what changes meanwhile is left out.
-use super::finder::{FoundPython, find_python};
+use super::location::{FoundPython, find_python, find_python_in_core};
 use super::stacks::{PythonStacks, WalkedFrames};
+use crate::core_file::CoreFile;
 use kymo_perf::bpf::{FrameKind, PythonCode, PythonFrame, PythonLayout};
 use kymo_symbols::Budget;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -37,9 +38,24 @@ pub(crate) struct PythonReader {
 struct PythonProcess {
     pid: i32,
     python: Option<FoundPython>,
-    /// The interpreter's state of each thread, by `pthread_self`.
-    states: FxHashMap<u64, u64>,
+    states: ThreadStates,
     remark: Option<String>,
+}
+
+/// By what a thread is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadIdentity {
+    /// `pthread_self`, if the kernel tells.
+    pub(crate) pointer: Option<u64>,
+    /// Its number in its own process namespace.
+    pub(crate) own_tid: i32,
+}
+
+/// Where the interpreters' states of threads are.
+#[derive(Debug, Default)]
+struct ThreadStates {
+    by_pointer: FxHashMap<u64, u64>,
+    by_tid: FxHashMap<i32, u64>,
 }
 
 fn word(read: ReadMemory<'_>, at: u64) -> Option<u64> {
@@ -54,12 +70,20 @@ impl PythonReader {
         PythonReader { budget: Budget::new(), stacks, time_ns, process: None, told: FxHashSet::default() }
     }
 
-    /// Puts Python's frames into the chain of a thread, if it runs Python. `thread_pointer`: its
-    /// `pthread_self`; `is_whole`: the chain reaches the thread's start.
+    /// The same for the process of a core file.
+    pub(crate) fn of_core(stacks: PythonStacks, core: &CoreFile, read: ReadMemory<'_>) -> PythonReader {
+        let mut reader = PythonReader::new(stacks, 0);
+        let found = find_python_in_core(core, &reader.budget, reader.stacks.interpreters());
+        reader.enter(core.pid, found, read);
+        reader
+    }
+
+    /// Puts Python's frames into the chain of a thread, if it runs Python. `is_whole`: the chain
+    /// reaches the thread's start.
     pub(crate) fn put(
         &mut self,
         (pid, tid): (i32, i32),
-        thread_pointer: u64,
+        identity: ThreadIdentity,
         native: &mut Vec<u64>,
         is_whole: bool,
         read: ReadMemory<'_>,
@@ -67,7 +91,7 @@ impl PythonReader {
         self.look(pid, read);
         let Some(PythonProcess { python: Some(python), states, .. }) = &self.process else { return };
         let (layout, id) = (python.layout.walk, python.id);
-        let Some(&state) = states.get(&thread_pointer) else { return };
+        let Some(state) = states.get(identity) else { return };
         let Some(innermost) = innermost_frame(&layout, state, read) else { return };
         // A thread that runs changes them: only what is the same twice is taken.
         let frames = walk(&layout, innermost, read);
@@ -97,11 +121,15 @@ impl PythonReader {
             return;
         }
         let found = find_python(pid, &self.budget, self.stacks.interpreters());
+        self.enter(pid, found, read);
+    }
+
+    fn enter(&mut self, pid: i32, found: Result<Option<FoundPython>, String>, read: ReadMemory<'_>) {
         let (python, remark) = match found {
             Ok(python) => (python, None),
             Err(remark) => (None, Some(remark)),
         };
-        let states = python.as_ref().map(|python| thread_states(python, read)).unwrap_or_default();
+        let states = python.as_ref().map(|python| ThreadStates::read(python, read)).unwrap_or_default();
         self.process = Some(PythonProcess { pid, python, states, remark });
     }
 }
@@ -115,24 +143,50 @@ fn innermost_frame(layout: &PythonLayout, state: u64, read: ReadMemory<'_>) -> O
     Some(frame).filter(|&frame| frame != 0)
 }
 
-/// The state of each thread of all interpreters.
-fn thread_states(python: &FoundPython, read: ReadMemory<'_>) -> FxHashMap<u64, u64> {
-    let layout = &python.layout.walk;
-    let (mut found, mut left) = (FxHashMap::default(), MOST_STATES);
-    let at = |offset: u32| u64::from(offset);
-    let mut interpreter = word(read, python.interpreters).unwrap_or(0);
-    while interpreter != 0 && left > 0 {
-        let mut state = word(read, interpreter.wrapping_add(at(layout.interpreter_threads))).unwrap_or(0);
-        while state != 0 && left > 0 {
-            left -= 1;
-            let id = word(read, state.wrapping_add(at(layout.thread_id)));
-            found.extend(id.map(|id| (id, state)));
-            state = word(read, state.wrapping_add(at(layout.thread_next))).unwrap_or(0);
+impl ThreadStates {
+    /// The state of each thread of all interpreters.
+    fn read(python: &FoundPython, read: ReadMemory<'_>) -> ThreadStates {
+        let layout = &python.layout.walk;
+        let (mut found, mut left) = (ThreadStates::default(), MOST_STATES);
+        let at = |offset: u32| u64::from(offset);
+        let mut interpreter = word(read, python.interpreters).unwrap_or(0);
+        while interpreter != 0 && left > 0 {
+            let mut state = word(read, interpreter.wrapping_add(at(layout.interpreter_threads))).unwrap_or(0);
+            while state != 0 && left > 0 {
+                left -= 1;
+                let pointer = word(read, state.wrapping_add(at(layout.thread_id)));
+                found.by_pointer.extend(pointer.map(|pointer| (pointer, state)));
+                let tid = pointer.and_then(|pointer| own_tid(layout, state, pointer, read));
+                found.by_tid.extend(tid.map(|tid| (tid, state)));
+                state = word(read, state.wrapping_add(at(layout.thread_next))).unwrap_or(0);
+            }
+            left = left.saturating_sub(1);
+            interpreter = word(read, interpreter.wrapping_add(at(layout.interpreter_next))).unwrap_or(0);
         }
-        left = left.saturating_sub(1);
-        interpreter = word(read, interpreter.wrapping_add(at(layout.interpreter_next))).unwrap_or(0);
+        found
     }
-    found
+
+    fn get(&self, identity: ThreadIdentity) -> Option<u64> {
+        match identity.pointer {
+            Some(pointer) => self.by_pointer.get(&pointer),
+            None => self.by_tid.get(&identity.own_tid),
+        }
+        .copied()
+    }
+}
+
+/// The number of the thread that has this state: from 3.11 on CPython keeps it behind `thread_id`
+/// (`native_thread_id`); before, it is read from the C library's own struct.
+fn own_tid(layout: &PythonLayout, state: u64, pointer: u64, read: ReadMemory<'_>) -> Option<i32> {
+    /// `struct pthread.tid` of glibc on x86-64.
+    const TID_AT: u64 = 0x2d0;
+    let at = match layout.frames {
+        FrameKind::Object if cfg!(target_arch = "x86_64") => pointer.wrapping_add(TID_AT),
+        FrameKind::Object => return None,
+        FrameKind::Marked | FrameKind::Separated => state.wrapping_add(u64::from(layout.thread_id) + 8),
+    };
+    let mut bytes = [0; 4];
+    (read(at, &mut bytes) == bytes.len()).then_some(i32::from_le_bytes(bytes)).filter(|&tid| tid > 0)
 }
 
 /// The frames from this one on, innermost first.

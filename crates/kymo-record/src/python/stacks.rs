@@ -1,7 +1,6 @@
 //! [`PythonStacks`]: what the walker told in the kernel, until the sample that it belongs to comes.
 use super::chain::{ChainFrame, replace};
-use super::finder::Interpreters;
-use super::{CodeLayout, Interpreter, PositionKind, code};
+use super::{CodeLayout, Interpreter, Interpreters, PositionKind, code};
 use kymo_data::{Attr, EventSet, InterpretedFunction, SampleId, abi, build};
 use kymo_perf::bpf::{PythonCode, PythonFrame, PythonRecord};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -5,12 +5,17 @@
 //! ```
 //! Where the fields of `runtime.g` are differs between versions: the program's debug information
 //! tells it.
-use crate::waiting_stacks::StackReader;
+use super::image::ProcessImage;
+use crate::core_file::CoreFile;
+use crate::mapped_files;
 use kymo_perf::proc::{self, Mappings};
 use kymo_symbols::SymbolOptions;
 use kymo_symbols::place::{self, Mapping, ModuleFile, Target};
 use kymo_symbols::unwind::UserRegs;
+use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,53 +68,80 @@ struct GoRuntime {
     machine_tid: u64,
 }
 
-/// The goroutines of a process, and how many more it has than are read; none if it is no Go
-/// program.
+/// The program that a process of Go runs.
+pub(super) struct GoProgram(GoRuntime);
+
+impl GoProgram {
+    /// `None`: it is no Go program.
+    ///
+    /// # Errors
+    /// Why its goroutines are not seen.
+    pub(super) fn of_process(pid: i32) -> Result<Option<GoProgram>, String> {
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let Ok(name) = std::fs::read_link(&exe) else { return Ok(None) };
+        let maps = proc::maps(pid);
+        let mapping = |map: kymo_perf::proc::MapsEntry<'_>| (map.start..map.end, map.offset, path(map.path));
+        GoProgram::find(&exe, &name, Mappings::new(&maps).map(mapping))
+    }
+
+    /// The same for the process of a core file.
+    ///
+    /// # Errors
+    /// See [`GoProgram::of_process`].
+    pub(super) fn of_core(core: &CoreFile) -> Result<Option<GoProgram>, String> {
+        let Some(program) = core.program() else { return Ok(None) };
+        let Ok(opened) = mapped_files::open(&program.file()) else { return Ok(None) };
+        let readable = PathBuf::from(format!("/proc/self/fd/{}", opened.file.as_raw_fd()));
+        let mappings = core.mappings.iter();
+        let mappings =
+            mappings.map(|mapping| (mapping.start..mapping.end, mapping.offset, path(&mapping.path)));
+        GoProgram::find(&readable, &path(&program.path), mappings)
+    }
+
+    fn find(
+        readable: &Path,
+        name: &Path,
+        mappings: impl Iterator<Item = (Range<u64>, u64, PathBuf)>,
+    ) -> Result<Option<GoProgram>, String> {
+        let Ok(file) = ModuleFile::open(readable, name, &SymbolOptions::default()) else { return Ok(None) };
+        if !file.is_go() {
+            return Ok(None);
+        }
+        let mappings: Vec<Mapping> =
+            mappings.map(|(range, offset, path)| Mapping { range, offset, path }).collect();
+        let file = Arc::new(file);
+        let open = |mapping: &Mapping| (mapping.path == name).then(|| Arc::clone(&file));
+        let modules = place::modules_of(&mappings, Some(name), open);
+        let memory = |_: u64, _: &mut [u8]| Err(io::ErrorKind::Unsupported.into());
+        GoRuntime::find(&Target { modules, memory: &memory }).map(|runtime| Some(GoProgram(runtime)))
+    }
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// The goroutines of a process, and how many more it has than are read.
 ///
 /// # Errors
-/// Why they are not seen, for the user.
-pub(super) fn of(pid: i32, reader: &mut StackReader) -> Result<(Vec<Goroutine>, u64), String> {
-    let Some(runtime) = GoRuntime::of(pid)? else { return Ok(Default::default()) };
-    let word = |reader: &mut StackReader, at: u64| {
-        let mut bytes = [0; 8];
-        (reader.read(pid, at, &mut bytes) == Some(8)).then_some(u64::from_le_bytes(bytes))
-    };
-    let all = word(reader, runtime.all).unwrap_or(0);
-    let count = word(reader, runtime.count).unwrap_or(0);
+/// Why they are not seen.
+pub(super) fn read(
+    program: &GoProgram,
+    process: &mut dyn ProcessImage,
+) -> Result<(Vec<Goroutine>, u64), String> {
+    let GoProgram(runtime) = program;
+    let missing = || "the runtime's list of them is not in memory".to_owned();
+    let all = process.word(runtime.all).ok_or_else(missing)?;
+    let count = process.word(runtime.count).ok_or_else(missing)?;
     let mut found = Vec::new();
     for number in 0..count.min(MOST_GOROUTINES) {
-        let Some(at) = word(reader, all.wrapping_add(8 * number)).filter(|&at| at != 0) else { continue };
-        found.extend(runtime.goroutine(pid, at, reader));
+        let at = process.word(all.wrapping_add(8 * number)).filter(|&at| at != 0);
+        found.extend(at.and_then(|at| runtime.goroutine(at, process)));
     }
     Ok((found, count.saturating_sub(MOST_GOROUTINES)))
 }
 
 impl GoRuntime {
-    fn of(pid: i32) -> Result<Option<GoRuntime>, String> {
-        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        let options = SymbolOptions::default();
-        let Ok(name) = std::fs::read_link(&exe) else { return Ok(None) };
-        let Ok(file) = ModuleFile::open(&exe, &name, &options) else { return Ok(None) };
-        if !file.is_go() {
-            return Ok(None);
-        }
-        let failed =
-            |why: String| format!("goroutines of process {pid} are not seen, only its threads: {why}");
-        let maps = proc::maps(pid);
-        let mapping = |map: kymo_perf::proc::MapsEntry<'_>| Mapping {
-            range: map.start..map.end,
-            offset: map.offset,
-            path: PathBuf::from(std::ffi::OsStr::from_bytes(map.path)),
-        };
-        let mappings: Vec<Mapping> = Mappings::new(&maps).map(mapping).collect();
-        let file = Arc::new(file);
-        let open = |mapping: &Mapping| (mapping.path == name).then(|| Arc::clone(&file));
-        let modules = place::modules_of(&mappings, Some(Path::new(&name)), open);
-        let memory = |_: u64, _: &mut [u8]| Err(io::ErrorKind::Unsupported.into());
-        let target = Target { modules, memory: &memory };
-        GoRuntime::find(&target).map(Some).map_err(failed)
-    }
-
     fn find(target: &Target<'_>) -> Result<GoRuntime, String> {
         let address = |expression: &str| {
             let request = place::parse(expression).map_err(|error| error.to_string())?;
@@ -137,40 +169,41 @@ impl GoRuntime {
         })
     }
 
-    fn goroutine(&self, pid: i32, at: u64, reader: &mut StackReader) -> Option<Goroutine> {
+    fn goroutine(&self, at: u64, process: &mut dyn ProcessImage) -> Option<Goroutine> {
         let mut bytes = [0; STRUCT_BYTES];
         // The struct is shorter, and may be the last one of its page.
-        reader.read(pid, at, &mut bytes).filter(|&read| read > self.stack_end.max(self.reason))?;
+        if process.read(at, &mut bytes) <= self.stack_end.max(self.reason) {
+            return None;
+        }
         let word =
             |at: usize| bytes.get(at..at + 8)?.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
         let status = word(self.status)? as u32 & !SCANNED;
         let mut found = Goroutine { id: word(self.id)?, ..Goroutine::default() };
         match status {
             RUNNING | IN_CALL => {
-                let mut tid = [0; 8];
-                reader.read(pid, word(self.machine)?.wrapping_add(self.machine_tid), &mut tid)?;
-                found.own_tid = i32::try_from(u64::from_le_bytes(tid)).ok();
+                let tid = process.word(word(self.machine)?.wrapping_add(self.machine_tid))?;
+                found.own_tid = i32::try_from(tid).ok();
                 return Some(found);
             }
             RUNNABLE => found.reason = "runnable".to_owned(),
             PREEMPTED => found.reason = "preempted".to_owned(),
-            WAITING => found.reason = self.reason_text(pid, bytes[self.reason], reader).unwrap_or_default(),
+            WAITING => found.reason = self.reason_text(bytes[self.reason], process).unwrap_or_default(),
             // Dead, or not begun.
             _ => return None,
         }
         let (sp, pc, bp) = (word(self.stack_pointer)?, word(self.pc)?, word(self.frame_pointer)?);
         let left = word(self.stack_end)?.saturating_sub(sp).min(STACK_BYTES);
         let mut stack = vec![0; left as usize];
-        let read = reader.read(pid, sp, &mut stack).unwrap_or(0);
+        let read = process.read(sp, &mut stack);
         // One that has run meanwhile has another stack by now.
         let mut again = [0; STRUCT_BYTES];
-        reader.read(pid, at, &mut again)?;
+        process.read(at, &mut again);
         let is_same = |field: usize| again.get(field..field + 8) == bytes.get(field..field + 8);
         if ![self.status, self.id, self.stack_pointer, self.pc].into_iter().all(is_same) {
             return Some(found);
         }
         let regs = UserRegs::new(pc, sp, bp);
-        (found.frames, found.is_whole) = reader.unwind(pid, &regs, &stack[..read]).unwrap_or_default();
+        (found.frames, found.is_whole) = process.unwind(&regs, &stack[..read]).unwrap_or_default();
         // It goes on behind the call that it waits in. One that has not begun stands at the begin
         // of its first function, which `runtime.goexit` seems to have called.
         if let [pc, _, _, ..] = &mut found.frames[..] {
@@ -180,14 +213,11 @@ impl GoRuntime {
     }
 
     /// Go's words for a reason: a string is an address and a length.
-    fn reason_text(&self, pid: i32, number: u8, reader: &mut StackReader) -> Option<String> {
-        let mut header = [0; 16];
+    fn reason_text(&self, number: u8, process: &mut dyn ProcessImage) -> Option<String> {
         let at = self.reasons.wrapping_add(16 * u64::from(number));
-        reader.read(pid, at, &mut header).filter(|&read| read == header.len())?;
-        let words = header.as_chunks::<8>().0;
-        let (address, length) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+        let (address, length) = (process.word(at)?, process.word(at.wrapping_add(8))?);
         let mut text = vec![0; length.min(MOST_REASON) as usize];
-        let read = reader.read(pid, address, &mut text)?;
+        let read = process.read(address, &mut text);
         Some(String::from_utf8_lossy(&text[..read]).into_owned())
     }
 }

@@ -8,7 +8,7 @@
 //!  Python: frames from the interpreter's own list -----------|
 //!  Java: frames and monitors from the machine's own list ----|
 //!  Go: goroutines without a thread, from the runtime's list -|
-//!  or a core file: registers and memory as they were (dumped) '
+//!  or a core file: registers and memory as they were (dumped), Python and Go as above '
 //! ```
 //!
 //! # Invariants
@@ -20,6 +20,7 @@
 //!   processes are.
 mod dumped;
 mod goroutines;
+mod image;
 mod java;
 mod objects;
 mod reading;
@@ -38,6 +39,7 @@ use crate::synth::{self, TaskSynthesis, Tasks};
 use crate::user_rings::UserEvent;
 use crate::waits::OwnSample;
 use crate::{build_ids, formats, machine};
+use dumped::DumpedStacks;
 use goroutines::Goroutine;
 use java::JavaThread;
 use kymo_data::{Attr, EventSpec, abi};
@@ -111,14 +113,16 @@ pub fn record_core(core: &Path, options: &StackOptions) -> Result<StackRecording
     let core = CoreFile::open(core).map_err(system("read the core file"))?;
     let spec = spec();
     let mut samples = Vec::new();
-    for (record, frames) in dumped::threads(&core) {
+    let DumpedStacks { threads, names, remarks } = dumped::read(&core, &spec);
+    samples.extend(names);
+    for (record, frames) in threads {
         let (pid, tid) = (record.pid, record.tid);
         let sample =
             OwnSample { kind: KIND, pid, tid, time_ns: 0, period: 1, frames, ..OwnSample::default() };
         samples.extend(sample.with(record.to_raw(), &spec));
     }
     let file = write(options, &spec, dumped::tasks(&core, &spec.attr), &samples)?;
-    Ok(StackRecording { file, threads: core.threads.len(), remarks: Vec::new() })
+    Ok(StackRecording { file, threads: core.threads.len(), remarks })
 }
 
 fn spec() -> EventSpec {

@@ -1,5 +1,6 @@
 //! Reads the stacks of threads, and what runtimes have beside them, within a time.
-use super::goroutines::{self, Goroutine};
+use super::goroutines::{self, GoProgram, Goroutine};
+use super::image::LiveProcess;
 use super::record::ThreadRecord;
 use super::running::RunningThreads;
 use super::stack::{ThreadStack, waiting_stack};
@@ -91,12 +92,16 @@ fn send_all(wanted: &[(i32, i32, char)], events: &EventSet, send: &Sender<Messag
     let mut processes: Vec<i32> = threads.into_iter().map(|(pid, _)| pid).collect();
     processes.dedup();
     for pid in processes {
-        let remark = match goroutines::of(pid, &mut reader) {
+        let found = GoProgram::of_process(pid).and_then(|program| match program {
+            Some(program) => goroutines::read(&program, &mut LiveProcess { pid, reader: &mut reader }),
+            None => Ok(Default::default()),
+        });
+        let remark = match found {
             Ok((goroutines, left_out)) => {
                 send.send(Message::Goroutines(pid, goroutines)).ok()?;
                 (left_out > 0).then(|| format!("{left_out} more goroutines of process {pid} were not read"))
             }
-            Err(remark) => Some(remark),
+            Err(why) => Some(format!("goroutines of process {pid} are not seen, only its threads: {why}")),
         };
         remark.into_iter().try_for_each(|remark| send.send(Message::Remark(remark)).ok())?;
     }

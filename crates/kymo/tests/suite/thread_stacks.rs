@@ -1,7 +1,7 @@
 //! `kymo stacks`: the stacks of all threads of programs that hang, run, have ended or are stopped.
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -103,6 +103,13 @@ fn the_wall_report_says_the_same() {
     assert!(list(&report, "places").iter().any(|place| in_pipe(&place)), "{report:#}");
 }
 
+/// The command of a user without rights.
+fn as_user(command: &Path) -> Command {
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(command);
+    user
+}
+
 /// Checks that what an ordinary user cannot know of his own process is unknown, and the rest is
 /// there.
 #[test]
@@ -114,11 +121,6 @@ fn of_an_ordinary_user() {
     let folder = fresh_folder("stacks-user");
     let program = folder.join("hung");
     kymo_testing::copy_program(&build("hung.c", &["-g", "-O1"]), &program);
-    let as_user = |command: &std::path::Path| {
-        let mut user = Command::new("setpriv");
-        user.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(command);
-        user
-    };
     let mut running = Running::start(&mut as_user(&program));
     assert_eq!(running.line(), "hung\n");
     let pid = running.pid();
@@ -167,14 +169,36 @@ fn python() {
     let mut running = Running::start(Command::new("/usr/bin/python3").arg(sources().join("hung.py")));
     assert_eq!(running.line(), "hung\n");
     let found = of(&running.pid());
-    let line = |function: &str| {
-        let stack = with_function(&found, function);
-        let frame = list(stack, "frames").iter().find(|frame| frame["function"] == function).expect("it");
-        (frame["line"].as_u64(), stack["count"].as_u64())
-    };
-    assert_eq!(line("takes"), (Some(14), Some(3)), "{found:#}");
-    assert_eq!(line("waits_for"), (Some(25), Some(1)), "{found:#}");
+    assert_eq!(line_of(&found, "takes"), (Some(14), Some(3)), "{found:#}");
+    assert_eq!(line_of(&found, "waits_for"), (Some(25), Some(1)), "{found:#}");
     assert_eq!(with_function(&found, "Computer.computes")["activity"], "running", "{found:#}");
+    assert_eq!(running.end().1, Some(0), "it goes on");
+}
+
+/// Line and number of threads of the stack with this function.
+fn line_of(found: &Value, function: &str) -> (Option<u64>, Option<u64>) {
+    let stack = with_function(found, function);
+    let frame = list(stack, "frames").iter().find(|frame| frame["function"] == function).expect("it");
+    (frame["line"].as_u64(), stack["count"].as_u64())
+}
+
+/// Checks that an ordinary user sees Python's functions of his own process: the kernel does not
+/// tell him `pthread_self`.
+#[test]
+fn python_of_an_ordinary_user() {
+    let needs = [Need::X86, Need::Root, Need::Program("/usr/bin/python3"), Need::Program("setpriv")];
+    if !ready("thread_stacks::python_of_an_ordinary_user", &needs) {
+        return;
+    }
+    let folder = fresh_folder("stacks-python-user");
+    let script = folder.join("hung.py");
+    std::fs::copy(sources().join("hung.py"), &script).expect("copied");
+    let mut running = Running::start(as_user(Path::new("/usr/bin/python3")).arg(&script));
+    assert_eq!(running.line(), "hung\n");
+    let mut stacks = as_user(kymo().path());
+    let found = crate::tools::run(stacks.args(["stacks", "--json", "-p", &running.pid()])).ends(0).json();
+    assert_eq!(line_of(&found, "takes"), (Some(14), Some(3)), "{found:#}");
+    assert_eq!(line_of(&found, "waits_for"), (Some(25), Some(1)), "{found:#}");
     assert_eq!(running.end().1, Some(0), "it goes on");
 }
 
@@ -199,16 +223,21 @@ fn java() {
     assert_eq!(running.end().1, Some(0), "it goes on");
 }
 
+fn hung_go_program(test: &str) -> PathBuf {
+    let program = fresh_folder(&format!("{}-program", test.replace("::", "-"))).join("hung");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&program).arg(sources().join("hung.go")).env("GO111MODULE", "off");
+    assert!(build.status().expect("go").success());
+    program
+}
+
 /// A program of Go that hangs, which writes its errors into a file.
 fn hung_go(test: &str) -> Option<(Running, PathBuf)> {
     if !ready(test, &[Need::X86, Need::Root, Need::Program("go")]) {
         return None;
     }
-    let folder = fresh_folder(&test.replace("::", "-"));
-    let (program, errors) = (folder.join("hung"), folder.join("errors"));
-    let mut build = Command::new("go");
-    build.arg("build").arg("-o").arg(&program).arg(sources().join("hung.go")).env("GO111MODULE", "off");
-    assert!(build.status().expect("go").success());
+    let program = hung_go_program(test);
+    let errors = program.with_file_name("errors");
     let mut command = Command::new(&program);
     command.env("GOTRACEBACK", "system").stderr(File::create(&errors).expect("a file"));
     let mut running = Running::start(&mut command);
@@ -276,6 +305,27 @@ fn dumped(told: &str, goroutine: u64) -> Vec<(String, u64)> {
     frames
 }
 
+/// The core file that the kernel writes of this program, aborted when it has said that it hangs.
+fn core_of(test: &str, program: &Path, arguments: &[&Path]) -> Option<PathBuf> {
+    let folder = fresh_folder(&test.replace("::", "-"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\""]).arg(program).args(arguments);
+    let mut running = Running::start(shell.current_dir(&folder).env("GOTRACEBACK", "crash"));
+    assert_eq!(running.line(), "hung\n");
+    kill_process(Pid::from_child(&running.child), Signal::ABORT).expect("aborted");
+    running.child.wait().expect("a status");
+    let mut files = std::fs::read_dir(&folder).expect("the folder").flatten();
+    let core = files.find(|file| file.file_name().to_string_lossy().starts_with("core"));
+    if core.is_none() {
+        skip(test, "the kernel writes core files elsewhere (core_pattern)");
+    }
+    core.map(|file| file.path())
+}
+
+fn of_core(core: &Path) -> Value {
+    kymo().succeed(["stacks", "--json", "--core", text(core)]).json()
+}
+
 /// Checks a core file that the kernel has written: all stacks are whole, the deadlock is told, and
 /// what ended the program.
 #[test]
@@ -284,20 +334,9 @@ fn of_a_core_file() {
     if !ready(TEST, &NEEDS) {
         return;
     }
-    let folder = fresh_folder("stacks-core");
     let program = build("hung.c", &["-g", "-O1"]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -c unlimited; exec \"$0\""]).arg(&program).current_dir(&folder);
-    let mut running = Running::start(&mut shell);
-    assert_eq!(running.line(), "hung\n");
-    kill_process(Pid::from_child(&running.child), Signal::ABORT).expect("aborted");
-    running.child.wait().expect("a status");
-    let mut files = std::fs::read_dir(&folder).expect("the folder").flatten();
-    let Some(core) = files.find(|file| file.file_name().to_string_lossy().starts_with("core")) else {
-        return skip(TEST, "the kernel writes core files elsewhere (core_pattern)");
-    };
-    let core = core.path();
-    let found = kymo().succeed(["stacks", "--json", "--core", text(&core)]).json();
+    let Some(core) = core_of(TEST, &program, &[]) else { return };
+    let found = of_core(&core);
     for stack in list(&found, "stacks") {
         assert_eq!(stack["extent"], "whole", "{stack:#}");
     }
@@ -307,7 +346,40 @@ fn of_a_core_file() {
     assert_eq!(with_function(&found, "rests")["count"], 3, "{found:#}");
     assert_eq!(with_function(&found, "computes")["activity"], "dumped", "{found:#}");
     assert_eq!(with_function(&found, "main")["threads"][0]["object"], "signal 6", "{found:#}");
+    assert!(with_function(&found, "rests")["threads"][0]["object"].is_null(), "it has ended no other");
     kymo().run(["stacks", "--core", text(&program)]).ends(1).says("it is no core file");
+}
+
+/// Checks that threads in a core file of Python are told by Python's functions and lines.
+#[test]
+fn of_a_core_file_of_python() {
+    const TEST: &str = "thread_stacks::of_a_core_file_of_python";
+    let python = Path::new("/usr/bin/python3");
+    if !ready(TEST, &[Need::X86, Need::Program("/usr/bin/python3")]) {
+        return;
+    }
+    let Some(core) = core_of(TEST, python, &[&sources().join("hung.py")]) else { return };
+    let found = of_core(&core);
+    assert_eq!(line_of(&found, "takes"), (Some(14), Some(3)), "{found:#}");
+    assert_eq!(line_of(&found, "waits_for"), (Some(25), Some(1)), "{found:#}");
+    assert_eq!(with_function(&found, "Computer.computes")["activity"], "dumped", "{found:#}");
+}
+
+/// Checks that goroutines without a thread are found in a core file, with what they wait for: the
+/// words for that are in the program's file only.
+#[test]
+fn of_a_core_file_of_go() {
+    const TEST: &str = "thread_stacks::of_a_core_file_of_go";
+    if !ready(TEST, &[Need::X86, Need::Program("go")]) {
+        return;
+    }
+    let Some(core) = core_of(TEST, &hung_go_program(TEST), &[]) else { return };
+    let found = of_core(&core);
+    let takes = with_function(&found, "main.takes");
+    assert_eq!((&takes["count"], &takes["activity"]), (&3.into(), &"goroutine".into()), "{found:#}");
+    assert_eq!(takes["threads"][0]["object"], "chan receive", "{takes:#}");
+    let wants = with_function(&found, "main.wantsLock");
+    assert_eq!(wants["threads"][0]["object"], "sync.Mutex.Lock", "{wants:#}");
 }
 
 /// Checks that stacks that were kept in a file are the same when it is read again, that other verbs
