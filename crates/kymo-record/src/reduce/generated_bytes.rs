@@ -183,7 +183,7 @@ fn read_pages(question: PageQuestion) -> PageAnswer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::side_reader::MOST_WAITING;
+    use super::super::side_reader::LEAST_WAITING;
     use super::*;
 
     /// Checks that memory of this process is read, also across the end of a page, that what is not
@@ -196,7 +196,7 @@ mod tests {
         let mut read = |address, most| {
             // The first questions may take longer than the reducer waits.
             (0..1000).find_map(|_| {
-                std::thread::sleep(MOST_WAITING);
+                std::thread::sleep(LEAST_WAITING);
                 code.bytes_at(pid, address, most)
             })
         };

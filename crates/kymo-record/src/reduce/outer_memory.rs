@@ -121,7 +121,7 @@ fn bytes_of(question: Question) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::side_reader::{MOST_SAVED, MOST_WAITING};
+    use super::super::side_reader::{LEAST_WAITING, MOST_SAVED};
     use super::*;
 
     /// Checks that bytes of threads that ended do not stay, and that those of many are bounded,
@@ -160,7 +160,7 @@ mod tests {
         // The helper process is started by the first question, which may take longer than the
         // reducer waits.
         let first = (0..1000).find_map(|_| {
-            std::thread::sleep(MOST_WAITING);
+            std::thread::sleep(LEAST_WAITING);
             read(&mut memory, 1, address)
         });
         assert_eq!(first, Some([&[7], &bytes[..]].concat()));
@@ -170,7 +170,7 @@ mod tests {
         let absent = [&[7][..], &[0x5a; 100]].concat();
         let found = (0..1000).find_map(|_| {
             memory.reader.saved = MOST_SAVED;
-            std::thread::sleep(MOST_WAITING);
+            std::thread::sleep(LEAST_WAITING);
             read(&mut memory, 1, 8)
         });
         assert_eq!(found, Some(absent), "not mapped: no address of a program");

@@ -1,13 +1,14 @@
 //! A thread that reads what the reducer must not wait for long.
 //!
-//! The reducer waits [`MOST_WAITING`] for an answer, and a [`SHARE`]th of its time at most. Where
-//! the thread gets no CPU in that time, the reducer waits again at its next question: samples come
-//! in batches, of which the whole rest would go without an answer.
+//! The reducer waits a [`SHARE`]th of its time at most, and [`MOST_SAVED`] at once. So long it waits
+//! for one answer, if need be: a thread of the process that is read may hold the lock of its
+//! mappings and have no CPU. Samples come in batches, of which the whole rest would go without that
+//! answer.
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// How long the reducer waits for an answer.
-pub(super) const MOST_WAITING: Duration = Duration::from_millis(1);
+/// For less the reducer does not begin to wait.
+pub(super) const LEAST_WAITING: Duration = Duration::from_millis(1);
 /// One part in so many of the reducer's time is spent on waiting.
 const SHARE: u32 = 20;
 /// So much of it can be saved up: samples come in batches.
@@ -44,7 +45,7 @@ impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
         let since = thread.late_since?;
         let answer = match thread.answers.try_recv() {
             Err(TryRecvError::Empty) if since.elapsed() < STUCK => {
-                self.within_share(|thread| thread.answers.recv_timeout(MOST_WAITING).ok())?
+                self.within_share(|thread, most| thread.answers.recv_timeout(most).ok())?
             }
             answer => answer.ok()?,
         };
@@ -59,18 +60,19 @@ impl<Q: Send + 'static, A: Send + 'static> SideReader<Q, A> {
         R: FnMut(Q) -> A + Send + 'static,
     {
         self.channels(read)?;
-        self.within_share(|thread| thread.ask(question))
+        self.within_share(|thread, most| thread.ask(question, most))
     }
 
-    /// Waits, unless the reducer's share of waiting is used up.
-    fn within_share(&mut self, wait: impl FnOnce(&mut Channels<Q, A>) -> Option<A>) -> Option<A> {
+    /// Waits as long as the reducer still may, unless its share of waiting is used up.
+    fn within_share(&mut self, wait: impl FnOnce(&mut Channels<Q, A>, Duration) -> Option<A>) -> Option<A> {
         let now = Instant::now();
         let passed = self.as_of.replace(now).map_or(MOST_SAVED, |as_of| (now - as_of) / SHARE);
         self.saved = MOST_SAVED.min(self.saved + passed);
-        if self.saved < MOST_WAITING {
+        if self.saved < LEAST_WAITING {
             return None;
         }
-        let answer = self.thread.as_mut().and_then(wait);
+        let saved = self.saved;
+        let answer = self.thread.as_mut().and_then(|thread| wait(thread, saved));
         self.saved = self.saved.saturating_sub(now.elapsed());
         answer
     }
@@ -112,13 +114,13 @@ impl<Q: Send + 'static, A: Send + 'static> Channels<Q, A> {
         Some(Channels { questions, answers, late_since: None })
     }
 
-    fn ask(&mut self, question: Q) -> Option<A> {
+    fn ask(&mut self, question: Q, most: Duration) -> Option<A> {
         if self.late_since.is_some() {
             return None;
         }
         let asked = Instant::now();
         self.questions.send(question).ok()?;
-        let answer = self.answers.recv_timeout(MOST_WAITING).ok();
+        let answer = self.answers.recv_timeout(most).ok();
         self.late_since = answer.is_none().then_some(asked);
         answer
     }
