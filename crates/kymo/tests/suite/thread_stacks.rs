@@ -268,8 +268,7 @@ fn goroutines() {
 fn goroutines_as_go_tells_them() {
     let Some((mut running, errors)) = hung_go("thread_stacks::goroutines_as_go_tells_them") else { return };
     let found = of(&running.pid());
-    kill_process(Pid::from_child(&running.child), Signal::QUIT).expect("told");
-    assert_eq!(running.end().1, Some(2), "it ends with its stacks");
+    assert_eq!(running.end_by(Signal::QUIT), Some(2), "it ends with its stacks");
     let told = std::fs::read_to_string(errors).expect("text");
     let mut compared = 0;
     for stack in list(&found, "stacks").iter().filter(|stack| stack["activity"] == "goroutine") {
@@ -312,8 +311,7 @@ fn core_of(test: &str, program: &Path, arguments: &[&Path]) -> Option<PathBuf> {
     shell.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\""]).arg(program).args(arguments);
     let mut running = Running::start(shell.current_dir(&folder).env("GOTRACEBACK", "crash"));
     assert_eq!(running.line(), "hung\n");
-    kill_process(Pid::from_child(&running.child), Signal::ABORT).expect("aborted");
-    running.child.wait().expect("a status");
+    running.end_by(Signal::ABORT);
     let mut files = std::fs::read_dir(&folder).expect("the folder").flatten();
     let core = files.find(|file| file.file_name().to_string_lossy().starts_with("core"));
     if core.is_none() {

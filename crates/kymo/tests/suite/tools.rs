@@ -155,6 +155,17 @@ impl Running {
         self.child.stdin.as_mut().expect("a pipe").write_all(words.as_bytes()).expect("it reads");
     }
 
+    /// Sends it a signal, and waits for its end while its input is open: a program that handles the
+    /// signal could end by the end of its input first. The status, if it was not the signal's.
+    pub(crate) fn end_by(&mut self, signal: Signal) -> Option<i32> {
+        let input = self.child.stdin.take();
+        self::signal(&self.child, signal);
+        self.output.read_to_end(&mut Vec::new()).expect("its output");
+        let status = self.child.wait().expect("its end");
+        drop(input);
+        status.code()
+    }
+
     /// Ends its input; what it prints until its end, and the status.
     pub(crate) fn end(&mut self) -> (String, Option<i32>) {
         drop(self.child.stdin.take());
