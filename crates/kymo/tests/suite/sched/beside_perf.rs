@@ -26,7 +26,7 @@ fn recorded(test: &str, suite: &str, folder: &Path) -> Option<(Tool, PathBuf)> {
     };
     let file = folder.join(format!("{suite}.data"));
     // Without its build-id cache (-N): perf 6.12 can die of an assertion of its own there.
-    perf.succeed(["sched", "record", "-N", "-o", text(&file), "--", "sh", "-c", LOAD]);
+    perf.succeed(["sched", "record", "-N", "-B", "-o", text(&file), "--", "sh", "-c", LOAD]);
     Some((perf, file))
 }
 
