@@ -24,7 +24,7 @@ pub enum EventClock {
         events: Box<evlist::Evlist>,
         /// Where its records are.
         rings: Vec<MappedRing>,
-        /// Given to the thread again and again.
+        /// The thread's own, which is given to it again and again.
         name: std::ffi::CString,
     },
 }
@@ -42,14 +42,16 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-fn monotonic() -> u64 {
+/// `CLOCK_MONOTONIC` now, in ns.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
 impl EventClock {
-    /// The clock of events that were opened with this clock id, or with none. `name` is what the
-    /// calling thread is called from now on. `None` where the system permits no event for it.
-    pub fn new(clock: Option<i32>, name: &std::ffi::CStr) -> Option<EventClock> {
+    /// The clock of events that were opened with this clock id, or with none. The calling thread
+    /// keeps its name. `None` where the system permits no event for it.
+    pub fn new(clock: Option<i32>) -> Option<EventClock> {
         let known = |clock| Some(EventClock::Named(DynamicClockId::Known(clock)));
         match clock {
             Some(0) => known(ClockId::Realtime),
@@ -58,11 +60,12 @@ impl EventClock {
             Some(7) => known(ClockId::Boottime),
             Some(11) => Some(EventClock::Named(DynamicClockId::Tai)),
             Some(_) => None,
-            None => EventClock::scheduler(name),
+            None => EventClock::scheduler(),
         }
     }
 
-    fn scheduler(name: &std::ffi::CStr) -> Option<EventClock> {
+    fn scheduler() -> Option<EventClock> {
+        let name = rustix::thread::name().ok()?;
         let mut attr = attr_zeroed();
         attr.type_ = Perf::SOFTWARE;
         attr.config = Perf::SW_DUMMY;
@@ -78,13 +81,13 @@ impl EventClock {
         };
         let mut events = evlist::open(Arc::new(sys::Real), plan, OpenEngine::Serial).ok()?;
         let rings = events.map_rings(PAGES, false).ok()?;
-        let mut clock = EventClock::Scheduler { events: Box::new(events), rings, name: name.to_owned() };
+        let mut clock = EventClock::Scheduler { events: Box::new(events), rings, name };
         clock.now().map(|_| clock)
     }
 
     /// The time now. `None` if the kernel wrote no record of it.
     pub fn now(&mut self) -> Option<ClockPair> {
-        let before = monotonic();
+        let before = monotonic_ns();
         let recording_ns = match self {
             EventClock::Named(clock) => nanoseconds(clock_gettime_dynamic(*clock).ok()?),
             EventClock::Scheduler { rings, name, .. } => {
@@ -92,7 +95,7 @@ impl EventClock {
                 last_time(rings.first()?)?
             }
         };
-        Some(ClockPair { recording_ns, monotonic_ns: before.midpoint(monotonic()) })
+        Some(ClockPair { recording_ns, monotonic_ns: before.midpoint(monotonic_ns()) })
     }
 }
 
@@ -111,11 +114,13 @@ fn last_time(ring: &MappedRing) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Checks that times grow, that both clocks advance alike, and that a named clock is that one.
+    /// Checks that times grow, that both clocks advance alike, and that a named clock is that one;
+    /// and that the thread keeps its name: a recorder's main thread was called `waits` at its end.
     #[test]
     fn clocks_advance_alike() {
+        let name = rustix::thread::name().expect("a name");
         for clock in [None, Some(1), Some(4)] {
-            let Some(mut clock) = EventClock::new(clock, c"clock") else {
+            let Some(mut clock) = EventClock::new(clock) else {
                 kymo_testing::skip("event_clock::clocks_advance_alike", "events are not permitted here");
                 continue;
             };
@@ -134,6 +139,7 @@ mod tests {
                 assert!(pairs[0].recording_ns.abs_diff(pairs[0].monotonic_ns) < 1_000_000_000);
             }
         }
-        assert!(EventClock::new(Some(99), c"clock").is_none());
+        assert!(EventClock::new(Some(99)).is_none());
+        assert_eq!(rustix::thread::name().expect("a name"), name);
     }
 }

@@ -43,7 +43,7 @@ impl<'a> CpuRecorder<'a> {
         let mut clock: Option<Option<EventClock>> = None;
         // Where the time cannot be told it is 0, and the gap is known all the same.
         let mut now_ns = || {
-            let clock = clock.get_or_insert_with(|| EventClock::new(id, THREAD_NAME));
+            let clock = clock.get_or_insert_with(|| EventClock::new(id));
             clock.as_mut().and_then(EventClock::now).map_or(0, |pair| pair.recording_ns)
         };
         let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! What the recording's header says about the machine, and its clocks.
 use kymo_data::{ClockData, CpuPlace, CpuTopology, Features, NrCpus};
-use kymo_perf::event_clock::EventClock;
+use kymo_perf::event_clock::{EventClock, monotonic_ns};
 use kymo_perf::machine::Machine;
 use kymo_perf::{cpu_list, sys};
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_getres, clock_gettime, clock_gettime_dynamic};
@@ -80,10 +80,8 @@ fn topology(cpus: u32) -> Option<CpuTopology> {
 /// One moment on the recording's clock and on the wall clock; `None` where the kernel does not tell
 /// the time of its scheduler, which is the clock of events for which none was asked.
 pub(crate) fn clock(clock: Option<crate::RecordingClock>) -> Option<ClockData> {
-    // The thread keeps its name: it is given to it once more.
-    let name = rustix::thread::name().unwrap_or_default();
-    let moment = EventClock::new(clock.map(crate::RecordingClock::id), &name)?.now()?;
-    let since_ns = ns(clock_gettime(ClockId::Monotonic)).saturating_sub(moment.monotonic_ns);
+    let moment = EventClock::new(clock.map(crate::RecordingClock::id))?.now()?;
+    let since_ns = monotonic_ns().saturating_sub(moment.monotonic_ns);
     Some(ClockData {
         version: 1,
         clockid: clock.map_or(NO_CLOCK_ID, |clock| clock.id().unsigned_abs()),

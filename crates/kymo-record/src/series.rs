@@ -13,9 +13,9 @@ use crate::sideband::Sideband;
 use crate::sink::Sink;
 use kymo_data::{CompressedInfo, EventSpec, Features, abi};
 use kymo_files::Identity;
+use kymo_perf::event_clock::monotonic_ns;
 use kymo_perf::proc::{self, KernelModule};
 use kymo_perf::sys;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
@@ -332,8 +332,7 @@ impl Series {
         let (path, naming, say) = match &mut self.place {
             SeriesPlace::Folder { path, naming, say } => (path, naming, say),
             SeriesPlace::Memory { file, take } => {
-                let now = clock_gettime(ClockId::Monotonic);
-                let taken_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+                let taken_ns = monotonic_ns();
                 let coverage = coverage.unwrap_or_default();
                 take(LiveSnapshot { file: file.try_clone()?, taken_ns, coverage, accounted: None });
                 return Ok(());

@@ -34,8 +34,6 @@ const KINDS: [u16; 3] = [59_001, 59_002, 59_003];
 /// The number of wake-ups in their records; the kernel counts its events up from 1.
 const WAKEUP_ID: u64 = 0x6b79_6d77 << 32;
 const STACK_ID: u64 = WAKEUP_ID + 1;
-/// The thread that ends it is called so meanwhile, to learn the time.
-const THREAD_NAME: &std::ffi::CStr = c"waits";
 
 /// The events, described.
 pub(crate) fn events() -> [UserEvent; 3] {
@@ -231,7 +229,7 @@ impl OwnSample {
 
 /// The moment of CLOCK_MONOTONIC by the recording's clock; 0 if that cannot be told.
 pub(crate) fn recording_time(monotonic_ns: u64, clock: Option<RecordingClock>) -> u64 {
-    let mut clock = EventClock::new(clock.map(RecordingClock::id), THREAD_NAME);
+    let mut clock = EventClock::new(clock.map(RecordingClock::id));
     let pair = clock.as_mut().and_then(EventClock::now);
     pair.map_or(0, |pair| pair.recording_ns.wrapping_sub(pair.monotonic_ns).wrapping_add(monotonic_ns))
 }

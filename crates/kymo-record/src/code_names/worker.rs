@@ -22,7 +22,8 @@ pub(super) struct Worker {
 impl Worker {
     /// For events with this clock; `None` if the time cannot be told.
     pub(super) fn new(clock: Option<i32>, asks_machines: bool) -> Option<Worker> {
-        let clock = EventClock::new(clock, THREAD_NAME)?;
+        let _ = rustix::thread::set_name(THREAD_NAME);
+        let clock = EventClock::new(clock)?;
         Some(Worker { clock, asks_machines, processes: BTreeMap::new(), report: CodeReport::default() })
     }
 

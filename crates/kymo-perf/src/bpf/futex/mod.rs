@@ -50,12 +50,12 @@ use super::program::Program;
 use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind, ProgramKind};
+use crate::event_clock::monotonic_ns;
 use kymo_core::latency::{Latencies, SLOTS, USED};
 use programs::{
     FutexMaps, FutexPoint, LOST, Limits, MISSED_FUTEXES, MISSED_WAITS, PRIVATE, WAITER_WORDS, entry,
 };
 use record::BUCKETS;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::io;
@@ -208,7 +208,7 @@ impl FutexTracer {
         zeros[entry::OPERATION as usize / 8] = operation.into();
         // There already: that is as well.
         _ = self.futexes.insert(&[pid, address], &zeros);
-        self.waiters.insert(&[tid], &[pid, address, now_ns(), operation.into()]).is_ok()
+        self.waiters.insert(&[tid], &[pid, address, monotonic_ns(), operation.into()]).is_ok()
     }
 
     /// What has come together until now, of waits that have ended, longest first.
@@ -227,7 +227,7 @@ impl FutexTracer {
     /// until which they go, ns of CLOCK_MONOTONIC.
     pub fn end(&self) -> (Vec<FutexSums>, Vec<FutexRecord>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let now = now_ns();
+        let now = monotonic_ns();
         let waits = self.waiters.entries(WAITERS).filter_map(|(key, value)| {
             let [pid, address, since, operation] = *value.first_chunk::<WAITER_WORDS>()?;
             let wait_ns = now.saturating_sub(since);
@@ -331,9 +331,4 @@ fn sums_of(key: &[u64], value: &[u64]) -> Option<FutexSums> {
         most_waiting: word(entry::MOST_WAITING),
         untold: (word(entry::UNTOLD_WAITS), word(entry::UNTOLD_NS)),
     })
-}
-
-fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

@@ -70,11 +70,11 @@ use super::sys::sized_map::{SizedMap, SizedMapKind};
 use super::sys::uprobe::WideMap;
 use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
+use crate::event_clock::monotonic_ns;
 use programs::{
     BLOCKED, GONE, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps,
     entry,
 };
-use rustix::time::{ClockId, clock_gettime};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -253,14 +253,14 @@ impl WaitTracer {
     /// already, or there is no place for it.
     pub fn enter(&self, pid: i32, tid: i32, state: ThreadState) -> bool {
         let (Ok(key), Ok(process)) = (u64::try_from(tid), u64::try_from(pid)) else { return false };
-        self.threads.insert(&[key], &entry_of(process, state, now_ns())).is_ok()
+        self.threads.insert(&[key], &entry_of(process, state, monotonic_ns())).is_ok()
     }
 
     /// Ends it: what no record has told, with the moments until which that goes, ns of
     /// CLOCK_MONOTONIC, and the moment of now.
     pub fn end(&self) -> (Vec<(WaitRecord, u64)>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let now = now_ns();
+        let now = monotonic_ns();
         // Nobody changes it any more.
         let entries = self.threads.entries(THREADS);
         let until = |value: &[u64]| {
@@ -375,9 +375,4 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
         arguments: [0; 2],
         place: 0,
     })
-}
-
-fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

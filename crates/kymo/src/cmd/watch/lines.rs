@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use kymo_perf::event_clock::monotonic_ns;
 use kymo_perf::sys;
 use kymo_profile::text::shown;
 use serde_json::json;
@@ -72,8 +73,7 @@ pub(super) struct WallClock {
 
 impl WallClock {
     pub(super) fn now() -> WallClock {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let monotonic = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
+        let monotonic = u128::from(monotonic_ns());
         let day = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         WallClock { zero_ns: day.saturating_sub(monotonic) }
     }
