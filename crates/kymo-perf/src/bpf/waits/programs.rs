@@ -78,9 +78,6 @@ const RUNNABLE_NS: i16 = -32;
 const INDEX: i16 = -36;
 const OTHER: i16 = -48;
 const VALUE: i16 = -48 - 8 * entry::WORDS as i16;
-/// The registers that tell a place, from the call's number on.
-const REGISTERS: i16 = VALUE - PLACE_BYTES;
-const PLACE_BYTES: i16 = 40;
 
 /// Where the registers of a thread in user space have the call and its arguments: (from, bytes,
 /// where they go in a record).
@@ -90,10 +87,7 @@ const CALL_REGISTERS: [(i32, i32, i16); 1] = [(104, 24, at::ARGUMENT_1)];
 const CALL_REGISTERS: [(i32, i32, i16); 2] = [(8, 8, at::ARGUMENT_1), (272, 16, at::ARGUMENT_0)];
 
 /// Where they have the number of the call.
-const CALL_REGISTER: i32 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
-
-/// What is read of them for a place: the call, and on x86-64 up to the stack pointer.
-const PLACE_REGISTER_BYTES: i32 = if cfg!(target_arch = "x86_64") { 40 } else { 8 };
+const CALL_REGISTER: i16 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
 
 /// The descriptors of the maps, and who is followed.
 #[derive(Clone, Copy, Debug)]
@@ -205,6 +199,8 @@ impl Assembler {
 
     /// R7 = the entry of *TID, or on to `stranger`
     fn thread_entry(&mut self, maps: WaitMaps, stranger: Label) {
+        self.load64(R1, FP, TID);
+        self.jump_if(R1, 0, stranger); // an idle CPU: no look-up is needed for that
         self.look_up(maps.threads, TID, stranger);
         self.mov(R7, R0);
     }
@@ -581,18 +577,10 @@ impl Assembler {
         let (first, same, known) = (self.label(), self.label(), self.label());
         self.load64(R1, R6, 16);
         self.call(BpfHelper::TaskRegisters);
-        self.mov(R3, R0);
-        self.load64(R4, R6, 16);
-        self.read_place(wanted);
-        self.store64(FP, OTHER, R4);
-        self.load64(R2, FP, REGISTERS);
-        if cfg!(not(target_arch = "x86_64")) {
-            self.shift_left_imm(R2, 32);
-            self.shift_right_signed_imm(R2, 32);
-        }
+        self.load64(R3, R6, 16);
+        self.load_place(wanted);
         self.add_imm(R2, 1);
         self.load64(R3, FP, BLOCKED_NS);
-        self.load64(R4, FP, OTHER);
         self.load64(R1, R7, entry::WAITS);
         self.jump_if(R1, 0, first);
         self.load64(R1, R7, entry::CALL);
@@ -609,41 +597,31 @@ impl Assembler {
         self.place(known);
     }
 
-    /// *REGISTERS = those at R3 that tell a place, from the call's number on. R4 = the number of
-    /// the place in which the thread of the task at R4 is, 0 where that is not known.
+    /// R2 = the call that the task at R3 is in, by its registers at R0. R4 = the number of the place
+    /// in which it is, 0 where that is not known. R1 is lost. The kernel knows the types of both, so
+    /// that no helper has to copy them.
     #[cfg(target_arch = "x86_64")]
-    fn read_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
-        let (ip, sp) = (REGISTERS + 8, REGISTERS + 32);
+    fn load_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
+        let register = |number: i16| CALL_REGISTER + 8 * number;
         // Where the thread's own memory is; it is saved while another thread runs.
-        self.load_member((R1, R4), 8, Member::FsBase, wanted);
-        self.store64(FP, VALUE, R1);
-        self.read_registers();
-        self.load64(R4, FP, VALUE);
-        self.load64(R1, FP, sp);
+        self.load_member((R4, R3), 8, Member::FsBase, wanted);
+        self.load64(R1, R0, register(4)); // the stack pointer
         self.sub(R4, R1);
         self.shift_left_imm(R4, 40);
-        self.load64(R1, FP, ip);
+        self.load64(R1, R0, register(1)); // the address of the call
         self.add(R4, R1);
-        self.load64(R1, FP, REGISTERS);
+        self.load64(R2, R0, register(0));
+        self.mov(R1, R2);
         self.shift_left_imm(R1, 30);
         self.add(R4, R1);
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn read_place(&mut self, _wanted: &mut Vec<(usize, Member)>) {
-        self.read_registers();
+    fn load_place(&mut self, _wanted: &mut Vec<(usize, Member)>) {
+        self.load32(R2, R0, CALL_REGISTER);
+        self.shift_left_imm(R2, 32);
+        self.shift_right_signed_imm(R2, 32);
         self.mov_imm(R4, 0);
-    }
-
-    /// *REGISTERS = those at R3 from the call's number on
-    fn read_registers(&mut self) {
-        self.add_imm(R3, CALL_REGISTER);
-        for word in (0..PLACE_BYTES).step_by(8) {
-            self.store64_imm(FP, REGISTERS + word, 0);
-        }
-        self.stack_address(R1, REGISTERS);
-        self.mov_imm(R2, PLACE_REGISTER_BYTES);
-        self.call(BpfHelper::ReadKernel);
     }
 }
 
@@ -681,9 +659,9 @@ pub(super) fn switched(maps: WaitMaps) -> Program {
         a.store64(R9, at::SYSCALL, R1);
     }
     a.call(BpfHelper::CurrentTaskTyped);
-    a.mov(R4, R0);
-    a.mov(R3, R7);
-    a.read_place(&mut wanted);
+    a.mov(R3, R0);
+    a.mov(R0, R7);
+    a.load_place(&mut wanted);
     a.store64(R9, at::PLACE, R4);
     a.write_record(maps);
     a.jump_if(R0, 0, end);
