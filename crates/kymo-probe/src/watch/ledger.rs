@@ -68,8 +68,11 @@ pub struct Ledger {
     condition: Option<Condition>,
     /// Words of the condition that were read as values, by place.
     words: FxHashMap<(usize, String), Option<i128>>,
-    /// The last word seen around an address, by process.
+    /// The last word seen around an address, by process: none of its accesses since then are
+    /// missing.
     values: FxHashMap<(i32, u64), [u8; 8]>,
+    /// Those that are watched.
+    processes: BTreeSet<i32>,
     /// Memory of processes, where values are read afterwards.
     memories: FxHashMap<i32, Option<ProcessMemory>>,
     /// Names of threads, where hits come without.
@@ -112,13 +115,27 @@ impl Ledger {
         &self.places
     }
 
-    /// Reads what is there before anything is armed.
-    pub fn look(&mut self, pid: i32, memory: &ProcessMemory) {
-        for address in self.by_address.keys() {
-            if let Some(word) = memory.word(*address) {
-                self.values.insert((pid, address & !7), word);
+    /// A process that is watched from the begin.
+    pub fn add_process(&mut self, pid: i32) {
+        self.processes.insert(pid);
+    }
+
+    /// Reads what is there, of all processes. It belongs behind what happened until it was read.
+    pub fn look(&self) -> Vec<WatchRecord> {
+        let mut found = Vec::new();
+        for &pid in &self.processes {
+            let Ok(memory) = ProcessMemory::open(pid) else { continue };
+            for address in self.watched_words() {
+                let word = memory.word(address);
+                found.extend(word.map(|word| WatchRecord::Found { pid, address, word }));
             }
         }
+        found
+    }
+
+    /// The addresses of the words in which registers are.
+    fn watched_words(&self) -> BTreeSet<u64> {
+        self.by_address.keys().map(|address| address & !7).collect()
     }
 
     /// Takes in what happened; a hit that counts comes back with its values.
@@ -127,8 +144,8 @@ impl Ledger {
             WatchRecord::Hit(access) => return self.hit(time_ns, access),
             WatchRecord::Child { pid, parent } => {
                 // What the child has is a copy of what its maker had.
-                let words: BTreeSet<u64> = self.by_address.keys().map(|address| address & !7).collect();
-                for word in words {
+                self.processes.insert(pid);
+                for word in self.watched_words() {
                     if let Some(&value) = self.values.get(&(parent, word)) {
                         self.values.insert((pid, word), value);
                     }
@@ -141,7 +158,12 @@ impl Ledger {
                     self.gone.insert(pid);
                 }
             }
+            WatchRecord::Found { pid, address, word } => {
+                _ = self.values.entry((pid, address)).or_insert(word)
+            }
+            WatchRecord::Gap => self.values.clear(),
             WatchRecord::Exec { pid } => {
+                self.processes.remove(&pid);
                 self.gone.insert(pid);
                 self.memories.remove(&pid);
             }
@@ -154,6 +176,7 @@ impl Ledger {
             WatchRecord::Exit { pid, tid } => {
                 self.comms.remove(&tid);
                 if pid == tid {
+                    self.processes.remove(&pid);
                     self.memories.remove(&pid);
                 }
             }
@@ -298,6 +321,23 @@ mod tests {
         let rows = ledger.rows();
         assert_eq!((rows.len(), rows[0].hits, rows[0].threads.len()), (1, 3, 2));
         assert_eq!((rows[0].first.1, rows[0].last.1), (Some(5), Some(9)));
+    }
+
+    /// The first write was shown with the value from before the watch, though writes in between were
+    /// not watched: what was read while it is watched is known, and behind a gap nothing is.
+    #[test]
+    fn values_behind_a_gap_are_not_known() {
+        let mut ledger = ledger(&[(0x1000, 8)], 4, None);
+        let found = |word: u64| WatchRecord::Found { pid: 7, address: 0x1000, word: word.to_le_bytes() };
+        let old = |ledger: &mut Ledger, word| ledger.take(1, access(7, 0x1000, word)).unwrap().old;
+        assert_eq!(old(&mut ledger, 5), None);
+        ledger.take(1, found(4));
+        assert_eq!(old(&mut ledger, 6), Some(5), "read before the write of 5, told behind it");
+        ledger.take(1, WatchRecord::Gap);
+        assert_eq!(old(&mut ledger, 7), None);
+        ledger.take(1, WatchRecord::Gap);
+        ledger.take(1, found(9));
+        assert_eq!(old(&mut ledger, 10), Some(9));
     }
 
     /// Checks that of two places in one register the one that changed is told, and that it is said where neither did.

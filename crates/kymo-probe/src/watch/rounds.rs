@@ -30,6 +30,10 @@ pub enum WatchRecord {
     Exec { pid: i32 },
     /// A thread ended; it may have been the last one of its process.
     Exit { pid: i32, tid: i32 },
+    /// What 8 bytes at an address were while they were watched already.
+    Found { pid: i32, address: u64, word: [u8; 8] },
+    /// Accesses before this may be missing: they were lost, or were not watched.
+    Gap,
 }
 
 /// One access, as the kernel tells it.
@@ -89,13 +93,18 @@ impl Rounds {
         }
     }
 
+    /// Takes in what no ring tells. `time_ns`: now, by CLOCK_MONOTONIC.
+    pub fn add(&mut self, time_ns: u64, happened: WatchRecord) {
+        self.now_ns = self.now_ns.max(time_ns);
+        self.waiting.push((time_ns, happened));
+    }
+
     /// Takes in what was in a ring.
     pub fn records(&mut self, bytes: &[u8]) {
         let mut cursor = RecordCursor::new(bytes);
         for record in cursor.by_ref() {
             if let Some((time_ns, happened)) = self.record(record.header, record.body()) {
-                self.now_ns = self.now_ns.max(time_ns);
-                self.waiting.push((time_ns, happened));
+                self.add(time_ns, happened);
             }
         }
         self.damaged += u64::from(RecordHeader::parse(cursor.rest()).is_some());
@@ -123,7 +132,7 @@ impl Rounds {
         if header.kind == PERF_RECORD_LOST {
             let count = body.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
             self.lost += count;
-            return None;
+            return Some((self.layout.sample_id(body).time.unwrap_or(0), WatchRecord::Gap));
         }
         let pid = i32_at(body, 0)?;
         let happened = match header.kind {
@@ -198,8 +207,8 @@ fn tell_next(events: &mut [Event]) {
                     _ => found.remove(&at),
                 };
             }
-            // Behind it the addresses mean something else.
-            WatchRecord::Exec { .. } => found.clear(),
+            // Behind it the addresses mean something else, or an access in between is not known.
+            WatchRecord::Exec { .. } | WatchRecord::Gap => found.clear(),
             _ => {}
         }
     }

@@ -294,6 +294,40 @@ fn turns() {
     waiting.tell("go\n");
 }
 
+/// The first write was shown with the value from before the watch, and the first one of a turn with
+/// that of the turn before, though nobody had watched what came between. Each value of this program
+/// is one more than the one before.
+#[test]
+fn old_values_are_those_before_the_write() {
+    let Some(_alone) = alone("old_values_are_those_before_the_write") else { return };
+    // On one CPU: its ring tells of losses in order.
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]).arg(program()).args(["1", "4000000000", "wait"]);
+    let mut waiting = Running::start(&mut command);
+    assert_eq!(waiting.line(), "ready\n");
+    waiting.tell("go\n");
+    let strangers: Vec<String> = (0..10).step_by(2).map(|at| format!("spread+{}:8", 8 * at)).collect();
+    let strangers: Vec<&str> = strangers.iter().map(String::as_str).collect();
+    for places in [&[][..], &strangers] {
+        let options = [&["--rotate", "5", "-d", "200ms", "counter"], places].concat();
+        let armed = Armed::start(&options, &waiting.pid());
+        if !filtered("old_values_are_those_before_the_write", &armed.header) {
+            return;
+        }
+        let (objects, stderr, code) = armed.end();
+        assert_eq!(code, Some(0), "{stderr}");
+        let number = |value: &Value| value.as_str().map(|text| text.parse::<u64>().expect("a number"));
+        let values = hits(&objects, 0);
+        let known = values.iter().filter(|hit| !hit["old"].is_null());
+        let wrong: Vec<_> = known
+            .clone()
+            .filter(|hit| number(&hit["old"]) != number(&hit["new"]).map(|new| new - 1))
+            .collect();
+        assert!(wrong.is_empty(), "{} of {}: {:?}", wrong.len(), values.len(), wrong[0]);
+        assert!(known.count() > 10, "{stderr}");
+    }
+}
+
 /// Checks the sentence for each thing that cannot be watched, that it is one, and that the command was not run.
 #[test]
 fn refusals() {

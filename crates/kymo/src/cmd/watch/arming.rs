@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kymo_data::Attr;
-use kymo_perf::proc::ProcessMemory;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::watch::{
     BreakpointSlots, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, WatchOptions, Watcher, holders,
@@ -55,11 +54,7 @@ impl<'a> Watch<'a> {
             let schedule =
                 planned(taken, by_cpu).map_err(|error| errors::no_plan(&error, places, taken > 0))?;
             let mut ledger = Ledger::new(places.to_vec(), &schedule, condition.cloned());
-            for &pid in pids {
-                if let Ok(memory) = ProcessMemory::open(pid) {
-                    ledger.look(pid, &memory);
-                }
-            }
+            pids.iter().for_each(|&pid| ledger.add_process(pid));
             let mut rounds = Rounds::new(&attr, watcher.ever());
             match watcher.arm(&schedule, 0, &mut |_, bytes| rounds.records(bytes)) {
                 Ok(()) => {
@@ -68,7 +63,8 @@ impl<'a> Watch<'a> {
                         .output
                         .as_deref()
                         .map(|path| Recording::create(path, &attr, &schedule, places, pids, watcher.ever()));
-                    let intake = Intake { rounds, recording: recording.transpose()? };
+                    let mut intake = Intake { rounds, recording: recording.transpose()? };
+                    intake.look(&ledger);
                     let note = note.or_else(|| watcher.fallback().map(str::to_owned));
                     return Ok(Watch {
                         args,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kymo_cli::signals::Signals;
+use kymo_perf::event_clock::monotonic_ns;
 use kymo_perf::sys::{self, Kernel, Real};
 use kymo_perf::watch::{Schedule, Scope, Watcher};
 use kymo_symbols::place::{self as expression, Request};
@@ -101,6 +102,13 @@ impl Intake {
             recording.records(bytes);
         }
         self.rounds.records(bytes);
+    }
+
+    /// Takes in what is there, now that it is watched.
+    pub(super) fn look(&mut self, ledger: &Ledger) {
+        let found = ledger.look();
+        let now_ns = monotonic_ns();
+        found.into_iter().for_each(|found| self.rounds.add(now_ns, found));
     }
 }
 
@@ -227,8 +235,12 @@ impl Watch<'_> {
             if self.schedule.turns.len() > 1 && turned.elapsed() >= slice {
                 turn = (turn + 1) % self.schedule.turns.len();
                 let intake = &mut self.intake;
+                self.watcher.disarm(&self.schedule, &mut |_, bytes| intake.records(bytes));
+                // What happens until the next one is armed is not known.
+                intake.rounds.add(monotonic_ns(), WatchRecord::Gap);
                 let armed = self.watcher.arm(&self.schedule, turn, &mut |_, bytes| intake.records(bytes));
                 self.left_out += u64::from(armed.is_err());
+                intake.look(&self.ledger);
                 turned = Instant::now();
             }
             // Asked before the rings are read: what an ended target did is in them.
