@@ -363,6 +363,43 @@ fn of_a_core_file_of_python() {
     assert_eq!(with_function(&found, "Computer.computes")["activity"], "dumped", "{found:#}");
 }
 
+/// Checks that core files of a hostile program are answered: bytes that are damaged everywhere,
+/// pointers that lead elsewhere, a file that ends early.
+#[test]
+fn of_hostile_core_files() {
+    const TEST: &str = "thread_stacks::of_hostile_core_files";
+    let python = Path::new("/usr/bin/python3");
+    if !ready(TEST, &[Need::X86, Need::Program("/usr/bin/python3")]) {
+        return;
+    }
+    let Some(core) = core_of(TEST, python, &[&sources().join("hung.py")]) else { return };
+    let whole = std::fs::read(&core).expect("the core file");
+    let mut state = 1_u64;
+    // Knuth's generator: its upper bits are random enough.
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for round in 0..12 {
+        let mut bytes = whole.clone();
+        match round % 3 {
+            0 => (0..2000).for_each(|_| {
+                let at = random(bytes.len());
+                bytes[at] = random(256) as u8;
+            }),
+            1 => (0..4000).for_each(|_| {
+                // The lowest byte of a word: a pointer leads beside what it meant.
+                let at = random(bytes.len() / 8) * 8;
+                bytes[at] = bytes[at].wrapping_add(8);
+            }),
+            _ => bytes.truncate(random(bytes.len())),
+        }
+        std::fs::write(&core, bytes).expect("written");
+        let said = kymo().run(["stacks", "--json", "--core", text(&core)]);
+        assert!(matches!(said.code, Some(0 | 1)), "round {round}: {:?}: {}", said.code, said.stderr);
+    }
+}
+
 /// Checks that goroutines without a thread are found in a core file, with what they wait for: the
 /// words for that are in the program's file only.
 #[test]
