@@ -145,7 +145,7 @@ impl StackReader {
         };
         StackReader {
             modules: modules_of_processes(|| false),
-            unwinder: Unwinder::new(Convention::Perf),
+            unwinder: Unwinder::new(Convention::Lookup),
             states,
             process: None,
             stack: vec![0; STACK_BYTES],

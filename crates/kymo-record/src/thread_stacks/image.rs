@@ -56,7 +56,7 @@ pub(super) struct DumpedProcess<'a> {
 impl<'a> DumpedProcess<'a> {
     pub(super) fn new(core: &'a CoreFile) -> DumpedProcess<'a> {
         let space = space_of(core, &modules_of_processes(|| false));
-        DumpedProcess { core, space, unwinder: Unwinder::new(Convention::Perf), files: HashMap::new() }
+        DumpedProcess { core, space, unwinder: Unwinder::new(Convention::Lookup), files: HashMap::new() }
     }
 
     fn read_file(&mut self, address: u64, bytes: &mut [u8]) -> Option<usize> {

@@ -415,6 +415,10 @@ fn of_a_core_file_of_go() {
     assert_eq!(takes["threads"][0]["object"], "chan receive", "{takes:#}");
     let wants = with_function(&found, "main.wantsLock");
     assert_eq!(wants["threads"][0]["object"], "sync.Mutex.Lock", "{wants:#}");
+    // A handler returns to the begin of a function that nobody has called.
+    let handled = list(with_function(&found, "runtime.sigtramp.abi0"), "frames");
+    let has = |name: &str| handled.iter().any(|frame| frame["function"] == name);
+    assert!(has("runtime.sigreturn__sigaction.abi0"), "{handled:#?}");
 }
 
 /// Checks that stacks that were kept in a file are the same when it is read again, that other verbs
