@@ -1,8 +1,8 @@
 //! The names of the files that a merged file stands for, in few bytes.
 //!
 //! Daemons write a file each minute, so names of a host are evenly spaced in time:
-//! `HOSTID SEQUENCE START+STEPxCOUNT ...` on a line has all of them. Only the set is kept, so that a
-//! file which comes again, years later, is recognised.
+//! `HOSTID SEQUENCE START+STEPxCOUNT ...` on a line has all of them. Only the set is kept, so that
+//! a file which comes again, years later, is recognised.
 use crate::schema::FileStem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};

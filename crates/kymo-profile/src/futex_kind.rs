@@ -128,8 +128,8 @@ const PYTHON_LOCKS: [&str; 6] = [
 /// for them, or has ended.
 const PYTHON_CONDITIONS: [&str; 2] = ["Condition.wait", "Barrier.wait"];
 const PYTHON_JOINS: [&str; 3] = ["Thread._wait_for_tstate_lock", "Thread.join", "ThreadHandle_join"];
-/// What takes all of them, and queues in C, too. It stays where those have no names: Debian's Python
-/// is stripped.
+/// What takes all of them, and queues in C, too. It stays where those have no names: Debian's
+/// Python is stripped.
 const PYTHON_LOCK_OR_QUEUE: &str = "PyThread_acquire_lock_timed";
 /// The function of a pool's thread (`concurrent.futures`) that takes work from such a queue.
 const PYTHON_POOL: &str = "_worker";

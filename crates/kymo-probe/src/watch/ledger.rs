@@ -323,8 +323,8 @@ mod tests {
         assert_eq!((rows[0].first.1, rows[0].last.1), (Some(5), Some(9)));
     }
 
-    /// The first write was shown with the value from before the watch, though writes in between were
-    /// not watched: what was read while it is watched is known, and behind a gap nothing is.
+    /// The first write was shown with the value from before the watch, though writes in between
+    /// were not watched: what was read while it is watched is known, and behind a gap nothing is.
     #[test]
     fn values_behind_a_gap_are_not_known() {
         let mut ledger = ledger(&[(0x1000, 8)], 4, None);

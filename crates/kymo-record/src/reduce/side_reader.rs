@@ -1,9 +1,9 @@
 //! A thread that reads what the reducer must not wait for long.
 //!
-//! The reducer waits a [`SHARE`]th of its time at most, and [`MOST_SAVED`] at once. So long it waits
-//! for one answer, if need be: a thread of the process that is read may hold the lock of its
-//! mappings and have no CPU. Samples come in batches, of which the whole rest would go without that
-//! answer.
+//! The reducer waits a [`SHARE`]th of its time at most, and [`MOST_SAVED`] at once. So long it
+//! waits for one answer, if need be: a thread of the process that is read may hold the lock of its
+//! mappings and have no CPU. Samples come in batches, of which the whole rest would go without
+//! that answer.
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 

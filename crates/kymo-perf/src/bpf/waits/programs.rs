@@ -597,9 +597,9 @@ impl Assembler {
         self.place(known);
     }
 
-    /// R2 = the call that the task at R3 is in, by its registers at R0. R4 = the number of the place
-    /// in which it is, 0 where that is not known. R1 is lost. The kernel knows the types of both, so
-    /// that no helper has to copy them.
+    /// R2 = the call that the task at R3 is in, by its registers at R0. R4 = the number of the
+    /// place in which it is, 0 where that is not known. R1 is lost. The kernel knows the types of
+    /// both, so that no helper has to copy them.
     #[cfg(target_arch = "x86_64")]
     fn load_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
         let register = |number: i16| CALL_REGISTER + 8 * number;
