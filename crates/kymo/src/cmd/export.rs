@@ -142,6 +142,7 @@ impl DatasetSink {
         if !external::is_url(output) {
             return Ok(DatasetSink { folder: DatasetFolder::open_or_create(output)?, temporary: None });
         }
+        external::require_store()?;
         let temporary = tempfile::Builder::new().prefix("kymo-export.").tempdir();
         let temporary = temporary.context("failed to make a folder")?;
         let folder = DatasetFolder::open_or_create(temporary.path())?;

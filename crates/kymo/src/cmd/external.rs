@@ -59,6 +59,13 @@ pub(crate) fn become_store(verb: &str) -> anyhow::Result<ExitCode> {
     become_program("store", words.collect())
 }
 
+/// Whether there is a kymo-store, before anything long is begun for it.
+pub(crate) fn require_store() -> anyhow::Result<()> {
+    let (program, mut command) = program("store");
+    let answered = command.arg("--version").output();
+    answered.map(|_| ()).map_err(|error| not_executed("store", &program, error))
+}
+
 /// Adds the files of a dataset in a folder to the one of a URL, by kymo-store.
 pub(crate) fn add_to_store(folder: &Path, url: &Path) -> anyhow::Result<()> {
     let (program, mut command) = program("store");

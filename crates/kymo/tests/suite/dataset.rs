@@ -62,6 +62,15 @@ fn a_dataset_is_compacted_in_place() {
     assert_eq!(kymo().run(["compact", "--in-place", "-o", "new", text(&out)]).code, Some(129));
 }
 
+/// Checks that what adds a recording to a store is asked for before the recording is read.
+#[test]
+fn a_missing_program_for_stores_is_said() {
+    let recording = fixture("callgraph.data");
+    let words = ["export", "--to", "parquet", "-o", "s3://profiles/test", text(&recording)];
+    let said = run(kymo().command(words).env("PATH", "/no-such-folder")).ends(1);
+    said.says("there is no kymo-store beside kymo or on PATH: `make store`");
+}
+
 /// A copy of a file, written at another time.
 fn copied(file: &Path, to: &Path, unix_seconds: u64) {
     std::fs::copy(file, to).expect("a copy");
