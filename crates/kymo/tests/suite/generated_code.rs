@@ -388,7 +388,7 @@ fn callers_of_java_methods() {
             // The work, ten steps, eleven calls of `down`, `main` and the stub through which Java is entered.
             exact += usize::from(innermost == 0 && java == 1 + 10 + 11 + 1 + 1);
         }
-        // Java works for two seconds, of which a busy machine gives it a tenth.
+        // Java works for two seconds of CPU time, so that a busy machine has the time to ask it.
         assert!(all > 50, "{options:?}: {all} samples in Java");
         let counts = format!("{options:?}: {whole} whole, {exact} exact of {all}");
         // On a loaded machine a thread of Java without a CPU may hold the lock of its mappings, and
