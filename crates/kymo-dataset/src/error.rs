@@ -66,17 +66,13 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
-    /// What a store says of a file or folder; `object` names it.
-    pub fn of_store(object: impl std::fmt::Display, error: io::Error) -> DatasetError {
-        DatasetError::io(object, error)
-    }
-
     /// Whether the file or folder is not there (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, DatasetError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 
-    pub(crate) fn io(object: impl std::fmt::Display, error: io::Error) -> DatasetError {
+    /// What a folder or store says of a file or folder; `object` names it.
+    pub fn io(object: impl std::fmt::Display, error: io::Error) -> DatasetError {
         DatasetError::Io { object: object.to_string(), error }
     }
 }

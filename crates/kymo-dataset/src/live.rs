@@ -33,7 +33,7 @@ pub struct MergedFile {
 ///
 /// ```text
 /// let mut footer = MergedFooter::new(name, size);
-/// while let Some(range) = footer.wanted() { footer.add(bytes of range)?; }
+/// while let Some(range) = footer.needed_range() { footer.add(bytes of range)?; }
 /// footer.finish()
 /// ```
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl MergedFooter {
     }
 
     /// The bytes that are needed next, up to the end of the file; none: there is enough.
-    pub fn wanted(&self) -> Option<std::ops::Range<u64>> {
+    pub fn needed_range(&self) -> Option<std::ops::Range<u64>> {
         self.found.is_none().then_some(self.size - self.tail..self.size)
     }
 
@@ -77,7 +77,7 @@ impl MergedFooter {
         Ok(())
     }
 
-    /// What it says. `wanted` has given none.
+    /// What it says. [`needed_range`](MergedFooter::needed_range) has given none.
     pub fn finish(self) -> Option<MergedFile> {
         self.found
     }
@@ -125,7 +125,7 @@ impl FolderFiles {
 /// Reads the metadata of a merged file.
 pub(crate) fn footer(store: &dyn DatasetStore, file: &StoredFile) -> Result<MergedFile, DatasetError> {
     let mut footer = MergedFooter::new(&file.path, file.bytes);
-    while let Some(range) = footer.wanted() {
+    while let Some(range) = footer.needed_range() {
         footer.add(store.read(&file.path, range)?)?;
     }
     footer.finish().ok_or_else(|| DatasetError::Refused(format!("{} has no metadata", file.path)))

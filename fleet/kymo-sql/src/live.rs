@@ -98,7 +98,7 @@ impl LiveStore {
 async fn footer(store: Arc<dyn ObjectStore>, file: ObjectMeta) -> Result<MergedFile> {
     let wrong = |source| object_store::Error::Generic { store: "dataset", source };
     let mut footer = MergedFooter::new(file.location.as_ref(), file.size);
-    while let Some(range) = footer.wanted() {
+    while let Some(range) = footer.needed_range() {
         let bytes = store.get_range(&file.location, range).await?;
         footer.add(bytes).map_err(|error| wrong(Box::new(error)))?;
     }

@@ -58,7 +58,7 @@ impl Bucket {
     /// The key of a file.
     fn key(&self, path: &str) -> Result<ObjectPath, DatasetError> {
         let parsed = ObjectPath::parse(format!("{}/{path}", self.prefix));
-        parsed.map_err(|error| DatasetError::of_store(path, io::Error::other(error)))
+        parsed.map_err(|error| DatasetError::io(path, io::Error::other(error)))
     }
 
     fn failed(&self, path: &str, error: &object_store::Error) -> DatasetError {
@@ -69,7 +69,7 @@ impl Bucket {
             (_, Some(advice)) => io::Error::other(format!("there are no credentials: {advice}")),
             _ => io::Error::other(sentence(error)),
         };
-        DatasetError::of_store(format!("{}/{path}", self.name), error)
+        DatasetError::io(format!("{}/{path}", self.name), error)
     }
 
     fn put_as(&self, file: &DatasetFile, mode: PutMode) -> Result<bool, DatasetError> {

@@ -85,7 +85,7 @@ impl MemoryStore {
     fn step(&self) -> Result<(), DatasetError> {
         let step = self.steps.fetch_add(1, Ordering::Relaxed);
         if self.killed.lock().expect("a step").is_some_and(|killed| killed <= step) {
-            return Err(DatasetError::of_store("the compactor", io::Error::other("killed")));
+            return Err(DatasetError::io("the compactor", io::Error::other("killed")));
         }
         let meanwhile = {
             let mut stop = self.stop.lock().expect("a step");
@@ -123,7 +123,7 @@ impl DatasetStore for MemoryStore {
 
     fn read(&self, path: &str, range: Range<u64>) -> Result<Bytes, DatasetError> {
         self.step()?;
-        let gone = || DatasetError::of_store(path, io::ErrorKind::NotFound.into());
+        let gone = || DatasetError::io(path, io::ErrorKind::NotFound.into());
         let bytes = self.objects.lock().expect("objects").get(path).cloned().ok_or_else(gone)?;
         Ok(bytes.slice(range.start as usize..range.end as usize))
     }

@@ -71,7 +71,7 @@ impl PythonReader {
     }
 
     /// The same for the process of a core file.
-    pub(crate) fn of_core(stacks: PythonStacks, core: &CoreFile, read: ReadMemory<'_>) -> PythonReader {
+    pub(crate) fn for_core(stacks: PythonStacks, core: &CoreFile, read: ReadMemory<'_>) -> PythonReader {
         let mut reader = PythonReader::new(stacks, 0);
         let found = find_python_in_core(core, &reader.budget, reader.stacks.interpreters());
         reader.enter(core.pid, found, read);

@@ -30,12 +30,12 @@ pub(super) fn read(core: &CoreFile, spec: &EventSpec) -> DumpedStacks {
     let mut process = DumpedProcess::new(core);
     let events = EventSet::new(vec![Event::new(spec.attr.clone(), spec.ids.clone(), 0)]);
     let stacks = PythonStacks::new(Arc::default(), &events);
-    let mut python = PythonReader::of_core(stacks, core, &mut |at, bytes| process.read(at, bytes));
+    let mut python = PythonReader::for_core(stacks, core, &mut |at, bytes| process.read(at, bytes));
     let mut threads: Vec<_> =
         core.threads.iter().map(|thread| record_of(core, thread, &mut process, &mut python)).collect();
     let (names, remark) = python.take_records();
     let mut remarks: Vec<String> = remark.into_iter().collect();
-    let found = GoProgram::of_core(core).and_then(|program| match program {
+    let found = GoProgram::find_in_core(core).and_then(|program| match program {
         Some(program) => goroutines::read(&program, &mut process),
         None => Ok(Default::default()),
     });

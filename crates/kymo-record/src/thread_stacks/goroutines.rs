@@ -76,7 +76,7 @@ impl GoProgram {
     ///
     /// # Errors
     /// Why its goroutines are not seen.
-    pub(super) fn of_process(pid: i32) -> Result<Option<GoProgram>, String> {
+    pub(super) fn find_in_process(pid: i32) -> Result<Option<GoProgram>, String> {
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let Ok(name) = std::fs::read_link(&exe) else { return Ok(None) };
         let maps = proc::maps(pid);
@@ -87,8 +87,8 @@ impl GoProgram {
     /// The same for the process of a core file.
     ///
     /// # Errors
-    /// See [`GoProgram::of_process`].
-    pub(super) fn of_core(core: &CoreFile) -> Result<Option<GoProgram>, String> {
+    /// See [`GoProgram::find_in_process`].
+    pub(super) fn find_in_core(core: &CoreFile) -> Result<Option<GoProgram>, String> {
         let Some(program) = core.program() else { return Ok(None) };
         let Ok(opened) = mapped_files::open(&program.file()) else { return Ok(None) };
         let readable = PathBuf::from(format!("/proc/self/fd/{}", opened.file.as_raw_fd()));

@@ -92,7 +92,7 @@ fn send_all(wanted: &[(i32, i32, char)], events: &EventSet, send: &Sender<Messag
     let mut processes: Vec<i32> = threads.into_iter().map(|(pid, _)| pid).collect();
     processes.dedup();
     for pid in processes {
-        let found = GoProgram::of_process(pid).and_then(|program| match program {
+        let found = GoProgram::find_in_process(pid).and_then(|program| match program {
             Some(program) => goroutines::read(&program, &mut LiveProcess { pid, reader: &mut reader }),
             None => Ok(Default::default()),
         });
