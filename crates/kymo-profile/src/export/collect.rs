@@ -48,12 +48,11 @@ pub(super) fn collect_shown(
     shown: &ThinRows,
 ) -> (ExportProfile, Vec<Nodes>) {
     let loaded = &profile.loaded;
-    let range = loaded.time_range.unwrap_or((0, 0));
     let mut export = ExportProfile {
         loss: loss(loaded),
         intervals: intervals(loaded),
         notes: profile.notes.clone(),
-        ..facts(recording, source, range)
+        ..facts(recording, source, loaded.time_range)
     };
     let mut trees = Trees { profile, functions: FxHashMap::default(), export: &mut export };
     let mut threads = FxHashMap::default();
@@ -127,8 +126,10 @@ pub(crate) fn unit_of(event: &kymo_data::Event) -> &str {
     }
 }
 
-/// What a recording says of itself and its machine. `range`: its first and last moment, ns.
-pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u64)) -> ExportProfile {
+/// What a recording says of itself and its machine. `range`: its first and last moment, ns; `None` where
+/// no sample has a time.
+pub(crate) fn facts(recording: &Recording, source: &str, range: Option<(u64, u64)>) -> ExportProfile {
+    let (first, last) = range.unwrap_or((0, 0));
     let features = &recording.features;
     let imported = features.imported.as_ref();
     ExportProfile {
@@ -141,7 +142,7 @@ pub(crate) fn facts(recording: &Recording, source: &str, (first, last): (u64, u6
         cpus_online: features.nr_cpus.map_or(0, |n| n.online),
         recorder: recorder(features.version.as_deref()),
         source: source.to_string(),
-        start_unix_ns: start_unix_ns(recording, first),
+        start_unix_ns: start_unix_ns(recording, range.map(|(first, _)| first)),
         start_ns: first,
         sampling: imported.and_then(|facts| facts.sampling.clone()),
         duration_ns: imported.map_or(last - first, |facts| facts.duration_ns),
@@ -341,13 +342,15 @@ pub(crate) fn recorder(version: Option<&str>) -> String {
     }
 }
 
-/// The wall-clock time of the first sample, where the recording ties its clock to it; that of the
-/// beginning of an imported profile.
-fn start_unix_ns(recording: &Recording, first: u64) -> Option<u64> {
+/// The wall-clock time of the first sample, where the recording ties its clock to it; where no sample
+/// has a time, that of the moment at which the recorder read both clocks, as it began. Of an imported
+/// profile, that of its beginning.
+fn start_unix_ns(recording: &Recording, first: Option<u64>) -> Option<u64> {
     if let Some(facts) = &recording.features.imported {
         return Some(facts.start_unix_ns).filter(|start| *start > 0);
     }
     let clock = recording.features.clock_data?;
+    let first = first.unwrap_or(clock.clockid_time_ns);
     clock.wall_clock_ns.checked_add(first)?.checked_sub(clock.clockid_time_ns)
 }
 

@@ -34,7 +34,7 @@ impl Wall {
     pub(crate) fn export_with_nodes(&self, recording: &Recording, source: &str) -> (ExportProfile, RowNodes) {
         let range = self.range();
         let mut export = facts(recording, source, range);
-        let nodes = self.fill(&mut export, range);
+        let nodes = self.fill(&mut export, range.unwrap_or((0, 0)));
         (export, nodes)
     }
 
@@ -46,15 +46,14 @@ impl Wall {
     ) -> (ExportProfile, RowNodes) {
         let range = self.range();
         let mut export = facts(recording, source, range);
-        let nodes = self.fill_with(&mut export, range, false);
+        let nodes = self.fill_with(&mut export, range.unwrap_or((0, 0)), false);
         (export, nodes)
     }
 
-    /// The first moment and the last, ns.
-    fn range(&self) -> (u64, u64) {
+    /// The first moment and the last, ns; `None` without spans.
+    fn range(&self) -> Option<(u64, u64)> {
         let begins = self.waits.iter().map(|row| row.time_ns.saturating_sub(row.total_ns()));
-        let first = begins.min().unwrap_or(0);
-        (first, self.waits.last().map_or(first, |row| row.time_ns.max(first)))
+        begins.min().zip(self.waits.last()).map(|(first, last)| (first, last.time_ns.max(first)))
     }
 
     /// Threads, functions and the event, of the time from the first moment to the last; by span its
