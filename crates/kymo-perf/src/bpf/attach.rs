@@ -8,8 +8,10 @@ use super::program::{self, ArgumentSource, FollowKey, Maps, Program};
 use super::sys::{self, ProgramKind};
 use super::types::TaskTypes;
 use crate::tracefs::Tracefs;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// How the programs that follow are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,41 @@ pub(super) fn attach_typed_program(
         cause,
     })?;
     Ok((link, loaded))
+}
+
+/// A program that can be moved behind those that were attached to its tracepoint since: they run in
+/// the order in which they were attached. Dropping it detaches.
+#[derive(Debug)]
+pub(super) struct MovableProgram {
+    program: OwnedFd,
+    /// `None`: it knows by its type.
+    point: Option<CString>,
+    /// `None`: it was detached.
+    link: Mutex<Option<OwnedFd>>,
+}
+
+impl MovableProgram {
+    /// What [`attach_raw_program`] returned, with its point, or [`attach_typed_program`], with none.
+    pub(super) fn new((link, program): (OwnedFd, OwnedFd), point: Option<&CStr>) -> MovableProgram {
+        MovableProgram { program, point: point.map(CStr::to_owned), link: Mutex::new(Some(link)) }
+    }
+
+    /// It runs behind all others from now on, and for a moment also where it was. Nothing if it was
+    /// detached.
+    ///
+    /// # Errors
+    /// What the kernel refused; then it stays where it was.
+    pub(super) fn move_behind(&self) -> io::Result<()> {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if link.is_some() {
+            *link = Some(sys::open_raw_tracepoint(self.point.as_deref(), self.program.as_fd())?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn detach(&self) {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// Attaches a program to a tracepoint by an event: the event, and the program.

@@ -22,7 +22,8 @@
 //!   walk. Every loop is bounded, and every sample is kept.
 //! - **P2** A frame's names are those of its code object in its process: one that takes another's
 //!   address has other names, and is told again.
-//! - **P3** Until a process of Python is entered, a sample costs one or two look-ups more.
+//! - **P3** Until a process of Python is entered, a sample costs one or two look-ups more, and a
+//!   switch nothing.
 //! - **P4** A thread's state is used only if it says that it is that thread's.
 mod at_waits;
 mod layout;
@@ -30,7 +31,7 @@ mod programs;
 mod record;
 mod stack_pages;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use at_waits::PendingRecord;
 pub use layout::{FrameKind, PythonLayout};
@@ -38,7 +39,7 @@ pub use programs::PythonMaps;
 pub use record::{PythonCode, PythonFrame, PythonRecord};
 pub use stack_pages::{StackPage, StackWish};
 
-use super::attach::{attach_raw_program, load};
+use super::attach::{MovableProgram, attach_raw_program, load};
 use super::available::{Unavailable, available};
 use super::error::BpfError;
 use super::program::Program;
@@ -51,8 +52,8 @@ use stack_pages::StackPages;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, Weak};
 
 /// Processes at the same time.
 const PROCESSES: u32 = 1 << 12;
@@ -172,17 +173,19 @@ impl PythonWalker {
         load(ProgramKind::PerfEvent, "kymo_py_sample", &programs::gate(self.maps()), None)
     }
 
-    /// Tells frames at waits, too, behind a switch at this tracepoint: before the record that is
-    /// pending. To be called before the program that writes the record is attached. The link, which
-    /// keeps it there.
+    /// Tells frames at waits, too, behind a switch at this tracepoint: before `writer` writes the
+    /// record that is pending there. To be called once, before a process is entered.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused.
-    pub(super) fn attach_at_waits(&self, point: &CStr, pending: PendingRecord) -> Result<OwnedFd, BpfError> {
-        let at_waits = WaitWalk::new()?;
-        let link = at_waits.attach(self.maps(), point, pending)?;
-        let _ = self.at_waits.set(at_waits);
-        Ok(link)
+    pub(super) fn walk_at_waits(
+        &self,
+        point: &'static CStr,
+        pending: PendingRecord,
+        writer: Weak<MovableProgram>,
+    ) -> Result<(), BpfError> {
+        let _ = self.at_waits.set(WaitWalk::new(point, pending, writer)?);
+        Ok(())
     }
 
     /// Where a CPU's frames are told: an open `bpf-output` event of that CPU. It must stay open.
@@ -222,7 +225,7 @@ impl PythonWalker {
             let _ = self.walker.set(walker);
         }
         if let Some(at_waits) = self.at_waits.get() {
-            at_waits.load(self.maps(), &self.types)?;
+            at_waits.enter(self.maps(), &self.types)?;
         }
         let entered = self.processes.update(&pid.to_ne_bytes(), &layout.bytes(interpreters, id));
         entered.map_err(|cause| BpfError::Enter { targets: 1, cause })

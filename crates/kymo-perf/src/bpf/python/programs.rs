@@ -94,20 +94,58 @@ impl Assembler {
     }
 
     /// At each sample of a process: the walker goes on if it is known to be Python; else it is
-    /// counted, and looked at outside at its 1st, 2nd, 4th, 8th .. sample. R6 is the context.
+    /// counted. R6 is the context.
     pub(super) fn enter_walker(&mut self, maps: PythonMaps) {
-        let (unknown, first, tell, end) = (self.label(), self.label(), self.label(), self.label());
+        let (unknown, end) = (self.label(), self.label());
+        self.running_process(end);
+        self.look_up(maps.processes, PID, unknown);
+        self.go_on_with_walker(maps);
+        self.jump(end);
+        self.place(unknown);
+        self.count_other(maps);
+        self.place(end);
+    }
+
+    /// The walker goes on if the running process is known to be Python. R6 is the context.
+    pub(super) fn enter_known(&mut self, maps: PythonMaps) {
+        let end = self.label();
+        self.running_process(end);
+        self.look_up(maps.processes, PID, end);
+        self.go_on_with_walker(maps);
+        self.place(end);
+    }
+
+    /// The running process is counted unless it is known to be Python. R0 to R5 and R7 are lost,
+    /// and 20 bytes of the stack.
+    pub(in crate::bpf) fn count_unknown(&mut self, maps: PythonMaps) {
+        let (unknown, end) = (self.label(), self.label());
+        self.running_process(end);
+        self.look_up(maps.processes, PID, unknown);
+        self.jump(end);
+        self.place(unknown);
+        self.count_other(maps);
+        self.place(end);
+    }
+
+    /// *PID = the running process, or on to `idle` on a CPU that has none
+    fn running_process(&mut self, idle: Label) {
         self.call(BpfHelper::CurrentPidTgid);
         self.shift_right_imm(R0, 32);
         self.store32(FP, PID, R0);
-        self.jump_if(R0, 0, end); // an idle CPU
-        self.look_up(maps.processes, PID, unknown);
+        self.jump_if(R0, 0, idle);
+    }
+
+    /// Does not return, unless there is no walker. R6 is the context.
+    fn go_on_with_walker(&mut self, maps: PythonMaps) {
         self.mov(R1, R6);
         self.load_map(R2, maps.programs);
         self.mov_imm(R3, 0);
         self.call(BpfHelper::GoOn);
-        self.jump(end);
-        self.place(unknown);
+    }
+
+    /// Counts the process *PID, which is looked at outside at its 1st, 2nd, 4th, 8th .. sample.
+    fn count_other(&mut self, maps: PythonMaps) {
+        let (first, tell, end) = (self.label(), self.label(), self.label());
         self.look_up(maps.others, PID, first);
         self.load64(R7, R0, 0);
         self.add_imm(R7, 1);

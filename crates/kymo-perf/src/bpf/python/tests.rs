@@ -2,7 +2,7 @@
 use super::*;
 use kymo_testing::skip;
 
-const LAYOUT: PythonLayout = PythonLayout {
+pub(in crate::bpf) const LAYOUT: PythonLayout = PythonLayout {
     frames: FrameKind::Separated,
     interpreter_next: 0,
     interpreter_threads: 72,
@@ -45,9 +45,10 @@ fn programs_at_waits_load() {
         Ok(walker) => walker,
         Err(error) => return skip(test, error.to_string()),
     };
-    let pending = walker.stacks.maps().scratch;
-    match walker.attach_at_waits(c"sched_exit_tp", PendingRecord { map: pending, flag: 8 }) {
-        Ok(_link) => walker.enter(std::process::id() as i32, &LAYOUT, 0x1234, 7).unwrap(),
+    let pending = PendingRecord { map: walker.stacks.maps().scratch, flag: 8 };
+    walker.walk_at_waits(c"sched_exit_tp", pending, Weak::new()).unwrap();
+    match walker.enter(std::process::id() as i32, &LAYOUT, 0x1234, 7) {
+        Ok(()) => {}
         Err(BpfError::Attach { .. }) => skip(test, "no tracepoint behind switches before Linux 6.16"),
         Err(error) => panic!("{error}"),
     }

@@ -52,7 +52,7 @@ impl Emulated {
         let mut emulated = Emulated {
             machine,
             switch: programs::switch(maps, thresholds, directly),
-            switched: (!directly).then(|| programs::switched(maps)),
+            switched: (!directly).then(|| programs::switched(maps, None)),
             waking: programs::waking(maps, thresholds),
             new: programs::newtask(maps),
             exec: programs::exec(maps),

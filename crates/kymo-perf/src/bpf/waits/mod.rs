@@ -59,7 +59,7 @@ mod tests;
 
 pub use record::{ShortWaits, WaitKind, WaitRecord};
 
-use super::attach::{attach_raw_program, attach_typed_program};
+use super::attach::{MovableProgram, attach_raw_program, attach_typed_program};
 use super::available::{Unavailable, available};
 use super::error::{BpfError, version};
 use super::follow::Follower;
@@ -78,7 +78,7 @@ use programs::{
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Threads at the same time.
@@ -128,11 +128,12 @@ pub enum ThreadState {
 pub struct WaitTracer {
     // First, so that they are detached before the maps go.
     links: Mutex<Vec<OwnedFd>>,
+    /// Writes the records of waits, where the kernel has a tracepoint behind a switch.
+    behind: Option<Arc<MovableProgram>>,
     threads: WideMap,
     _scratches: [SizedMap; 2],
     events: MapFd,
     counts: MapFd,
-    has_stacks: bool,
 }
 
 impl WaitTracer {
@@ -175,7 +176,7 @@ impl WaitTracer {
             _scratches: [scratch()?, scratch()?],
             events: sys::create_map(MapKind::Events, cpus, name).map_err(refused("events", cpus))?,
             counts: sys::create_map(MapKind::Array, 2, name).map_err(refused("counts", 2))?,
-            has_stacks: false,
+            behind: None,
         };
         let maps = WaitMaps {
             threads: tracer.threads.number(),
@@ -195,40 +196,40 @@ impl WaitTracer {
         let attach = |name, point, program: &dyn Fn(WaitMaps) -> Program| {
             points.attach(name, point, &|tasks| program(WaitMaps { tasks, ..maps }))
         };
-        // Before the program that writes the record: they run in this order.
-        let python = python.filter(|_| !options.not_behind).and_then(|python| {
-            let pending = PendingRecord { map: maps.switch_scratch, flag: programs::PENDING };
-            let attached = python.attach_at_waits(BEHIND, pending);
-            attached.inspect_err(|error| tracing::debug!(%error, "waits have no frames of Python")).ok()
-        });
-        let behind = match attach("kymo_switched", BEHIND, &programs::switched) {
+        let walked = python.filter(|_| !options.not_behind).map(PythonWalker::maps);
+        let switched = |tasks| programs::switched(WaitMaps { tasks, ..maps }, walked);
+        let behind = match points.attach_movable("kymo_switched", BEHIND, &switched) {
             _ if options.not_behind => None,
             Err(BpfError::Attach { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
-            attached => Some(attached?),
+            attached => Some(Arc::new(attached?)),
         };
-        tracer.has_stacks = behind.is_some();
+        if let (Some(python), Some(behind)) = (python, &behind) {
+            let pending = PendingRecord { map: maps.switch_scratch, flag: programs::PENDING };
+            if let Err(error) = python.walk_at_waits(BEHIND, pending, Arc::downgrade(behind)) {
+                tracing::debug!(%error, "waits have no frames of Python");
+            }
+        }
         // Who is made from here on is entered by its maker, before it can run.
         let mut links = Vec::new();
         links.push(attach("kymo_wait_new", c"task_newtask", &programs::newtask)?);
         links.push(attach("kymo_wait_exec", c"sched_process_exec", &programs::exec)?);
-        links.extend(python);
-        links.extend(behind);
         links.push(attach("kymo_waking", c"sched_waking", &|maps| programs::waking(maps, thresholds))?);
         let mut switch = |throttle| {
             thresholds.throttle = throttle;
-            let program = |maps| programs::switch(maps, thresholds, !tracer.has_stacks);
+            let program = |maps| programs::switch(maps, thresholds, behind.is_none());
             attach("kymo_switch", c"sched_switch", &program)
         };
         // What the kernel does not have it refuses to look up.
         let attached = switch(ThrottleSource::Task).or_else(|_| switch(ThrottleSource::Queue));
         links.push(attached.or_else(|_| switch(ThrottleSource::None))?);
         tracer.links = Mutex::new(links);
+        tracer.behind = behind;
         Ok(tracer)
     }
 
     /// Whether all records come with the stack of the thread that waited; not before Linux 6.16.
     pub fn has_stacks(&self) -> bool {
-        self.has_stacks
+        self.behind.is_some()
     }
 
     /// Where a CPU's records go: an open `bpf-output` event of that CPU. It must stay open.
@@ -260,6 +261,7 @@ impl WaitTracer {
     /// CLOCK_MONOTONIC, and the moment of now.
     pub fn end(&self) -> (Vec<(WaitRecord, u64)>, u64) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.behind.iter().for_each(|behind| behind.detach());
         let now = monotonic_ns();
         // Nobody changes it any more.
         let entries = self.threads.entries(THREADS);
@@ -290,22 +292,44 @@ struct Points {
 }
 
 impl Points {
-    /// With typed arguments where that is possible: reading a task costs less then.
+    /// Attaches a program; the link.
     fn attach(
         &self,
         name: &'static str,
         point: &CStr,
         program: &dyn Fn(TaskAccess) -> Program,
     ) -> Result<OwnedFd, BpfError> {
+        self.attach_either_way(name, point, program).map(|((link, _), _)| link)
+    }
+
+    /// The same of a program that can be moved.
+    fn attach_movable(
+        &self,
+        name: &'static str,
+        point: &CStr,
+        program: &dyn Fn(TaskAccess) -> Program,
+    ) -> Result<MovableProgram, BpfError> {
+        let (attached, tasks) = self.attach_either_way(name, point, program)?;
+        Ok(MovableProgram::new(attached, (tasks == TaskAccess::Copies).then_some(point)))
+    }
+
+    /// With typed arguments where that is possible: reading a task costs less then.
+    fn attach_either_way(
+        &self,
+        name: &'static str,
+        point: &CStr,
+        program: &dyn Fn(TaskAccess) -> Program,
+    ) -> Result<((OwnedFd, OwnedFd), TaskAccess), BpfError> {
         if let Some(number) = self.kernel.as_ref().and_then(|kernel| kernel.tracepoint(point)) {
             let program = Program { kernel_type: number, ..program(TaskAccess::Loads) };
             let kind = ProgramKind::TypedTracepoint;
-            if let Ok((link, _)) = attach_typed_program(kind, name, point, &program, Some(&self.types)) {
-                return Ok(link);
+            if let Ok(attached) = attach_typed_program(kind, name, point, &program, Some(&self.types)) {
+                return Ok((attached, TaskAccess::Loads));
             }
         }
         let program = program(TaskAccess::Copies);
-        attach_raw_program(name, point, &program, Some(&self.types)).map(|(link, _)| link)
+        let attached = attach_raw_program(name, point, &program, Some(&self.types))?;
+        Ok((attached, TaskAccess::Copies))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::bpf::insn::{
     Assembler, BpfHelper, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg,
 };
 use crate::bpf::program::{CLONE_THREAD, FollowKey, NOW, Program, THIS_CPU};
+use crate::bpf::python::PythonMaps;
 use crate::bpf::types::Member;
 
 /// What a thread's entry has, in bytes.
@@ -626,8 +627,9 @@ impl Assembler {
 }
 
 /// Runs behind each switch (`sched_exit_tp`, Linux 6.16), in the thread that has the CPU now:
-/// writes the record that `switch` has prepared, with what the thread's stack says.
-pub(super) fn switched(maps: WaitMaps) -> Program {
+/// writes the record that `switch` has prepared, with what the thread's stack says. `python`: counts
+/// its process for those that look for Python.
+pub(super) fn switched(maps: WaitMaps, python: Option<PythonMaps>) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
@@ -635,6 +637,9 @@ pub(super) fn switched(maps: WaitMaps) -> Program {
     a.load64(R1, R9, PENDING);
     a.jump_if(R1, 0, end);
     a.store64_imm(R9, PENDING, 0);
+    if let Some(python) = python {
+        a.count_unknown(python);
+    }
     a.running_thread();
     a.load64(R0, FP, TID);
     a.load32(R1, R9, at::TID);

@@ -3,20 +3,27 @@ use super::emulated::{Emulated, told};
 use super::model::{DEAD, ModelTimes, SchedEvent, WaitModel};
 use super::*;
 use crate::bpf::insn::{Assembler, R1, R3};
+use crate::bpf::python::tests::LAYOUT;
 use crate::bpf::types::Member;
 use kymo_testing::skip;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// Checks that the kernel accepts all programs, with and without the tracepoint behind the switch,
-/// and with and without types of the tracepoints' arguments.
+/// and with and without types of the tracepoints' arguments; also where processes of Python are
+/// looked for, and when one was entered.
 #[test]
 fn programs_load() {
     for (not_behind, typed) in [(false, true), (true, true), (false, false), (true, false)] {
         let options = WaitOptions { not_behind, ..WaitOptions::default() };
         let kernel = if typed { KernelBtf::read() } else { None };
-        match WaitTracer::start_with((None, None), &options, kernel) {
-            Ok(tracer) => assert!(!(not_behind && tracer.has_stacks())),
+        let python = PythonWalker::new().ok();
+        match WaitTracer::start_with((None, python.as_ref()), &options, kernel) {
+            Ok(tracer) => {
+                assert!(!(not_behind && tracer.has_stacks()));
+                let pid = std::process::id() as i32;
+                python.iter().for_each(|python| python.enter(pid, &LAYOUT, 0x1234, 7).unwrap());
+            }
             Err(error @ BpfError::Load { .. }) => panic!("{error}"),
             Err(error) => return skip("bpf::waits::programs_load", error.to_string()),
         }
