@@ -1,0 +1,62 @@
+//! Where a thread waits: its system call, and from where in the program that was made.
+use super::{BLOCKED_NS, entry};
+use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R6, R7};
+use crate::bpf::types::Member;
+
+/// Where the registers of a thread in user space have the number of the call.
+const CALL_REGISTER: i16 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
+
+impl Assembler {
+    /// The entry at R7 has the call of most waits that are not told yet: that of the next thread,
+    /// the tracepoint's third argument, whose wait is over now.
+    pub(super) fn note_call(&mut self, wanted: &mut Vec<(usize, Member)>) {
+        let (first, same, known) = (self.label(), self.label(), self.label());
+        self.load64(R1, R6, 16);
+        self.call(BpfHelper::TaskRegisters);
+        self.load64(R3, R6, 16);
+        self.load_place(wanted);
+        self.add_imm(R2, 1);
+        self.load64(R3, FP, BLOCKED_NS);
+        self.load64(R1, R7, entry::WAITS);
+        self.jump_if(R1, 0, first);
+        self.load64(R1, R7, entry::CALL);
+        self.jump_if_same(R1, R2, same);
+        self.load64(R1, R7, entry::CALL_NS);
+        self.jump_on(Compare::GreaterEqual, R1, R3, known);
+        self.place(first);
+        self.store64(R7, entry::CALL, R2);
+        self.store64(R7, entry::CALL_NS, R3);
+        self.store64(R7, entry::PLACE, R4);
+        self.jump(known);
+        self.place(same);
+        self.add_word(R7, entry::CALL_NS, R3);
+        self.place(known);
+    }
+
+    /// R2 = the call that the task at R3 is in, by its registers at R0. R4 = the number of the
+    /// place in which it is, 0 where that is not known. R1 is lost. The kernel knows the types of
+    /// both, so that no helper has to copy them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn load_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
+        let register = |number: i16| CALL_REGISTER + 8 * number;
+        // Where the thread's own memory is; it is saved while another thread runs.
+        self.load_member((R4, R3), 8, Member::FsBase, wanted);
+        self.load64(R1, R0, register(4)); // the stack pointer
+        self.sub(R4, R1);
+        self.shift_left_imm(R4, 40);
+        self.load64(R1, R0, register(1)); // the address of the call
+        self.add(R4, R1);
+        self.load64(R2, R0, register(0));
+        self.mov(R1, R2);
+        self.shift_left_imm(R1, 30);
+        self.add(R4, R1);
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn load_place(&mut self, _wanted: &mut Vec<(usize, Member)>) {
+        self.load32(R2, R0, CALL_REGISTER);
+        self.shift_left_imm(R2, 32);
+        self.shift_right_signed_imm(R2, 32);
+        self.mov_imm(R4, 0);
+    }
+}
