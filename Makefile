@@ -37,8 +37,8 @@ daemon:
 store:
 	cd fleet && $(FLEET) build --release --locked --bin kymo-store
 
-# Tests of all three, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine and
-# DuckDB: all must give the same answers. The first run installs the engines into target/fleet-engines.
+# Tests of all three, and the queries of deploy/queries by kymo sql, Spark (a master and two workers), ClickHouse's engine,
+# DuckDB, DataFusion's Python package and Polars: all must give the same answers. The first run installs the engines into target/fleet-engines.
 test-fleet:
 	cd fleet && $(FLEET) test --release --locked
 	python3 -m ci.fleet.store

@@ -6,15 +6,16 @@
     python3 -m ci.fleet duckdb clickhouse       # these engines only, beside kymo sql
 
 Every query of deploy/queries is asked of `kymo sql`, of a standalone cluster of Spark (a master and two workers, each a
-process), of ClickHouse's engine (chdb) and of DuckDB. Columns, rows, their order and every digit must be the same. pyarrow
-reads the files, too, and finds the same sums; and `ci.fleet.independent` computes each answer from them row by row,
-without SQL. The engines are installed into target/fleet-engines at the first run.
+process), of ClickHouse's engine (chdb), of DuckDB, of DataFusion's Python package and of Polars. Columns, rows, their order
+and every digit must be the same; of Polars' fractions, which it divides in another order, nine digits. pyarrow reads the
+files, too, and finds the same sums; and `ci.fleet.independent` computes each answer from them row by row, without SQL. The engines are installed into target/fleet-engines at the first run.
 """
 
 import argparse
 import contextlib
 import json
 import math
+import operator
 import os
 import pathlib
 import sys
@@ -24,10 +25,17 @@ import time
 from . import engines
 from .engines import ROOT, Failed
 
-ENGINES = ["duckdb", "clickhouse", "spark"]
+ENGINES = ["duckdb", "clickhouse", "datafusion", "polars", "spark"]
 
 
-def difference(expected, found):
+def is_close(value, other):
+    """Whether two values are the same, fractions to nine digits."""
+    if isinstance(value, float) or isinstance(other, float):
+        return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-9)
+    return value == other
+
+
+def difference(expected, found, is_same):
     """What is not the same in two answers, or None."""
     (columns, rows), (other_columns, other_rows) = expected, found
     if columns != other_columns:
@@ -35,19 +43,13 @@ def difference(expected, found):
     if len(rows) != len(other_rows):
         return f"{len(other_rows)} rows instead of {len(rows)}"
     for number, (row, other) in enumerate(zip(rows, other_rows)):
-        if list(row) != list(other):
+        if len(row) != len(other) or not all(map(is_same, row, other)):
             return f"row {number} is {other} instead of {row}"
     return None
 
 
 def computed(python, dataset, expected):
     """What is not the same in the answers that are computed without SQL: fractions to nine digits."""
-
-    def is_same(value, other):
-        if isinstance(value, float) or isinstance(other, float):
-            return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-9)
-        return value == other
-
     wrong = []
     for line in engines.run([python, "-m", "ci.fleet.independent", dataset], cwd=ROOT).splitlines():
         answer = json.loads(line)
@@ -55,7 +57,7 @@ def computed(python, dataset, expected):
         if query not in expected:
             continue
         found = expected[query][1]
-        is_whole = len(rows) == len(found) and all(all(map(is_same, *pair)) for pair in zip(rows, found))
+        is_whole = len(rows) == len(found) and all(all(map(is_close, *pair)) for pair in zip(rows, found))
         if not is_whole:
             wrong.append(f"kymo sql: {query}: {found[:3]}... instead of {rows[:3]}...")
     return wrong
@@ -114,14 +116,14 @@ def main():
                     work.mkdir()
                     engine = stack.enter_context(engines.Spark(python, work))
                 else:
-                    engine = {"duckdb": engines.DuckDb, "clickhouse": engines.ClickHouse}[name](python)
+                    engine = engines.scripts(python)[name]
                 found = engine.ask(dataset, queries)
             except Failed as error:
                 wrong.append(f"{name}: {error}")
                 continue
-            same = 0
+            same, is_same = 0, operator.eq if engine.is_exact else is_close
             for query in expected:
-                problem = difference(expected[query], found.get(query, ([], [])))
+                problem = difference(expected[query], found.get(query, ([], [])), is_same)
                 if problem is None:
                     same += 1
                 else:

@@ -11,9 +11,10 @@ import sys
 import time
 import zipfile
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
 DEPLOY = ROOT / "deploy"
-PYTHON = ["pyspark==4.3.*", "chdb==4.*", "duckdb==2.*", "pyarrow==26.*"]
+PYTHON = ["pyspark==4.3.*", "chdb==4.*", "duckdb==2.*", "pyarrow==26.*", "polars==2.*", "datafusion==55.*"]
 PATIENCE_S = 120
 
 
@@ -67,26 +68,26 @@ class KymoSql:
         return found
 
 
-class DuckDb:
-    """DuckDB, with the tables of deploy/duckdb."""
+class Script:
+    """An engine in a process of Python, which a script asks. `is_exact`: its fractions are those of the others to the last
+    digit."""
 
-    def __init__(self, python):
-        self.python = python
-
-    def ask(self, dataset, queries):
-        script = pathlib.Path(__file__).parent / "ask_duckdb.py"
-        return answers_of_lines(run([self.python, script, DEPLOY, dataset, *queries]))
-
-
-class ClickHouse:
-    """ClickHouse's engine in a process (chdb), with the tables of deploy/clickhouse."""
-
-    def __init__(self, python):
-        self.python = python
+    def __init__(self, *command, is_exact=True):
+        self.command = command
+        self.is_exact = is_exact
 
     def ask(self, dataset, queries):
-        script = pathlib.Path(__file__).parent / "ask_chdb.py"
-        return answers_of_lines(run([self.python, script, DEPLOY, dataset, *queries]))
+        return answers_of_lines(run([*self.command, dataset, *queries]))
+
+
+def scripts(python):
+    """The engines that are asked in one process, by name."""
+    return {
+        "duckdb": Script(python, HERE / "ask_duckdb.py", DEPLOY),
+        "clickhouse": Script(python, HERE / "ask_chdb.py", DEPLOY),
+        "datafusion": Script(python, DEPLOY / "datafusion/queries.py"),
+        "polars": Script(python, DEPLOY / "polars/queries.py", is_exact=False),
+    }
 
 
 def free_port():
@@ -108,6 +109,8 @@ def snappy_options(home, folder: pathlib.Path):
 
 class Spark:
     """A standalone cluster of Spark: a master and two workers, each a process of its own on loopback."""
+
+    is_exact = True
 
     def __init__(self, python, folder: pathlib.Path):
         self.python = python

@@ -64,22 +64,10 @@ hit_stacks AS (
 -- Names come later: numbers are sorted sooner.
 ordered AS (
     SELECT f.stack_id, f.location_id, f.inline_depth,
-           MAX(f.location_id) OVER (
-               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
-               ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
-           ) AS caller_location,
-           MAX(f.inline_depth) OVER (
-               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
-               ROWS BETWEEN 1 FOLLOWING AND 1 FOLLOWING
-           ) AS caller_inline_depth,
-           MAX(f.location_id) OVER (
-               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
-               ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
-           ) AS callee_location,
-           MAX(f.inline_depth) OVER (
-               PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth
-               ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING
-           ) AS callee_inline_depth
+           LEAD(f.location_id) OVER (PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth) AS caller_location,
+           LEAD(f.inline_depth) OVER (PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth) AS caller_inline_depth,
+           LAG(f.location_id) OVER (PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth) AS callee_location,
+           LAG(f.inline_depth) OVER (PARTITION BY f.stack_id ORDER BY f.depth, f.inline_depth) AS callee_inline_depth
     FROM stack_frames f
     JOIN hit_stacks h ON h.stack_id = f.stack_id
 ),
