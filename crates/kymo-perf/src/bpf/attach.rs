@@ -135,7 +135,7 @@ pub(super) struct MovableProgram {
 }
 
 impl MovableProgram {
-    /// What [`attach_raw_program`] returned, with its point, or [`attach_typed_program`], with none.
+    /// What [`attach_raw_program`] returned, with its point, or what [`attach_typed_program`] did.
     pub(super) fn new((link, program): (OwnedFd, OwnedFd), point: Option<&CStr>) -> MovableProgram {
         MovableProgram { program, point: point.map(CStr::to_owned), link: Mutex::new(Some(link)) }
     }

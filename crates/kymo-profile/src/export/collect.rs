@@ -126,8 +126,8 @@ pub(crate) fn unit_of(event: &kymo_data::Event) -> &str {
     }
 }
 
-/// What a recording says of itself and its machine. `range`: its first and last moment, ns; `None` where
-/// no sample has a time.
+/// What a recording says of itself and its machine. `range`: its first and last moment, ns; `None`
+/// where no sample has a time.
 pub(crate) fn facts(recording: &Recording, source: &str, range: Option<(u64, u64)>) -> ExportProfile {
     let (first, last) = range.unwrap_or((0, 0));
     let features = &recording.features;

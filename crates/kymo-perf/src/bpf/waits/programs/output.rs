@@ -51,7 +51,8 @@ impl Assembler {
     }
 
     /// Takes a record's part of the budget of the scratch at R9, or goes on to `none`: one that
-    /// tells R5 ns of waiting, at R8, of the thread of the entry at R7. `sets`: whether it tells all that is untold.
+    /// tells R5 ns of waiting, at R8, of the thread of the entry at R7. `sets`: whether it tells all
+    /// that is untold.
     pub(super) fn spend(&mut self, thresholds: Thresholds, sets: bool, none: Label) {
         let budget = Budget {
             left: BUDGET,

@@ -13,8 +13,8 @@ const CALL_REGISTERS: [(i32, i32, i16); 1] = [(104, 24, at::ARGUMENT_1)];
 const CALL_REGISTERS: [(i32, i32, i16); 2] = [(8, 8, at::ARGUMENT_1), (272, 16, at::ARGUMENT_0)];
 
 /// Runs behind each switch (`sched_exit_tp`, Linux 6.16), in the thread that has the CPU now:
-/// writes the record that `switch` has prepared, with what the thread's stack says. `python`: counts
-/// its process for those that look for Python.
+/// writes the record that `switch` has prepared, with what the thread's stack says. `python`:
+/// counts its process for those that look for Python.
 pub(in super::super) fn switched(maps: WaitMaps, python: Option<PythonMaps>) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
