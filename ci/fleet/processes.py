@@ -2,6 +2,7 @@
 """Many processes of one program are one service, and a function of them is one row.
 
     python3 -m ci.fleet.processes --kymo target/release/kymo
+    python3 -m ci.fleet.processes --services-for 600         # only the services, of whatever runs for so long
 
 Twenty processes each of Node, Java and Python run while kymo records the machine. In the dataset of that recording each of
 their hot functions must be one row of top-functions, however many processes run it; and each process of the machine must
@@ -69,24 +70,40 @@ def commands(folder):
 
 
 def service_of(pid):
-    """The service of a process as the book has it, and where it is from; None: the process is gone."""
+    """The service of a process as the book has it, where it is from, and its maker; None: the process is gone."""
     process = pathlib.Path("/proc") / str(pid)
     with contextlib.suppress(OSError):
-        comm, is_kernel = (process / "comm").read_text().rstrip("\n"), is_of_kernel(pid)
+        comm = (process / "comm").read_text().rstrip("\n")
+        fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+        is_kernel, maker = bool(int(fields[6]) & PF_KTHREAD), int(fields[1])
         for line in (process / "cgroup").read_text().splitlines():
             units = [part for part in line.split(":", 2)[2].split("/") if part.endswith((".service", ".scope"))]
             if units:
-                return units[-1], "unit", is_kernel
-        return comm, "thread of the kernel" if is_kernel else "main thread", is_kernel
+                return (units[-1], "unit", is_kernel), maker
+        return (comm, "thread of the kernel" if is_kernel else "main thread", is_kernel), maker
     return None
 
 
-def is_of_kernel(pid):
-    """Whether it is a thread of the kernel, by its flags."""
-    with contextlib.suppress(OSError):
-        fields = (pathlib.Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
-        return bool(int(fields[6]) & PF_KTHREAD)
-    return False
+class Observer:
+    """What /proc says of the processes of this machine, time and again."""
+
+    def __init__(self):
+        self.services = collections.defaultdict(set)
+        self.makers = collections.defaultdict(set)
+
+    def observe_for(self, seconds, interval):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for process in pathlib.Path("/proc").iterdir():
+                if process.name.isdigit() and (found := service_of(int(process.name))):
+                    self.services[int(process.name)].add(found[0])
+                    self.makers[int(process.name)].add(found[1])
+            time.sleep(interval)
+
+    def names_of(self, pid):
+        """The names that its samples may have: until its exec a process has that of its maker."""
+        makers = set().union(*(self.services.get(maker, set()) for maker in self.makers[pid]))
+        return {own_name(safe(name), is_kernel) for name, _, is_kernel in self.services[pid] | makers}
 
 
 def own_name(service, is_kernel):
@@ -136,66 +153,87 @@ def check_functions(program, dataset, started, wrong):
     print(f"top-functions: {len(top)} rows")
 
 
-def check_services(program, dataset, expected, wrong):
-    """Each process has one service, the right one."""
+def check_services(program, dataset, observer, wrong):
+    """Each process has the services that /proc has seen, and no others."""
     rows = ask(program, "SELECT DISTINCT pid, service FROM samples WHERE pid > 0", dataset)
     by_pid = collections.defaultdict(set)
     for row in rows:
         by_pid[row["pid"]].add(row["service"])
     compared, kinds = 0, collections.Counter()
     for pid, services in sorted(by_pid.items()):
-        known = expected.get(pid)
+        known = observer.services.get(pid)
         if known is None:
             continue
-        # Before it was moved it had the name of its main thread, for a moment.
-        if known[1] == "unit":
-            services = services - {"python3"}
-        compared, kinds[known[1]] = compared + 1, kinds[known[1]] + 1
-        names = {own_name(service, known[2]) for service in services}
-        if names != {own_name(safe(known[0]), known[2])}:
-            wrong.append(f"process {pid} is {sorted(services)} instead of {safe(known[0])} ({known[1]})")
+        compared += 1
+        kinds.update(kind for _, kind, _ in known)
+        is_kernel = any(is_kernel for _, _, is_kernel in known)
+        names = {own_name(service, is_kernel) for service in services}
+        if not names <= observer.names_of(pid):
+            wrong.append(f"process {pid} is {sorted(services)} instead of one of {sorted(observer.names_of(pid))}")
+        # A process that was in a unit whenever it was seen may have begun outside of it, but did not stay there.
+        units = {safe(name) for name, kind, _ in known if kind == "unit"}
+        if units and not units & services:
+            wrong.append(f"process {pid} is {sorted(services)} and not of its unit, {sorted(units)}")
     print(f"services: {len(by_pid)} processes have samples, {compared} compared with /proc: {dict(kinds)}")
     if compared < COPIES:
         wrong.append(f"only {compared} processes were compared")
+
+
+def recording(kymo, file, seconds):
+    """A recording of the machine that has begun."""
+    command = [kymo, "record", "-a", "-g", "-F", "49", "--all-cgroups", "-o", file, "--", "sleep", str(seconds)]
+    record = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(2)
+    return record
+
+
+def ended(record, kymo, file, dataset):
+    """The recording as a dataset."""
+    if record.wait() != 0:
+        raise Failed("kymo record failed")
+    run([kymo, "export", "--to", "parquet", "--quiet", "-o", dataset, "-i", file])
+
+
+def check_many_processes(args, folder, group, wrong):
+    """Twenty processes of each runtime."""
+    programs = commands(folder)
+    for missing in sorted(set(FUNCTIONS) - set(programs)):
+        print(f"SKIPPED {missing}: it is not installed")
+    record = recording(args.kymo, folder / "all.data", SECONDS + 8)
+    busy = []
+    for words in programs.values():
+        for copy in range(COPIES):
+            command = [str(word) for word in [*words, SECONDS]]
+            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            busy.append(process)
+            if group and words[0] == "python3" and copy % 3 == 0:
+                (group / "cgroup.procs").write_text(str(process.pid))
+    observer = Observer()
+    observer.observe_for(SECONDS, interval=0.5)
+    for process in busy:
+        process.wait()
+    ended(record, args.kymo, folder / "all.data", folder / "dataset")
+    check_functions(args.kymo_sql, folder / "dataset", programs, wrong)
+    check_services(args.kymo_sql, folder / "dataset", observer, wrong)
 
 
 def main():
     parser = argparse.ArgumentParser(description="One row a function and one service a process, of many processes.")
     parser.add_argument("--kymo", type=pathlib.Path, default=ROOT / "target/release/kymo")
     parser.add_argument("--kymo-sql", type=pathlib.Path, default=ROOT / "target/fleet/release/kymo-sql")
+    parser.add_argument("--services-for", type=int, metavar="SECONDS", help="only the services of what runs for so long")
     args = parser.parse_args()
     wrong = []
     with tempfile.TemporaryDirectory(prefix="kymo-processes.") as name, unit() as group:
         folder = pathlib.Path(name)
-        programs = commands(folder)
-        for missing in sorted(set(FUNCTIONS) - set(programs)):
-            print(f"SKIPPED {missing}: it is not installed")
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [args.kymo, "record", "-a", "-g", "-F", "49", "--all-cgroups", "-o", folder / "all.data", "--", "sleep", str(SECONDS + 8)]
-        record = subprocess.Popen(command, **quiet)
-        time.sleep(2)
-        busy = []
-        for words in programs.values():
-            for copy in range(COPIES):
-                process = subprocess.Popen([str(word) for word in [*words, SECONDS]], cwd=folder, **quiet)
-                busy.append(process)
-                if group and words[0] == "python3" and copy % 3 == 0:
-                    (group / "cgroup.procs").write_text(str(process.pid))
-        # A process has its name after exec, and its cgroup for all of its life.
-        expected = {}
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            for process in pathlib.Path("/proc").iterdir():
-                if process.name.isdigit() and (found := service_of(int(process.name))):
-                    expected[int(process.name)] = found
-            time.sleep(0.5)
-        for process in busy:
-            process.wait()
-        if record.wait() != 0:
-            raise Failed("kymo record failed")
-        run([args.kymo, "export", "--to", "parquet", "--quiet", "-o", folder / "dataset", "-i", folder / "all.data"])
-        check_functions(args.kymo_sql, folder / "dataset", programs, wrong)
-        check_services(args.kymo_sql, folder / "dataset", expected, wrong)
+        if args.services_for is None:
+            check_many_processes(args, folder, group, wrong)
+        else:
+            record = recording(args.kymo, folder / "all.data", args.services_for)
+            observer = Observer()
+            observer.observe_for(args.services_for - 2, interval=0.02)
+            ended(record, args.kymo, folder / "all.data", folder / "dataset")
+            check_services(args.kymo_sql, folder / "dataset", observer, wrong)
     for line in wrong:
         print(f"FAILED {line}", file=sys.stderr)
     return 1 if wrong else 0
