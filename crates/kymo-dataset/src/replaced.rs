@@ -4,7 +4,8 @@
 //! `HOSTID SEQUENCE START+STEPxCOUNT ...` on a line has all of them. Only the set is kept, so that
 //! a file which comes again, years later, is recognised.
 use crate::schema::FileStem;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 /// Moments at equal distances.
@@ -21,9 +22,30 @@ impl MomentRun {
         distance >= 0 && distance % self.step == 0 && distance / self.step < self.count
     }
 
-    fn moments(&self) -> impl Iterator<Item = i64> {
-        let MomentRun { start, step, count } = *self;
-        (0..count).map_while(move |at| start.checked_add(step.checked_mul(at)?))
+    /// The moment behind the last one; `None`: there is none.
+    fn next(&self) -> Option<i64> {
+        self.start.checked_add(self.step.checked_mul(self.count)?)
+    }
+
+    /// Whether all moments of a later run are among these.
+    fn has(&self, later: &MomentRun) -> bool {
+        let last = later.step.checked_mul(later.count - 1).and_then(|way| later.start.checked_add(way));
+        let is_on_steps = later.count == 1 || later.step % self.step == 0;
+        is_on_steps && self.contains(later.start) && last.is_some_and(|last| self.contains(last))
+    }
+
+    /// This run and a later one as one, if they are at equal distances.
+    fn joined(&self, later: &MomentRun) -> Option<MomentRun> {
+        let step = match (self.count, later.count) {
+            (1, 1) => later.start - self.start,
+            (1, _) => later.step,
+            _ => self.step,
+        };
+        let both = MomentRun { step, count: self.count.checked_add(later.count)?, ..*self };
+        let is_one = step > 0
+            && (later.count == 1 || later.step == step)
+            && MomentRun { count: self.count, ..both }.next() == Some(later.start);
+        is_one.then_some(both)
     }
 }
 
@@ -34,20 +56,18 @@ pub struct ReplacedFiles {
     runs: BTreeMap<(i64, u32), Vec<MomentRun>>,
 }
 
-/// More moments than a line could be of, in a file that another program wrote.
-const MOST_MOMENTS: i64 = 1 << 26;
-
 impl ReplacedFiles {
     /// The set of these stems, and of those of the sets.
     pub(crate) fn new(stems: &[FileStem], sets: &[&ReplacedFiles]) -> ReplacedFiles {
-        let mut moments: BTreeMap<(i64, u32), BTreeSet<i64>> = BTreeMap::new();
+        let mut runs: BTreeMap<(i64, u32), Vec<MomentRun>> = BTreeMap::new();
+        for (key, more) in sets.iter().flat_map(|set| &set.runs) {
+            runs.entry(*key).or_default().extend(more);
+        }
         for stem in stems {
-            moments.entry((stem.host_id, stem.sequence)).or_default().insert(stem.start_ns);
+            let run = MomentRun { start: stem.start_ns, step: 1, count: 1 };
+            runs.entry((stem.host_id, stem.sequence)).or_default().push(run);
         }
-        for (key, runs) in sets.iter().flat_map(|set| &set.runs) {
-            moments.entry(*key).or_default().extend(runs.iter().flat_map(MomentRun::moments));
-        }
-        let runs = moments.into_iter().map(|(key, moments)| (key, in_runs(&moments))).collect();
+        runs.values_mut().for_each(join);
         ReplacedFiles { runs }
     }
 
@@ -80,9 +100,7 @@ impl ReplacedFiles {
             let sequence = words.next()?.parse().ok()?;
             runs.insert((host_id, sequence), words.map(run).collect::<Option<Vec<MomentRun>>>()?);
         }
-        let counts = runs.values().flatten().map(|run: &MomentRun| run.count);
-        let is_small = counts.fold(0_i64, i64::saturating_add) < MOST_MOMENTS;
-        is_small.then_some(ReplacedFiles { runs })
+        Some(ReplacedFiles { runs })
     }
 }
 
@@ -94,21 +112,22 @@ fn run(word: &str) -> Option<MomentRun> {
     (run.start >= 0 && run.step > 0 && run.count > 0).then_some(run)
 }
 
-/// Moments as the runs that follow each other.
-fn in_runs(moments: &BTreeSet<i64>) -> Vec<MomentRun> {
-    let mut runs: Vec<MomentRun> = Vec::new();
-    for moment in moments {
-        if let Some(last) = runs.last_mut() {
-            let step = (moment - last.start) / last.count;
-            let goes_on = last.count == 1 || last.step == step;
-            if goes_on && step > 0 && last.start + step * last.count == *moment {
-                (last.step, last.count) = (step, last.count + 1);
-                continue;
-            }
+/// Makes one of runs that follow each other, and drops those that another one has. The moments of a
+/// run are never listed: a few words that another program wrote may claim any number of them.
+fn join(runs: &mut Vec<MomentRun>) {
+    runs.sort_unstable_by_key(|run| (run.start, Reverse(run.count)));
+    let mut joined: Vec<MomentRun> = Vec::new();
+    for run in runs.drain(..) {
+        match joined.last_mut() {
+            Some(last) if last.has(&run) => {}
+            Some(last) => match last.joined(&run) {
+                Some(both) => *last = both,
+                None => joined.push(run),
+            },
+            None => joined.push(run),
         }
-        runs.push(MomentRun { start: *moment, step: 1, count: 1 });
     }
-    runs
+    *runs = joined;
 }
 
 impl fmt::Display for ReplacedFiles {
@@ -155,21 +174,24 @@ mod tests {
     /// Checks that texts of other programs are refused or small, and never taken for a panic.
     #[test]
     fn other_texts_are_refused() {
-        for text in [
-            "x",
-            "0f",
-            "0f 0 1+0x5",
-            "0f 0 1+5x0",
-            "0f 0 a",
-            "0f 0 -1",
-            "0f 0 1+1x9223372036854775807",
-            "0f z 1",
-        ] {
+        for text in ["x", "0f", "0f 0 1+0x5", "0f 0 1+5x0", "0f 0 a", "0f 0 -1", "0f z 1"] {
             assert_eq!(ReplacedFiles::parse(text), None, "{text}");
         }
         let last = ReplacedFiles::parse("0f 0 9223372036854775807+5x9").expect("a set");
         assert!(last.contains(&format!("{}.parquet", stem((15, i64::MAX, 0)))));
         assert_eq!(ReplacedFiles::new(&[], &[&last]).runs[&(15, 0)].len(), 1);
+    }
+
+    /// Checks that names which a file claims take the room of its text: 67 million of them took
+    /// gigabytes in the next compaction.
+    #[test]
+    fn claimed_names_are_not_listed() {
+        let claimed = ReplacedFiles::parse("0f 0 1+1x9223372036854775807 5+7x88 9").expect("a set");
+        let set = ReplacedFiles::new(&[stem((15, 12, 0)), stem((15, 0, 0))], &[&claimed, &claimed]);
+        assert_eq!(set.runs[&(15, 0)].len(), 2);
+        assert!(
+            [0, 1, 12, i64::MAX].iter().all(|at| set.contains(&format!("{}.parquet", stem((15, *at, 0)))))
+        );
     }
 
     proptest! {
