@@ -1,5 +1,5 @@
 //! What wall time cannot tell of some runtimes: sentences.
-use super::Wall;
+use super::{WaitRow, Wall};
 use crate::functions::Level;
 use crate::runtimes;
 use crate::text::shown;
@@ -25,6 +25,7 @@ const V8_ADVICE: &str = "start it as `node --perf-basic-prof --interpreted-frame
 
 /// One in a hundred is worth a sentence, as with samples.
 const NAMELESS_PART: u64 = 100;
+const ESTIMATED_PART: u64 = 100;
 
 /// What the stacks of a process tell.
 #[derive(Debug, Default)]
@@ -92,7 +93,23 @@ impl Wall {
                 super::time(waited)
             ))
         });
-        of_go.into_iter().chain(of_code).collect()
+        of_go.into_iter().chain(of_code).chain(self.note_of_estimates()).collect()
+    }
+
+    /// How far the states may be off, where that is much: short waits of a thread are added up.
+    fn note_of_estimates(&self) -> Option<String> {
+        let sum = |times: &mut dyn Iterator<Item = u64>| times.fold(0, u64::saturating_add);
+        let estimated = sum(&mut self.short.iter().map(|short| short.estimated_ns));
+        let blocked = |row: &WaitRow| row.blocked_ns.saturating_add(row.short_blocked_ns);
+        let waited = sum(&mut self.waits.iter().map(blocked));
+        (estimated > 0 && estimated.saturating_mul(ESTIMATED_PART) >= waited).then(|| {
+            format!(
+                "{} of waits, {:.1} % of all, were too short to be recorded one by one, and were added up with waits in other \
+                 system calls: they count as most of these do, so no state is off by more than that",
+                super::time(estimated),
+                estimated as f64 * 100.0 / waited as f64,
+            )
+        })
     }
 
     fn facts_of(&self, chain: u32) -> StackFacts {

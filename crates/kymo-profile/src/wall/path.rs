@@ -157,7 +157,7 @@ impl Wall {
     /// What the thread of this row did before its wait, since its row before.
     fn between(&self, wait: usize) -> Between {
         let row = &self.waits[wait];
-        let short = self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
+        let short = self.short.get(wait).copied().unwrap_or(ShortPlace::unknown(wait));
         Between {
             run: row.run_ns,
             ready: row.short_runnable_ns,

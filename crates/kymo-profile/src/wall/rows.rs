@@ -60,6 +60,8 @@ pub struct WaitRow {
     /// The system call in which nine tenths of their time were, at least; `None`: there is none, or
     /// that is not known.
     pub short_call: Option<i64>,
+    /// How much of their time may have been elsewhere than in one call, ns.
+    pub short_mixed_ns: u64,
     /// Where in its program the thread waited, and where most of the others were: numbers that are
     /// the same for the same stack of a process. `None`: that is not known.
     pub place: Option<u64>,
@@ -91,6 +93,7 @@ impl WaitRow {
             operation: 0,
             short_longest_ns: None,
             short_call: None,
+            short_mixed_ns: 0,
             place: None,
             short_place: None,
         }
@@ -407,6 +410,7 @@ impl Rows {
             self.wakeups.push(WakeupRow { time_ns, waker: (pid, tid), chain, woken: woken as i32 });
             return;
         }
+        let in_one_call = optional(&fields.short_call_ns);
         self.waits.push(WaitRow {
             time_ns,
             thread: (pid, tid),
@@ -435,9 +439,8 @@ impl Rows {
             short_call: optional(&fields.short_call)
                 .and_then(|call| call.checked_sub(1))
                 .map(u64::cast_signed)
-                .filter(|_| {
-                    optional(&fields.short_call_ns).is_some_and(|time| time >= short_blocked_ns / 10 * 9)
-                }),
+                .filter(|_| in_one_call.is_some_and(|time| time >= short_blocked_ns / 10 * 9)),
+            short_mixed_ns: short_blocked_ns.saturating_sub(in_one_call.unwrap_or(0)),
             place: optional(&fields.place).filter(|place| *place != 0),
             short_place: optional(&fields.short_place).filter(|place| *place != 0),
         });

@@ -15,6 +15,14 @@ use rustc_hash::FxHashMap;
 pub(super) struct ShortPlace {
     pub(super) state: State,
     pub(super) wait: usize,
+    /// So much of their time may have been for something else, ns.
+    pub(super) estimated_ns: u64,
+}
+
+impl ShortPlace {
+    pub(super) fn unknown(wait: usize) -> ShortPlace {
+        ShortPlace { state: State::Unknown, wait, estimated_ns: 0 }
+    }
 }
 
 impl WaitRow {
@@ -69,9 +77,10 @@ impl Wall {
                     let estimate = if is_wait && !row.is_end { state } else { before };
                     let unknown = Some(()).filter(|()| estimate == State::Unknown).and_then(|()| by_place());
                     let (state, wait) = unknown.unwrap_or((estimate, wait));
-                    ShortPlace { state, wait }
+                    let estimated_ns = if state == State::Unknown { 0 } else { row.short_blocked_ns };
+                    ShortPlace { state, wait, estimated_ns }
                 }
-                Some((state, wait)) => ShortPlace { state, wait },
+                Some((state, wait)) => ShortPlace { state, wait, estimated_ns: row.short_mixed_ns },
             }
         };
         self.waits.iter().enumerate().map(short).collect()
@@ -90,8 +99,8 @@ impl Wall {
 
     /// What the short waits of a row were for, and where.
     pub(super) fn short(&self, wait: usize) -> (State, ChainId) {
-        let ShortPlace { state, wait: place } =
-            self.short.get(wait).copied().unwrap_or(ShortPlace { state: State::Unknown, wait });
+        let ShortPlace { state, wait: place, .. } =
+            self.short.get(wait).copied().unwrap_or(ShortPlace::unknown(wait));
         (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
     }
 }

@@ -206,6 +206,28 @@ fn short_waits_are_of_their_call() {
     spans_sum_to_the_threads(&wall).expect("they do");
 }
 
+/// Checks that the report says how far its states may be off where short waits of several calls
+/// were added up, and nothing where they were of one.
+#[test]
+fn short_waits_of_several_calls_are_estimates() {
+    let row = |short_call, short_mixed_ns| WaitRow {
+        syscall: 230,
+        short_blocked_ns: 100,
+        short_waits: 9,
+        short_call,
+        short_mixed_ns,
+        ..wait((1, 2), SLEEP, 200, 300, 0, 0)
+    };
+    let notes = |rows| wall(rows, Vec::new()).notes().to_vec();
+    assert_eq!(notes(vec![row(Some(230), 0)]), Vec::<String>::new());
+    for (short_call, mixed, words) in
+        [(Some(230), 8, ("8 ns of", "4.0 %")), (None, 60, ("100 ns of", "50.0 %"))]
+    {
+        let notes = notes(vec![row(short_call, mixed)]);
+        assert!(notes.len() == 1 && notes[0].starts_with(words.0) && notes[0].contains(words.1), "{notes:?}");
+    }
+}
+
 /// Checks that the short waits of a thread that had no row count where another thread of its
 /// process waited at the same place, and not where one of another process did.
 #[test]
