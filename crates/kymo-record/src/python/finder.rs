@@ -3,9 +3,12 @@
 //! The walker asks about a process at its 1st, 2nd, 4th, 8th .. sample. A process whose program has
 //! "python" in its name is looked at then; while its library is not mapped yet, each
 //! [`RETRY`] again. Others may hold CPython as a library: their mappings are read at the samples
-//! [`EMBEDDED_FROM`] and each fourth of those after it.
+//! [`EMBEDDED_FROM`] and each fourth of those after it. What holds it and has not begun it is looked
+//! at each [`RETRY`] for as long as a new process, and each [`NOT_BEGUN`] later on.
 use super::Interpreters;
-use super::location::{FoundPython, exe, find_in_process, is_named_python, runtime_of};
+use super::location::{
+    FoundPython, LocatedPython, exe, find_in_process, has_begun, is_named_python, runtime_of,
+};
 use crate::channel::Notifier;
 use kymo_perf::bpf::PythonWalker;
 use kymo_symbols::unwind::{FileId, MappedFile};
@@ -18,12 +21,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How soon a process is looked at again whose interpreter is not mapped yet.
+/// How soon a process is looked at again whose interpreter is not there yet.
 const RETRY: Duration = Duration::from_millis(1);
 /// How long that goes on.
 const MOST_RETRYING: Duration = Duration::from_millis(200);
 /// From which sample on programs of other names are looked at.
 const EMBEDDED_FROM: u64 = 64;
+/// How soon a process is looked at again that holds CPython and has not begun it.
+const NOT_BEGUN: Duration = Duration::from_millis(100);
+/// So many of those are known.
+const MOST_NOT_BEGUN: usize = 256;
 /// Before what is observed.
 const NICE: i32 = -18;
 /// So many processes are looked at before the recording begins; others at their first sample.
@@ -38,8 +45,12 @@ pub(crate) struct PythonFinder<'a> {
     budget: Budget,
     /// What files hold, by device and inode.
     files: FxHashMap<FileId, Option<Arc<PythonRuntime>>>,
-    /// Processes whose interpreter is not mapped yet, and since when.
+    /// Processes whose interpreter is not there yet, and since when.
     retrying: Vec<(i32, Instant)>,
+    /// Processes that have not begun their interpreter, and where its address will be.
+    not_begun: Vec<(i32, u64)>,
+    /// When they were looked at.
+    looked: Instant,
     remarks: Vec<String>,
 }
 
@@ -48,7 +59,7 @@ pub(crate) struct PythonFinder<'a> {
 enum Finding {
     /// Its frames are walked.
     Entered,
-    /// There is no CPython in it, or none that can be read.
+    /// There is no CPython in it, or none that was begun.
     Nothing,
 }
 
@@ -60,6 +71,8 @@ impl<'a> PythonFinder<'a> {
             budget: Budget::new(),
             files: FxHashMap::default(),
             retrying: Vec::new(),
+            not_begun: Vec::new(),
+            looked: Instant::now(),
             remarks: Vec::new(),
         }
     }
@@ -81,7 +94,11 @@ impl<'a> PythonFinder<'a> {
         // that is not permitted, it is known later.
         let _ = setpriority_process(None, NICE);
         loop {
-            let wait = (!self.retrying.is_empty()).then(|| crate::channel::timespec(RETRY));
+            let wait = match (self.retrying.is_empty(), self.not_begun.is_empty()) {
+                (false, _) => Some(crate::channel::timespec(RETRY)),
+                (true, false) => Some(crate::channel::timespec(NOT_BEGUN)),
+                (true, true) => None,
+            };
             let mut fds = [
                 PollFd::from_borrowed_fd(self.walker.fd(), PollFlags::IN),
                 PollFd::new(stop.fd(), PollFlags::IN),
@@ -98,7 +115,21 @@ impl<'a> PythonFinder<'a> {
                     self.retrying.push((pid, since));
                 }
             }
+            if self.looked.elapsed() >= NOT_BEGUN {
+                self.look_whether_begun();
+            }
         }
+    }
+
+    fn look_whether_begun(&mut self) {
+        let begun = |&(pid, interpreters): &(i32, u64)| exe(pid).is_none() || has_begun(pid, interpreters);
+        let (begun, not_begun) = std::mem::take(&mut self.not_begun).into_iter().partition(begun);
+        self.not_begun = not_begun;
+        let begun: Vec<(i32, u64)> = begun;
+        for (pid, _) in begun {
+            self.look(pid);
+        }
+        self.looked = Instant::now();
     }
 
     fn requested(&mut self, pid: i32, samples: u64) {
@@ -118,7 +149,14 @@ impl<'a> PythonFinder<'a> {
         let before = exe(pid);
         let interpreters = self.interpreters;
         match find_in_process(pid, &mut |file| self.runtime(file), interpreters) {
-            Ok(Some(found)) => self.enter(pid, &found, before),
+            Ok(Some(LocatedPython::Running(found))) => self.enter(pid, &found, before),
+            Ok(Some(LocatedPython::NotBegun { interpreters })) => {
+                self.not_begun.retain(|(known, _)| *known != pid);
+                if self.not_begun.len() < MOST_NOT_BEGUN {
+                    self.not_begun.push((pid, interpreters));
+                }
+                Finding::Nothing
+            }
             Ok(None) => Finding::Nothing,
             Err(remark) => {
                 self.remark(remark);

@@ -4,7 +4,7 @@ use super::{Interpreter, Interpreters};
 use crate::core_file::CoreFile;
 use crate::mapped_files;
 use kymo_perf::bpf::FrameKind;
-use kymo_perf::proc::{self, Mappings};
+use kymo_perf::proc::{self, Mappings, ProcessMemory};
 use kymo_symbols::unwind::{MappedFile, Seen};
 use kymo_symbols::{Budget, PythonRuntime};
 use std::ffi::OsStr;
@@ -23,6 +23,27 @@ pub(super) struct FoundPython {
     pub(super) id: u32,
 }
 
+/// What there is of CPython in a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LocatedPython {
+    Running(FoundPython),
+    /// It is mapped, and was not begun: a program that only links it, as perf and gdb do, begins it
+    /// when it runs a script.
+    NotBegun {
+        /// Where the address of its first interpreter will be.
+        interpreters: u64,
+    },
+}
+
+impl LocatedPython {
+    fn running(self) -> Option<FoundPython> {
+        match self {
+            LocatedPython::Running(found) => Some(found),
+            LocatedPython::NotBegun { .. } => None,
+        }
+    }
+}
+
 /// What a mapped file holds of CPython, if it is a file that does.
 type RuntimeOf<'a> = &'a mut dyn FnMut(&MappedFile<'_>) -> Option<Arc<PythonRuntime>>;
 
@@ -33,7 +54,7 @@ struct MappedCode<'a> {
     offset: u64,
 }
 
-/// CPython in a process, if there is one.
+/// CPython that runs in a process, if there is one.
 ///
 /// # Errors
 /// Why its frames are not read, for the user.
@@ -42,10 +63,11 @@ pub(super) fn find_python(
     budget: &Budget,
     interpreters: &Interpreters,
 ) -> Result<Option<FoundPython>, String> {
-    find_in_process(pid, &mut |file| runtime_of(file, budget), interpreters)
+    let located = find_in_process(pid, &mut |file| runtime_of(file, budget), interpreters)?;
+    Ok(located.and_then(LocatedPython::running))
 }
 
-/// The same, with what is known of files already.
+/// CPython in a process, if there is one, with what is known of files already.
 ///
 /// # Errors
 /// See [`find_python`].
@@ -53,7 +75,7 @@ pub(super) fn find_in_process(
     pid: i32,
     runtime_of: RuntimeOf<'_>,
     interpreters: &Interpreters,
-) -> Result<Option<FoundPython>, String> {
+) -> Result<Option<LocatedPython>, String> {
     const DELETED: &[u8] = b" (deleted)";
     let path_of = |path| <[u8]>::strip_suffix(path, DELETED).unwrap_or(path);
     let (exe, maps) = (exe(pid), proc::maps(pid));
@@ -69,7 +91,16 @@ pub(super) fn find_in_process(
         start: map.start,
         offset: map.offset,
     });
-    find(own, code, runtime_of, interpreters)
+    find(own, code, (runtime_of, &|there| has_begun(pid, there)), interpreters)
+}
+
+/// Whether the interpreter of a process was begun. `interpreters`: where the address of its first
+/// one is.
+pub(super) fn has_begun(pid: i32, interpreters: u64) -> bool {
+    let mut interpreter = [0; 8];
+    let read = ProcessMemory::open(pid).and_then(|memory| memory.read(interpreters, &mut interpreter));
+    // Where that cannot be read, the walker sees.
+    read.is_err() || interpreter != [0; 8]
 }
 
 /// CPython in a core file, if there is one.
@@ -87,16 +118,18 @@ pub(super) fn find_python_in_core(
         start: mapping.start,
         offset: mapping.offset,
     });
-    find(own, code, &mut |file| runtime_of(file, budget), interpreters)
+    let located = find(own, code, (&mut |file| runtime_of(file, budget), &|_| true), interpreters)?;
+    Ok(located.and_then(LocatedPython::running))
 }
 
-/// `own`: the path of the program, whose file counts whatever its name.
+/// `own`: the path of the program, whose file counts whatever its name. `has_begun`: as the function
+/// of that name.
 fn find<'a>(
     own: Option<&[u8]>,
     code: impl Iterator<Item = MappedCode<'a>>,
-    runtime_of: RuntimeOf<'_>,
+    (runtime_of, has_begun): (RuntimeOf<'_>, &dyn Fn(u64) -> bool),
     interpreters: &Interpreters,
-) -> Result<Option<FoundPython>, String> {
+) -> Result<Option<LocatedPython>, String> {
     for MappedCode { file, start, offset } in code {
         if !is_named_python(file.path) && own != Some(file.path) {
             continue;
@@ -108,6 +141,10 @@ fn find<'a>(
             format!("frames of Python {major}.{minor} are shown as native ones: {why}")
         })?;
         let there = |linked: u64| linked.wrapping_add(bias);
+        let first = there(runtime.runtime).wrapping_add(layout.interpreters);
+        if !has_begun(first) {
+            return Ok(Some(LocatedPython::NotBegun { interpreters: first }));
+        }
         let evaluate = runtime.evaluate.iter().map(|range| there(range.start)..there(range.end));
         let id = interpreters.add(Interpreter {
             layout: layout.code,
@@ -116,8 +153,7 @@ fn find<'a>(
             is_separated: layout.walk.frames == FrameKind::Separated,
             is_entered_each: layout.walk.frames == FrameKind::Object,
         });
-        let interpreters = there(runtime.runtime).wrapping_add(layout.interpreters);
-        return Ok(Some(FoundPython { layout, interpreters, id }));
+        return Ok(Some(LocatedPython::Running(FoundPython { layout, interpreters: first, id })));
     }
     Ok(None)
 }
