@@ -3,8 +3,8 @@
 //! The walker asks about a process at its 1st, 2nd, 4th, 8th .. sample. A process whose program has
 //! "python" in its name is looked at then; while its library is not mapped yet, each
 //! [`RETRY`] again. Others may hold CPython as a library: their mappings are read at the samples
-//! [`EMBEDDED_FROM`] and each fourth of those after it. What holds it and has not begun it is looked
-//! at each [`RETRY`] for as long as a new process, and each [`NOT_BEGUN`] later on.
+//! [`EMBEDDED_FROM`] and each fourth of those after it. What holds CPython and has not begun it is
+//! looked at each [`NOT_BEGUN`] again.
 use super::Interpreters;
 use super::location::{
     FoundPython, LocatedPython, exe, find_in_process, has_begun, is_named_python, runtime_of,

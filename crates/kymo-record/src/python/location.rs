@@ -122,8 +122,8 @@ pub(super) fn find_python_in_core(
     Ok(located.and_then(LocatedPython::running))
 }
 
-/// `own`: the path of the program, whose file counts whatever its name. `has_begun`: as the function
-/// of that name.
+/// `own`: the path of the program, whose file counts whatever its name. `has_begun`: as the
+/// function of that name.
 fn find<'a>(
     own: Option<&[u8]>,
     code: impl Iterator<Item = MappedCode<'a>>,
