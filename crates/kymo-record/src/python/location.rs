@@ -175,3 +175,49 @@ pub(super) fn is_named_python(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.windows(6).any(|window| window.eq_ignore_ascii_case(b"python"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_testing::skip;
+    use std::process::{Child, Command};
+    use std::time::Duration;
+
+    /// A program that has this library, once it has it.
+    fn sleeping_with(library: &str) -> Child {
+        let mut child = Command::new("sleep").arg("600").env("LD_PRELOAD", library).spawn().expect("sleep");
+        let maps = format!("/proc/{}/maps", child.id());
+        let maps = || std::fs::read_to_string(&maps).unwrap_or_default();
+        // The C library comes last.
+        while !(maps().contains("libpython") && maps().contains("libc.so")) {
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(child.try_wait().expect("it is ours").is_none(), "{library} cannot be loaded");
+        }
+        child
+    }
+
+    /// Checks that a program which has CPython and has not begun it is not taken for Python, and
+    /// that looking at it again keeps nothing.
+    #[test]
+    fn python_that_was_not_begun() {
+        let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout);
+        let known = String::from_utf8_lossy(&known.unwrap_or_default()).into_owned();
+        let line = known.lines().find(|line| line.trim().starts_with("libpython3."));
+        let Some(library) = line.and_then(|line| line.rsplit(" => ").next()) else {
+            return skip(
+                "python::location::python_that_was_not_begun",
+                "no shared library of CPython is installed",
+            );
+        };
+        let mut child = sleeping_with(library);
+        let (interpreters, budget) = (Interpreters::default(), Budget::new());
+        let mut runtime = |file: &MappedFile<'_>| runtime_of(file, &budget);
+        let found = [(); 2].map(|()| find_in_process(child.id() as i32, &mut runtime, &interpreters));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        for found in found {
+            assert!(matches!(found, Ok(Some(LocatedPython::NotBegun { .. }))), "{found:?}");
+        }
+        assert!(interpreters.get(0).is_none());
+    }
+}

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::matrix::unpacked;
-use crate::programs::sources;
-use crate::tools::{Need, Running, Tool, find, kymo, perf, require, run, skip, text};
+use crate::programs::{build, sources};
+use crate::tools::{Need, Running, Tool, find, kymo, perf, ready, require, run, skip, text};
 
 /// All stacks of `fixtures/programs/pystacks.py` at their deepest, outermost first.
 const STACKS: [&[&str]; 10] = [
@@ -79,6 +79,37 @@ fn lines_fit(frames: &[PythonFrame], program: &[&str]) -> bool {
         !file.ends_with("/pystacks.py")
             || program.get(line - 1).is_some_and(|text| text.contains(callee.as_str()))
     })
+}
+
+/// The shared library of a CPython that is here.
+fn library() -> Option<String> {
+    let known = Command::new("ldconfig").arg("-p").output().ok()?;
+    let known = String::from_utf8_lossy(&known.stdout).into_owned();
+    let line = known.lines().find(|line| line.trim().starts_with("libpython3."))?;
+    Some(line.rsplit(" => ").next()?.to_owned())
+}
+
+/// Checks that a program which maps CPython is none of Python's until it begins an interpreter, and
+/// is one from then on: perf and gdb link it, and each of their switches ran a program for Python.
+#[test]
+fn a_program_that_begins_python_later() {
+    const TEST: &str = "python::a_program_that_begins_python_later";
+    if !ready(TEST, &[Need::Program("cc"), Need::Root, Need::X86]) {
+        return;
+    }
+    let Some(library) = library() else { return skip(TEST, "no shared library of CPython is installed") };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("perf.data");
+    let program = build("latepython.c", &["-ldl"]);
+    let record = ["record", "-q", "-F", "999", "-g", "-e", "cpu-clock:u", "-o", text(&file), "--"];
+    kymo().succeed(record.into_iter().chain([text(&program), &library]));
+    let said = kymo().succeed(["script", "-i", text(&file), "-F", "comm,ip,sym"]).stdout;
+    let samples = |name: &str| said.split("\n\n").filter(|sample| sample.contains(name)).count();
+    let (native, python) = (samples("work_without_python"), samples("work_in_python"));
+    let unnamed = said.split("\n\n").filter(|sample| sample.contains("PyRun_SimpleStringFlags"));
+    let unnamed = unnamed.filter(|sample| !sample.contains("work_in_python")).count();
+    // It is looked at each tenth of a second.
+    assert!(native > 100 && python > 200 && unnamed < python, "{native} {python} {unnamed}");
 }
 
 /// What part of a recording shows: samples in Python, and those whose stack is not known.
