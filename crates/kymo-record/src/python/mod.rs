@@ -49,9 +49,14 @@ pub(crate) fn runs_in(processes: &[i32]) -> bool {
 
 /// What to say where Python was recorded, and its functions have no names because programs may not
 /// be loaded into the kernel, or because of what it says to the program that walks. `files`: all
-/// that were mapped.
+/// that were mapped. A program that has libpython may never begin it, as perf and gdb: it is
+/// Python's where it is called so, or has loaded a module of Python's.
 pub(crate) fn without_names(files: &HashSet<RecordedFile>, refusal: Option<&str>) -> Option<String> {
-    if !files.iter().any(|file| is_named_python(&file.path)) {
+    let runs_python = |file: &RecordedFile| {
+        let name = file.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        name.starts_with(b"python") || name.windows(9).any(|window| window == b".cpython-")
+    };
+    if !files.iter().any(runs_python) {
         return None;
     }
     let reason = match (refusal, Follower::available().err()) {
@@ -133,6 +138,10 @@ mod tests {
         let files = |names: &[&str]| names.iter().map(file).collect::<HashSet<_>>();
         let refusal = Some("the kernel is too old");
         assert_eq!(without_names(&files(&["/bin/ls", "/lib/libc.so.6"]), refusal), None);
+        let linked = ["/usr/bin/perf", "/lib/libpython3.11.so.1.0"];
+        assert_eq!(without_names(&files(&linked), refusal), None);
+        let begun = [linked[0], linked[1], "/lib/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so"];
+        assert!(without_names(&files(&begun), refusal).is_some());
         let said = without_names(&files(&["/bin/ls", "/usr/bin/python3.11"]), refusal).unwrap();
         assert!(said.contains("native frames: the kernel is too old, or start"), "{said}");
     }
