@@ -1,9 +1,10 @@
 //! `script -s`: the functions of a Python script get what perf gives them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::programs::build;
 use crate::scenario::record;
 use crate::tools::{Need, Said, Tool, kymo, names_of_perf, perf, ready, run, skip, text};
 
@@ -125,32 +126,25 @@ fn values_are_those_of_perf() {
     }
 }
 
-/// Checks symbols of the kernel's BPF programs, which run at the ends of processes while kymo
-/// records Python.
+/// Checks symbols of the kernel's BPF programs, which run at each call of a probed function.
 #[test]
 fn symbols_of_bpf_programs_are_those_of_perf() {
     let test = "python_scripts::symbols_of_bpf_programs_are_those_of_perf";
-    if !perf_runs_python(test) || !ready(test, &[Need::Root]) {
+    if !perf_runs_python(test) || !ready(test, &[Need::Root, Need::Uprobes, Need::Program("cc")]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let (script, other) = (folder.path().join("show.py"), folder.path().join("other.data"));
+    let script = folder.path().join("show.py");
     std::fs::write(&script, SHOW).expect("a script");
-    let python = ["record", "-o", text(&other), "--", "python3", "-c", "import sys; sys.stdin.read()"];
-    let mut python = kymo().command(python).stdin(Stdio::piped()).spawn().expect("kymo");
-    // It fills what perf records until BPF programs were met.
-    let flags = ["-g", "-e", "cpu-clock", "-F", "20000"];
-    let forks = ["sh", "-c", "for i in $(seq 100); do ls / | cat > /dev/null; done"];
-    let met = (0..10).any(|_| {
-        let file = record(&perf(), "bpf-symbols", &flags, &forks).path;
-        let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &file, &script, &[]));
-        same_lines(&theirs, &ours);
-        ours.stdout.contains("name: 'bpf_prog_")
-    });
-    drop(python.stdin.take());
-    let ended = python.wait().expect("the end of kymo");
-    assert!(ended.success(), "{ended}");
-    assert!(met, "no sample met a BPF program in 10 recordings");
+    let program = build("probed.c", &["-DOF_python_scripts"]);
+    let probe =
+        [env!("CARGO_BIN_EXE_kymo"), "probe", "-q", "--engine", "kernel", "probed_inner", "probed_outer"];
+    let command = [&probe[..], &["--", text(&program), "20000"]].concat();
+    let flags = ["-g", "-e", "cpu-clock", "-F", "4000"];
+    let file = record(&perf(), "bpf-symbols", &flags, &command).path;
+    let [theirs, ours] = [perf(), kymo()].map(|tool| scripted(&tool, &file, &script, &[]));
+    same_lines(&theirs, &ours);
+    assert!(ours.stdout.contains("name: 'bpf_prog_"), "no sample met a BPF program");
 }
 
 /// Checks that scripts of perf's own package print the same with kymo.
