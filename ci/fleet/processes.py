@@ -6,9 +6,9 @@
 
 Twenty processes each of Node, Java and Python run while kymo records the machine. In the dataset of that recording each of
 their hot functions must be one row of top-functions, however many processes run it; and each process of the machine must
-have the service that the book promises: the unit of systemd, else pod or container, else the name of its main thread.
-A third of the Python processes run in a cgroup that has the name of a unit, where there is cgroup2. It needs root, node,
-java and python3.
+have the service that the book promises: the unit of systemd, else pod or container, else the name of its main thread, as
+/proc has it now and then, and the kernel's events of forks and renames all the time. A third of the Python processes run in a cgroup that has the name of a unit, where there is cgroup2. It needs root,
+node, java and python3.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import collections
 import contextlib
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from .engines import ROOT, Failed, run
 
 COPIES = 20
 PF_KTHREAD = 0x00200000
+# An instance of tracefs of its own.
+TRACE = pathlib.Path("/sys/kernel/tracing/instances/kymo-processes")
 SECONDS = 12
 NODE = "function busyNode(n) { let s = 0; for (let i = 0; i < n; i++) s = (s * 31 + i) % 1000003; return s }\n" \
        "const end = Date.now() + Number(process.argv[2]) * 1000; let x = 0; while (Date.now() < end) x += busyNode(200000)\n"
@@ -85,23 +88,51 @@ def service_of(pid):
 
 
 class Observer:
-    """What /proc says of the processes of this machine, time and again."""
+    """What /proc and the kernel's events say of the processes of this machine."""
 
     def __init__(self):
         self.services = collections.defaultdict(set)
         self.makers = collections.defaultdict(set)
 
-    def observe_for(self, seconds, interval):
+    def __enter__(self):
+        TRACE.mkdir()
+        (TRACE / "buffer_size_kb").write_text("32768")
+        for event in ("sched/sched_process_fork", "task/task_rename"):
+            (TRACE / "events" / event / "enable").write_text("1")
+        self.look()
+        return self
+
+    def __exit__(self, *_):
+        TRACE.rmdir()
+
+    def look(self):
+        for process in pathlib.Path("/proc").iterdir():
+            if process.name.isdigit() and (found := service_of(int(process.name))):
+                self.services[int(process.name)].add(found[0])
+                self.makers[int(process.name)].add(found[1])
+
+    def observe_for(self, seconds):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for process in pathlib.Path("/proc").iterdir():
-                if process.name.isdigit() and (found := service_of(int(process.name))):
-                    self.services[int(process.name)].add(found[0])
-                    self.makers[int(process.name)].add(found[1])
-            time.sleep(interval)
+            self.look()
+            time.sleep(0.5)
+
+    def read_events(self):
+        """Every name that a main thread had: that of the thread which made it, and those that it was given."""
+        (TRACE / "tracing_on").write_text("0")
+        lost = [line for stats in TRACE.glob("per_cpu/cpu*/stats") for line in stats.read_text().splitlines() if line.startswith("overrun: ")]
+        if any(line != "overrun: 0" for line in lost):
+            raise Failed(f"the kernel lost events: {lost}")
+        for line in (TRACE / "trace").read_text(errors="replace").splitlines():
+            made = re.search(r"child_comm=(.*) child_pid=(\d+)", line)
+            renamed = re.search(r"pid=(\d+) oldcomm=(.*) newcomm=(.*) oom_score_adj=", line)
+            if made:
+                self.services[int(made[2])].add((made[1], "main thread", False))
+            elif renamed:
+                self.services[int(renamed[1])].add((renamed[3], "main thread", False))
 
     def names_of(self, pid):
-        """The names that its samples may have: until its exec a process has that of its maker."""
+        """The names that its samples may have: until it is moved into a unit, that of its main thread or of its maker."""
         makers = set().union(*(self.services.get(maker, set()) for maker in self.makers[pid]))
         return {own_name(safe(name), is_kernel) for name, _, is_kernel in self.services[pid] | makers}
 
@@ -194,7 +225,7 @@ def ended(record, kymo, file, dataset):
     run([kymo, "export", "--to", "parquet", "--quiet", "-o", dataset, "-i", file])
 
 
-def check_many_processes(args, folder, group, wrong):
+def check_many_processes(args, folder, group, observer, wrong):
     """Twenty processes of each runtime."""
     programs = commands(folder)
     for missing in sorted(set(FUNCTIONS) - set(programs)):
@@ -208,10 +239,10 @@ def check_many_processes(args, folder, group, wrong):
             busy.append(process)
             if group and words[0] == "python3" and copy % 3 == 0:
                 (group / "cgroup.procs").write_text(str(process.pid))
-    observer = Observer()
-    observer.observe_for(SECONDS, interval=0.5)
+    observer.observe_for(SECONDS)
     for process in busy:
         process.wait()
+    observer.read_events()
     ended(record, args.kymo, folder / "all.data", folder / "dataset")
     check_functions(args.kymo_sql, folder / "dataset", programs, wrong)
     check_services(args.kymo_sql, folder / "dataset", observer, wrong)
@@ -224,14 +255,14 @@ def main():
     parser.add_argument("--services-for", type=int, metavar="SECONDS", help="only the services of what runs for so long")
     args = parser.parse_args()
     wrong = []
-    with tempfile.TemporaryDirectory(prefix="kymo-processes.") as name, unit() as group:
+    with tempfile.TemporaryDirectory(prefix="kymo-processes.") as name, unit() as group, Observer() as observer:
         folder = pathlib.Path(name)
         if args.services_for is None:
-            check_many_processes(args, folder, group, wrong)
+            check_many_processes(args, folder, group, observer, wrong)
         else:
             record = recording(args.kymo, folder / "all.data", args.services_for)
-            observer = Observer()
-            observer.observe_for(args.services_for - 2, interval=0.02)
+            observer.observe_for(args.services_for)
+            observer.read_events()
             ended(record, args.kymo, folder / "all.data", folder / "dataset")
             check_services(args.kymo_sql, folder / "dataset", observer, wrong)
     for line in wrong:
