@@ -76,8 +76,8 @@ def service_of(pid):
     """The service of a process as the book has it, where it is from, and its maker; None: the process is gone."""
     process = pathlib.Path("/proc") / str(pid)
     with contextlib.suppress(OSError):
-        comm = (process / "comm").read_text().rstrip("\n")
-        fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+        comm = (process / "comm").read_text(errors="replace").rstrip("\n")
+        fields = (process / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
         is_kernel, maker = bool(int(fields[6]) & PF_KTHREAD), int(fields[1])
         for line in (process / "cgroup").read_text().splitlines():
             units = [part for part in line.split(":", 2)[2].split("/") if part.endswith((".service", ".scope"))]
