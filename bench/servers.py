@@ -4,9 +4,9 @@
     bench/servers.py [--kymo target/release/kymo] [--seconds 5] [--note TEXT]
 
 Needs root; servers that are not installed are named and left out. Each is recorded while nobody wants anything of it: its
-time is shown by state, and none of it may be a lock's. Then it is recorded under load, while /proc/PID/task/TID/syscall and
-the threads' states are read some hundred times a second, by a process of real-time priority: the shares of both must be the
-same. /proc knows the system call of a wait, not what it is for, so that locks, conditions and joins are one kind there. The
+time is shown by state, and none of it may be a lock's. Then it is recorded under load, while /proc/PID/task/TID/syscall is
+read some hundred times a second by a process of real-time priority, and /proc/PID/task/TID/schedstat before and after: the
+shares of both must be the same. /proc knows the system call of a wait, not what it is for, so that locks, conditions and joins are one kind there. The
 text goes into bench/runs.
 """
 import argparse
@@ -266,11 +266,21 @@ def family(pid):
     return found
 
 
+def on_cpu_ns(pid):
+    """How long threads ran and waited for a CPU, by thread: the kernel's own account."""
+    found = {}
+    for process in family(pid):
+        for thread in pathlib.Path(f"/proc/{process}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                found[thread.name] = sum(map(int, (thread / "schedstat").read_text().split()[:2]))
+    return found
+
+
 def sampled(pid, seconds):
-    """The shares of what the threads do, as /proc says."""
+    """The shares of what the threads do, as /proc says: time on CPUs and ready for them exactly, the rest by samples."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    kinds, until = collections.Counter(), time.monotonic() + seconds
-    while time.monotonic() < until:
+    kinds, begun, before = collections.Counter(), time.monotonic(), on_cpu_ns(pid)
+    while time.monotonic() < begun + seconds:
         for process in family(pid):
             for thread in pathlib.Path(f"/proc/{process}/task").glob("*"):
                 with contextlib.suppress(OSError):
@@ -278,13 +288,20 @@ def sampled(pid, seconds):
                     runs = call == "running" or (thread / "stat").read_text().rsplit(")", 1)[1].split()[0] == "R"
                     kinds["CPU" if runs else CALLS.get(int(call), "other")] += 1
         time.sleep(0.01)
-    return {kind: 100 * count / kinds.total() for kind, count in kinds.items()}
+    spent = [ns - before[tid] for tid, ns in on_cpu_ns(pid).items() if tid in before]
+    cpu = 100 * sum(spent) / (len(spent) * 1e9 * (time.monotonic() - begun))
+    del kinds["CPU"]
+    waits = {kind: (100 - cpu) * count / kinds.total() for kind, count in kinds.items()}
+    return {"CPU": cpu, **waits}
 
 
 def recorded(kymo, pid, seconds, folder, samples=False):
     """What kymo's report says of so many seconds, and what /proc said meanwhile."""
     file, known = folder / "wall.data", None
-    pids = ",".join(map(str, family(pid)))
+    # What ends soon was not asked about.
+    before = family(pid)
+    time.sleep(1)
+    pids = ",".join(str(one) for one in family(pid) if one in before)
     command = [kymo, "record", "--wall", "-q", "-p", pids, "-o", file, "--duration", str(seconds)]
     record = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(0.5)
