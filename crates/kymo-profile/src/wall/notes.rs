@@ -96,7 +96,8 @@ impl Wall {
         of_go.into_iter().chain(of_code).chain(self.note_of_estimates()).collect()
     }
 
-    /// How far the states may be off, where that is much: short waits of a thread are added up.
+    /// How much time may have the wrong state because waits of several calls were added up, where
+    /// that is much. Of waits in one call, a lock's and a condition's, it is not known.
     fn note_of_estimates(&self) -> Option<String> {
         let sum = |times: &mut dyn Iterator<Item = u64>| times.fold(0, u64::saturating_add);
         let estimated = sum(&mut self.short.iter().map(|short| short.estimated_ns));
@@ -105,7 +106,7 @@ impl Wall {
         (estimated > 0 && estimated.saturating_mul(ESTIMATED_PART) >= waited).then(|| {
             format!(
                 "{} of waits, {:.1} % of all, were too short to be recorded one by one, and were added up with waits in other \
-                 system calls: they count as most of these do, so no state is off by more than that",
+                 system calls: they count as most of these do, and so much may be of another state",
                 super::time(estimated),
                 estimated as f64 * 100.0 / waited as f64,
             )

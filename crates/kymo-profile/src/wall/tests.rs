@@ -206,8 +206,8 @@ fn short_waits_are_of_their_call() {
     spans_sum_to_the_threads(&wall).expect("they do");
 }
 
-/// Checks that the report says how far its states may be off where short waits of several calls
-/// were added up, and nothing where they were of one.
+/// Checks that the report says how much time may have the wrong state where short waits of several
+/// calls were added up, and nothing where they were of one.
 #[test]
 fn short_waits_of_several_calls_are_estimates() {
     let row = |short_call, short_mixed_ns| WaitRow {

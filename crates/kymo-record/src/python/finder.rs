@@ -121,11 +121,12 @@ impl<'a> PythonFinder<'a> {
         }
     }
 
+    /// Looks again at those that have begun their interpreter by now, or are gone.
     fn look_whether_begun(&mut self) {
-        let begun = |&(pid, interpreters): &(i32, u64)| exe(pid).is_none() || has_begun(pid, interpreters);
-        let (begun, not_begun) = std::mem::take(&mut self.not_begun).into_iter().partition(begun);
+        let begun = |&(pid, interpreters): &(i32, u64)| has_begun(pid, interpreters);
+        let known = std::mem::take(&mut self.not_begun);
+        let (begun, not_begun): (Vec<_>, Vec<_>) = known.into_iter().partition(begun);
         self.not_begun = not_begun;
-        let begun: Vec<(i32, u64)> = begun;
         for (pid, _) in begun {
             self.look(pid);
         }
