@@ -149,12 +149,13 @@ fn started(command: &mut Command) -> Running {
     program
 }
 
-/// A shell that runs `m/prog` where only its own mount namespace has it: a copy of this program.
-fn in_namespace(place: &Place, program: &Path) -> Running {
+/// A shell that runs `m/NAME` where only its own mount namespace has it: a copy of this program.
+/// What records the whole machine sees the programs of other tests, too: each test has its name.
+fn in_namespace(place: &Place, program: &Path, name: &str) -> Running {
     fs::create_dir_all(place.file("m")).expect("made");
-    let script = "mount -t tmpfs none m && cp \"$1\" m/prog && exec \"$PWD/m/prog\"";
+    let script = "mount -t tmpfs none m && cp \"$1\" \"m/$2\" && exec \"$PWD/m/$2\"";
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script, "sh"]).arg(program).current_dir(&place.folder);
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(program).arg(name).current_dir(&place.folder);
     started(&mut command)
 }
 
@@ -177,20 +178,20 @@ fn private_mount_namespace_two_files_one_path() {
         return;
     }
     let place = Place::new("namespace");
-    place.copy(&wrong(), "m/prog");
-    let program = in_namespace(&place, &right());
+    let path = place.copy(&wrong(), "m/private");
+    let program = in_namespace(&place, &right(), "private");
     let pid = program.pid();
     let words = ["top", "-p", &pid, "-n", "2", "-d", "400ms", "-e", "cpu-clock:u"];
     let said = run(&mut place.kymo(&words)).ends(0);
     assert!(said.stdout.contains("work") && !said.stdout.contains("travail"), "{}", said.stdout);
     for words in [&["-p", &pid, "--", "sleep", "0.5"][..], &["-a", "--", "sleep", "0.5"]] {
         let said = place.record(words);
-        assert!(!said.stderr.contains("stripped (prog"), "{}", said.stderr);
-        place.is_named("prog");
-        assert_eq!(place.build_ids("/m/prog"), [id_of(&right())], "{words:?}");
+        assert!(!said.stderr.contains("stripped (private"), "{}", said.stderr);
+        place.is_named("private");
+        assert_eq!(place.build_ids(text(&path)), [id_of(&right())], "{words:?}");
     }
     drop(program);
-    place.is_named("prog");
+    place.is_named("private");
     place.exports_are_named();
 }
 
@@ -203,7 +204,7 @@ fn two_containers_with_one_path() {
     }
     let place = Place::new("containers");
     let third = build("two.c", &["-static", "-DFIRST=third", "-DSECOND=fourth"]);
-    let (one, two) = (in_namespace(&place, &right()), in_namespace(&place, &third));
+    let (one, two) = (in_namespace(&place, &right(), "prog"), in_namespace(&place, &third, "prog"));
     let pids = format!("{},{}", one.pid(), two.pid());
     place.record(&["-p", &pids, "--", "sleep", "0.6"]);
     drop((one, two));
@@ -225,13 +226,13 @@ fn chroot_that_ended() {
     }
     for (name, options) in [("chroot", &[][..]), ("chroot-system", &["-a"])] {
         let place = Place::new(name);
-        let outside = place.copy(&wrong(), "prog");
+        let outside = place.copy(&wrong(), "rooted");
         let inside = format!("root{}", outside.display());
         place.copy(&right(), &inside);
         place.record(
             &[options, &["--", "chroot", text(&place.file("root")), text(&outside), ROUNDS]].concat(),
         );
-        place.is_named("prog");
+        place.is_named("rooted");
         assert_eq!(place.build_ids(text(&outside)), [id_of(&right())]);
         place.exports_are_named();
     }
