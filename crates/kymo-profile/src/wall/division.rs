@@ -88,8 +88,7 @@ impl Wall {
                 thread.add(state, time);
             }
             let own = u64::from(row.blocked_ns > 0 || row.runnable_ns > 0);
-            let preempted = row.task_state & !(1 << 31) == 0;
-            let (waits, preemptions) = if preempted { (0, own) } else { (own, 0) };
+            let (waits, preemptions) = if row.is_preempted() { (0, own) } else { (own, 0) };
             thread.waits = sum([thread.waits, row.short_waits, waits]);
             thread.preemptions = sum([thread.preemptions, row.short_preemptions, preemptions]);
             if self.is_idle(index) {

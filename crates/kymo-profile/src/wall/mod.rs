@@ -54,12 +54,15 @@ mod state;
 pub(crate) mod tests;
 mod text;
 mod tree;
+mod unseen_waits;
 
 pub use calls::{Call, Calls, recorded_calls};
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail};
+pub use rows::{
+    BlockedCall, OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail,
+};
 pub use sites::SiteId;
 pub(crate) use state::state_of_waiting_thread;
 pub use state::{SpanState, State};
@@ -208,6 +211,7 @@ impl Wall {
         };
         wall.has_collectors = collectors::may_be_there(&wall.timeline.modules);
         wall.sites = Sites::of_stacks(&wall);
+        wall.add_unseen_waits();
         wall.place_ends();
         wall.states = wall.states_of_waits();
         wall.short = wall.short_places();

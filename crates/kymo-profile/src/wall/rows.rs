@@ -99,6 +99,11 @@ impl WaitRow {
         }
     }
 
+    /// Whether the thread only wanted a CPU.
+    pub(super) fn is_preempted(&self) -> bool {
+        self.task_state & !(1 << 31) == 0
+    }
+
     /// All of it, ns.
     pub fn total_ns(&self) -> u64 {
         let parts = [self.blocked_ns, self.runnable_ns, self.short_blocked_ns, self.short_runnable_ns];
@@ -117,6 +122,25 @@ pub struct WakeupRow {
     pub chain: ChainId,
     /// The one that was woken.
     pub woken: i32,
+    /// How long that had been blocked, ns.
+    pub blocked_ns: u64,
+    /// Why it had left its CPU, as [`WaitRow::task_state`].
+    pub task_state: u32,
+    /// The call that it was in; `None`: the recording does not tell.
+    pub call: Option<BlockedCall>,
+}
+
+/// The system call of a thread that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockedCall {
+    /// As [`WaitRow::syscall`].
+    pub syscall: i64,
+    /// As [`WaitRow::argument`].
+    pub argument: u64,
+    /// As [`WaitRow::operation`].
+    pub operation: u32,
+    /// As [`WaitRow::place`].
+    pub place: u64,
 }
 
 /// A sample of a thread while it ran.
@@ -406,8 +430,15 @@ impl Rows {
         let optional = |field: &Option<Field>| field.as_ref().and_then(|field| number_in(field, raw));
         let [kind, task_state, woken, _, waker, blocked_ns, runnable_ns, run_ns, rest @ ..] = numbers;
         let [short_blocked_ns, short_runnable_ns, short_waits, short_preemptions, syscall, argument] = rest;
+        let (syscall, task_state) = (syscall.cast_signed(), task_state as u32);
+        // Outside of a call there are no arguments.
+        let operation = optional(&fields.operation).filter(|_| syscall >= 0).unwrap_or(0) as u32;
+        let place = optional(&fields.place).filter(|place| *place != 0);
         if wakeup.is_some() {
-            self.wakeups.push(WakeupRow { time_ns, waker: (pid, tid), chain, woken: woken as i32 });
+            // Older recordings have neither: their call is 0, as is their place.
+            let call = place.map(|place| BlockedCall { syscall, argument, operation, place });
+            let (waker, woken) = ((pid, tid), woken as i32);
+            self.wakeups.push(WakeupRow { time_ns, waker, chain, woken, blocked_ns, task_state, call });
             return;
         }
         let in_one_call = optional(&fields.short_call_ns);
@@ -417,7 +448,7 @@ impl Rows {
             comm: view.comm,
             chain,
             cpu,
-            task_state: task_state as u32,
+            task_state,
             waker: waker as i32,
             blocked_ns,
             runnable_ns,
@@ -427,21 +458,16 @@ impl Rows {
             short_waits,
             short_preemptions,
             is_end: kind == END,
-            syscall: syscall.cast_signed(),
+            syscall,
             argument,
-            // Outside of a call there are no arguments.
-            operation: if syscall.cast_signed() < 0 {
-                0
-            } else {
-                optional(&fields.operation).unwrap_or(0) as u32
-            },
+            operation,
             short_longest_ns: optional(&fields.short_longest_ns),
             short_call: optional(&fields.short_call)
                 .and_then(|call| call.checked_sub(1))
                 .map(u64::cast_signed)
                 .filter(|_| in_one_call.is_some_and(|time| time >= short_blocked_ns / 10 * 9)),
             short_mixed_ns: short_blocked_ns.saturating_sub(in_one_call.unwrap_or(0)),
-            place: optional(&fields.place).filter(|place| *place != 0),
+            place,
             short_place: optional(&fields.short_place).filter(|place| *place != 0),
         });
     }

@@ -34,10 +34,10 @@ impl WaitRow {
 
 impl Wall {
     /// For each place of a process a wait there, whose stack is known.
-    fn waits_at_places(&self) -> FxHashMap<(i32, u64), usize> {
+    pub(super) fn waits_at_places(&self) -> FxHashMap<(i32, u64), usize> {
         let mut known = FxHashMap::default();
         for (wait, row) in self.waits.iter().enumerate() {
-            let Some(place) = row.place.filter(|_| !row.is_end && !is_ready(self.state(wait))) else {
+            let Some(place) = row.place.filter(|_| !row.is_end && !row.is_preempted()) else {
                 continue;
             };
             if self.frames(row.chain, false).next().is_some() {

@@ -49,7 +49,7 @@ fn wait(thread: (i32, i32), chain: ChainId, begun: u64, woken: u64, ready: u64, 
 }
 
 fn wakeup(time_ns: u64, waker: (i32, i32), chain: ChainId, woken: i32) -> WakeupRow {
-    WakeupRow { time_ns, waker, chain, woken }
+    WakeupRow { time_ns, waker, chain, woken, blocked_ns: 0, task_state: 1, call: None }
 }
 
 /// A waits for B, which waits for C, which sleeps; D is in a pool.
@@ -152,6 +152,42 @@ fn short_waits_have_their_share_of_the_path() {
     let sleeps = places.iter().find(|place| place.state == State::Timer).expect("it sleeps");
     assert_eq!((sleeps.longest_ns, sleeps.waits), (40, 42), "a sum is no longest");
     assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210), 7)]);
+}
+
+/// Checks a wait whose switch back the kernel has left out: its time is in the sums of the thread's
+/// next row, the wake-up tells where and how long it was, so that a path goes on behind it, and all
+/// time is what it was.
+#[test]
+fn a_wait_without_its_switch_is_that_of_its_wakeup() {
+    let here = BlockedCall { syscall: 202, argument: 0, operation: 128, place: 9 };
+    let known = WaitRow { place: Some(9), syscall: 202, ..wait((1, 3), CONDITION, 5, 10, 0, 4) };
+    let next = WaitRow {
+        run_ns: 5,
+        short_blocked_ns: 95,
+        short_waits: 3,
+        short_longest_ns: Some(90),
+        ..wait((1, 3), LOCK, 110, 120, 0, 5)
+    };
+    let sleeps = wait((1, 4), SLEEP, 10, 100, 0, 4);
+    let woken = WakeupRow { blocked_ns: 90, call: Some(here), ..wakeup(101, (1, 4), WAKES, 3) };
+    let sums = |wall: &Wall| {
+        let thread = wall.threads().into_iter().find(|thread| thread.thread.1 == 3).expect("a thread");
+        (thread.total_ns(), thread.waits)
+    };
+    let without = wall(vec![known, sleeps, next], vec![wakeup(101, (1, 4), WAKES, 3)]);
+    let with = wall(vec![known, sleeps, next], vec![woken]);
+    assert_eq!((with.waits.len(), sums(&with)), (without.waits.len() + 1, sums(&without)));
+    let at = with.waits.iter().position(|row| row.blocked_ns == 90 && row.thread.1 == 3).expect("a row");
+    assert_eq!((with.state(at), with.waits[at].chain), (State::Condition, CONDITION));
+    assert_eq!((with.waits[at + 1].short_longest_ns, with.waits[at + 1].short_waits), (None, 2));
+    let asleep = |wall: &Wall| -> u64 {
+        let steps = wall.critical_path(3, 0, 110).into_iter();
+        steps.filter(|step| step.state == State::Timer).map(|step| step.end_ns - step.begin_ns).sum()
+    };
+    assert_eq!([asleep(&without), asleep(&with)], [0, 90], "{:?}", with.critical_path(3, 0, 110));
+    // A wake-up that says more than the sums have is none of theirs.
+    let woken = WakeupRow { blocked_ns: 91, ..woken };
+    assert_eq!(wall(vec![known, sleeps, next], vec![woken]).waits.len(), without.waits.len());
 }
 
 /// Checks that a path does not go through a thread before that was made, but through the one that

@@ -47,7 +47,8 @@
 //! run where the kernel forbids it (an NMI inside of them). A kernel may leave out switches: one
 //! virtual machine (Linux 6.18) told neither perf nor these programs of one in a thousand, all from
 //! idle CPUs. The wait before such a switch counts until the thread was woken, or to the next switch
-//! if nobody was seen to wake it, and the stack of a later one stands for it.
+//! if nobody was seen to wake it. It has no record of its own; of a long one the wake-up tells how
+//! long it was, in which call, and at which place.
 #[cfg(test)]
 mod emulated;
 #[cfg(test)]

@@ -100,6 +100,8 @@ struct Scheduler {
     processes: BTreeMap<i32, i32>,
     next_tid: i32,
     knows_quotas: bool,
+    /// The system call that every thread is in, -1 where the programs cannot read it.
+    call_of_all: i64,
     /// What records have told of each thread.
     told: BTreeMap<i32, ModelTimes>,
     records: u64,
@@ -126,6 +128,7 @@ impl Scheduler {
             processes: BTreeMap::new(),
             next_tid: 20,
             knows_quotas: programs.0.throttle != ThrottleSource::None,
+            call_of_all: if programs.1 == TaskAccess::Loads { i64::from_ne_bytes([7; 8]) } else { -1 },
             told: BTreeMap::new(),
             records: 0,
             lost: 0,
@@ -173,6 +176,7 @@ impl Scheduler {
                 WaitKind::Wakeup => {
                     let told = (record.waker, record.blocked_ns);
                     assert_eq!(self.model.woken(record.tid), Some(told), "{event:?}");
+                    assert_eq!(record.syscall, self.call_of_all, "{event:?}");
                 }
                 WaitKind::Stack => assert!(self.model.is_blocked(record.tid), "{event:?}"),
                 WaitKind::Wait | WaitKind::End => {}

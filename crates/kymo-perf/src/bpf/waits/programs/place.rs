@@ -1,10 +1,13 @@
 //! Where a thread waits: its system call, and from where in the program that was made.
+use super::super::record::at;
 use super::{BLOCKED_NS, entry};
-use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R6, R7};
+use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R6, R7, R9};
 use crate::bpf::types::Member;
 
 /// Where the registers of a thread in user space have the number of the call.
 const CALL_REGISTER: i16 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
+/// The same of the call's first two arguments.
+const ARGUMENT_REGISTERS: [i16; 2] = if cfg!(target_arch = "x86_64") { [112, 104] } else { [272, 8] };
 
 impl Assembler {
     /// The entry at R7 has the call of most waits that are not told yet: that of the next thread,
@@ -31,6 +34,21 @@ impl Assembler {
         self.place(same);
         self.add_word(R7, entry::CALL_NS, R3);
         self.place(known);
+    }
+
+    /// The record at R9 has the call of the thread that the tracepoint's first argument is, which
+    /// is blocked, its arguments, and where it was made.
+    pub(super) fn store_call(&mut self, wanted: &mut Vec<(usize, Member)>) {
+        self.load64(R1, R6, 0);
+        self.call(BpfHelper::TaskRegisters);
+        for (from, to) in ARGUMENT_REGISTERS.into_iter().zip([at::ARGUMENT_0, at::ARGUMENT_1]) {
+            self.load64(R1, R0, from);
+            self.store64(R9, to, R1);
+        }
+        self.load64(R3, R6, 0);
+        self.load_place(wanted);
+        self.store64(R9, at::SYSCALL, R2);
+        self.store64(R9, at::PLACE, R4);
     }
 
     /// R2 = the call that the task at R3 is in, by its registers at R0. R4 = the number of the

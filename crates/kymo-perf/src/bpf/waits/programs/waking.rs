@@ -1,11 +1,12 @@
 //! The program at each wake-up.
 use super::super::record::{WaitKind, at};
-use super::{BLOCKED, BLOCKED_NS, INDEX, LOST, NOW_NS, TID, Thresholds, WaitMaps, entry};
+use super::{BLOCKED, BLOCKED_NS, INDEX, LOST, NOW_NS, TID, TaskAccess, Thresholds, WaitMaps, entry};
 use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R5, R6, R7, R8, R9};
 use crate::bpf::program::Program;
 
 /// Runs when a thread is woken, in whoever wakes it: remembers when, and who; of a long wait it
-/// writes a record with the waker's stack.
+/// writes a record with the waker's stack, which tells the call of the thread that waited, too: the
+/// kernel may leave out the switch to that.
 pub(in super::super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
@@ -41,6 +42,13 @@ pub(in super::super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Progra
     a.load64(R1, FP, TID);
     a.store32(R9, at::TID, R1);
     a.store64(R9, at::BLOCKED, R8);
+    match maps.tasks {
+        TaskAccess::Loads => a.store_call(&mut wanted),
+        TaskAccess::Copies => {
+            a.store64_imm(R9, at::SYSCALL, -1);
+            a.store64_imm(R9, at::PLACE, 0);
+        }
+    }
     a.write_record(maps);
     a.jump_if(R0, 0, end);
     a.add_one(maps.counts, LOST, INDEX);
