@@ -163,6 +163,8 @@ impl Waits {
                 "{lost} records of waits found no room: their times came with later ones, their stacks did not; a larger -m or --min helps"
             )),
         }
+        // What they cost is seen in the report only.
+        tracing::debug!(switches = self.tracer.unseen(), "left out by the kernel");
         match self.tracer.missed() {
             0 => {}
             missed => remarks.push(format!("the time of {missed} threads is not divided: too many at once")),

@@ -26,6 +26,7 @@ const V8_ADVICE: &str = "start it as `node --perf-basic-prof --interpreted-frame
 /// One in a hundred is worth a sentence, as with samples.
 const NAMELESS_PART: u64 = 100;
 const ESTIMATED_PART: u64 = 100;
+const UNSEEN_PART: u64 = 100;
 
 /// What the stacks of a process tell.
 #[derive(Debug, Default)]
@@ -93,7 +94,8 @@ impl Wall {
                 super::time(waited)
             ))
         });
-        of_go.into_iter().chain(of_code).chain(self.note_of_estimates()).collect()
+        let of_times = [self.note_of_estimates(), self.note_of_unseen()];
+        of_go.into_iter().chain(of_code).chain(of_times.into_iter().flatten()).collect()
     }
 
     /// How much time may have the wrong state because waits of several calls were added up, where
@@ -109,6 +111,22 @@ impl Wall {
                  system calls: they count as most of these do, and so much may be of another state",
                 super::time(estimated),
                 estimated as f64 * 100.0 / waited as f64,
+            )
+        })
+    }
+
+    /// How much time has no place because the kernel has left out switches, where that is much.
+    fn note_of_unseen(&self) -> Option<String> {
+        let is_unseen = |row: &&WaitRow| row.chain == self.no_stack && !row.is_end;
+        let sum = |rows: &mut dyn Iterator<Item = &WaitRow>| {
+            rows.fold(0, |sum: u64, row| sum.saturating_add(row.blocked_ns))
+        };
+        let unseen = sum(&mut self.waits.iter().filter(is_unseen));
+        let waited = sum(&mut self.waits.iter());
+        (unseen > 0 && unseen.saturating_mul(UNSEEN_PART) >= waited).then(|| {
+            format!(
+                "{} of waits have no place: the kernel told when these threads were woken, and not when they had a CPU again",
+                super::time(unseen),
             )
         })
     }

@@ -17,6 +17,8 @@ struct Waits {
     file: PathBuf,
     said: Vec<(String, i64, u64)>,
     lost: bool,
+    /// Switches that the kernel has left out.
+    unseen: u64,
 }
 
 fn record(folder: &str, modes: &[&str]) -> Option<Waits> {
@@ -27,7 +29,8 @@ fn record_with(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
     let file = fresh_folder(folder).join("wall.data");
     let program = build("waits.c", &[]);
     let options = ["record", "--wall", "-e", "cpu-clock", "-o", text(&file)];
-    let said = kymo().run([&options[..], more, &["--", text(&program)], modes].concat());
+    let mut command = kymo().command([&options[..], more, &["--", text(&program)], modes].concat());
+    let said = run(command.env("KYMO_LOG", "kymo_record=debug"));
     if said.code == Some(77) {
         skip(folder, "priorities are not permitted here");
         return None;
@@ -40,7 +43,25 @@ fn record_with(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
     // What has no record of its own is with another one; sums stay right, the number of places may
     // not.
     let lost = !said.stderr.contains("lost 0 samples");
-    Some(Waits { file, said: said.stdout.lines().filter_map(line).collect(), lost })
+    let unseen = said.stderr.lines().find(|line| line.contains("left out by the kernel"));
+    let unseen = unseen.and_then(|line| line.split("switches=").nth(1)?.trim().parse().ok());
+    let unseen = unseen.unwrap_or_else(|| panic!("no count of switches: {}", said.stderr));
+    Some(Waits { file, said: said.stdout.lines().filter_map(line).collect(), lost, unseen })
+}
+
+/// The same, again until the kernel has told all switches of the threads that had waited: one
+/// that is left out costs a stack, and a chain of few waits needs each. `None`: it never told all.
+fn record_whole(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
+    const TIMES: u32 = 8;
+    for _ in 0..TIMES {
+        let waits = record_with(folder, more, modes)?;
+        if waits.unseen == 0 {
+            return Some(waits);
+        }
+        eprintln!("{folder}: the kernel has left out {} switches: again", waits.unseen);
+    }
+    skip(folder, "this kernel leaves out switches all the time");
+    None
 }
 
 impl Waits {
@@ -210,7 +231,7 @@ fn the_document_lists_every_key() {
         .lines()
         .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
         .collect();
-    let Some(waits) = record_with("wall-keys", &["--request", "waits_for"], &["chain"]) else { return };
+    let Some(waits) = record_whole("wall-keys", &["--request", "waits_for"], &["chain"]) else { return };
     let mut found = BTreeSet::new();
     keys(&waits.report(&["--request", "waits_for"]), "states", &mut found);
     assert_eq!(found, listed);
@@ -239,13 +260,13 @@ fn chain_over_two_threads_to_a_timer() {
     if !ready("wall::chain") {
         return;
     }
-    let Some(waits) = record("wall-chain", &["chain"]) else { return };
+    let Some(waits) = record_whole("wall-chain", &[], &["chain"]) else { return };
     let report = waits.report(&[]);
     assert_eq!(place(&report, "condition", "waits_for")["ended_by"]["functions"][0], "opens", "{report:#}");
     assert_eq!(place(&report, "timer", "sleeps")["ended_by"]["interrupt"], "a timer", "{report:#}");
     let (sleeping, _) = on_path(&report, "timer");
-    // The rest of what the program measured is other programs' work.
-    assert!((140_000_000..=waits.measured("chain")).contains(&sleeping), "{report:#}");
+    // The last thread may have begun to sleep before the first one looked at the clock.
+    is_about(sleeping, 150_000_000, "the path");
     // The page has the same waits in its timeline, and what ended them.
     let page = waits.file.with_file_name("page.html");
     kymo().succeed(["report", "--wall", "--html", text(&page), "-i", text(&waits.file)]);
@@ -302,7 +323,7 @@ fn inversion_of_priorities() {
     if !ready("wall::inversion") {
         return;
     }
-    let Some(waits) = record("wall-inversion", &["inversion"]) else { return };
+    let Some(waits) = record_whole("wall-inversion", &[], &["inversion"]) else { return };
     let report = waits.report(&[]);
     let measured = waits.measured("inversion");
     let all = waited(&report, "lock", "wants_lock") + waited(&report, "runnable", "wants_lock");
@@ -663,13 +684,15 @@ fn without_rights_and_without_waits() {
 const OFF_CPU: &str = r#"
 BEGIN { printf("begun\n"); }
 tracepoint:sched:sched_switch {
+    if (@last[cpu] != args->prev_pid) { @unseen[args->prev_pid]++; }
+    @last[cpu] = args->next_pid;
     if (args->prev_comm == "waits") { @out[args->prev_pid] = nsecs; }
     if (args->next_comm == "waits" && @out[args->next_pid] != 0) {
         @off[args->next_pid] += nsecs - @out[args->next_pid];
         @out[args->next_pid] = 0;
     }
 }
-END { clear(@out); }
+END { clear(@out); clear(@last); }
 "#;
 
 /// Checks the time off the CPU of each thread against an independent script in the same seconds:
@@ -681,12 +704,12 @@ fn sums_are_those_of_bpftrace() {
         return;
     }
     let folder = fresh_folder("wall-bpftrace");
-    let (file, said) = (folder.join("wall.data"), folder.join("said"));
+    let (file, output) = (folder.join("wall.data"), folder.join("said"));
     let program = build("waits.c", &[]);
-    let output = std::fs::File::create(&said).expect("a file");
+    let heard = || std::fs::read_to_string(&output).expect("what it said");
+    let output = std::fs::File::create(&output).expect("a file");
     let mut script =
         Command::new("bpftrace").args(["-e", OFF_CPU]).stdout(output).spawn().expect("it starts");
-    let heard = || std::fs::read_to_string(&said).expect("what it said");
     let begins = std::time::Instant::now();
     while !heard().contains("begun") {
         if script.try_wait().expect("a child").is_some() || begins.elapsed().as_secs() > 60 {
@@ -703,11 +726,19 @@ fn sums_are_those_of_bpftrace() {
     script.wait().expect("it ends");
     done.ends(0);
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
-    let number = |line: &str| -> Option<(i64, u64)> {
-        let (tid, ns) = line.strip_prefix("@off[")?.split_once("]: ")?;
+    let number = |line: &str, map: &str| -> Option<(i64, u64)> {
+        let (tid, ns) = line.strip_prefix(map)?.split_once("]: ")?;
         Some((tid.parse().ok()?, ns.trim().parse().ok()?))
     };
-    let theirs: BTreeMap<i64, u64> = heard().lines().filter_map(number).collect();
+    let said = heard();
+    let all = |map| said.lines().filter_map(move |line| number(line, map));
+    let mut theirs: BTreeMap<i64, u64> = all("@off[").collect();
+    let count = theirs.len();
+    // The kernel has left out a switch to them: the script does not know for how long they waited.
+    all("@unseen[").for_each(|(tid, _)| _ = theirs.remove(&tid));
+    if theirs.len() * 2 < count {
+        return skip(TEST, format!("the kernel leaves out switches of most of {count} threads"));
+    }
     let (mut compared, mut differ) = (0, Vec::new());
     for thread in report["threads"].as_array().expect("a list") {
         let tid = thread["tid"].as_i64().expect("a number");
@@ -722,6 +753,6 @@ fn sums_are_those_of_bpftrace() {
             differ.push((tid, ours, *theirs));
         }
     }
-    assert!(compared >= 20, "{compared} threads: {}", heard());
-    assert!(differ.len() <= compared / 10, "of {compared} threads (thread, ours, theirs): {differ:?}");
+    assert!(compared >= 10, "{compared} threads: {said}");
+    assert!(differ.is_empty(), "of {compared} threads (thread, ours, theirs): {differ:?}");
 }

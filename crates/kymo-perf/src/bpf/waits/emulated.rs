@@ -1,6 +1,6 @@
 //! The programs in the machine of the tests: events of the scheduler in, records out.
 use super::model::{ModelTimes, SchedEvent};
-use super::programs::{self, LOST, MISSED, TaskAccess, Thresholds, WaitMaps, entry};
+use super::programs::{self, COUNTS, LOST, MISSED, TaskAccess, Thresholds, WaitMaps, entry};
 use super::{ThreadState, WaitKind, WaitRecord, entry_of, untold};
 use crate::bpf::interpreter::BpfMachine;
 use crate::bpf::program::{CLONE_THREAD, Program};
@@ -47,7 +47,7 @@ impl Emulated {
         machine.per_cpu_array(MAPS.switch_scratch, programs::SCRATCH_BYTES, 1, cpus);
         machine.per_cpu_array(MAPS.waking_scratch, programs::SCRATCH_BYTES, 1, cpus);
         machine.events(MAPS.events);
-        machine.array(MAPS.counts, 8, 2);
+        machine.array(MAPS.counts, 8, COUNTS as usize);
         machine.registers = machine.memory(vec![7; 512]);
         let mut emulated = Emulated {
             machine,

@@ -73,8 +73,8 @@ use super::sys::{self, MapFd, MapKind, ProgramKind};
 use super::types::TaskTypes;
 use crate::event_clock::monotonic_ns;
 use programs::{
-    BLOCKED, GONE, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource, WaitMaps,
-    entry,
+    BLOCKED, COUNTS, GONE, HELD, LOST, MISSED, READY, RUNNING, TaskAccess, Thresholds, ThrottleSource,
+    UNSEEN, WaitMaps, entry,
 };
 use std::ffi::CStr;
 use std::io;
@@ -176,7 +176,7 @@ impl WaitTracer {
             threads: WideMap::hash(1, entry::WORDS, THREADS, name).map_err(refused("threads", THREADS))?,
             _scratches: [scratch()?, scratch()?],
             events: sys::create_map(MapKind::Events, cpus, name).map_err(refused("events", cpus))?,
-            counts: sys::create_map(MapKind::Array, 2, name).map_err(refused("counts", 2))?,
+            counts: sys::create_map(MapKind::Array, COUNTS, name).map_err(refused("counts", COUNTS))?,
             behind: None,
         };
         let maps = WaitMaps {
@@ -246,8 +246,10 @@ impl WaitTracer {
     /// [`enter`](Self::enter).
     pub fn begin(&self) {
         self.threads.clear(THREADS);
-        if let Err(error) = sys::update(&self.counts, LOST, 0) {
-            tracing::debug!(%error, "records before the recording count as lost");
+        for word in [LOST, UNSEEN] {
+            if let Err(error) = sys::update(&self.counts, word, 0) {
+                tracing::debug!(%error, "what was before the recording counts");
+            }
         }
     }
 
@@ -282,6 +284,12 @@ impl WaitTracer {
     /// Records that found no room. Their times came with later ones.
     pub fn lost(&self) -> u64 {
         sys::lookup(&self.counts, LOST).unwrap_or(0)
+    }
+
+    /// Switches to threads that had waited which the kernel has left out: the waits before them
+    /// have no stacks.
+    pub fn unseen(&self) -> u64 {
+        sys::lookup(&self.counts, UNSEEN).unwrap_or(0)
     }
 }
 

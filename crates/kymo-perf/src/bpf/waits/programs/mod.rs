@@ -68,9 +68,12 @@ const ENDED: i32 = 0x10 | 0x20 | 0x80;
 /// In a task's state: its cgroup had no quota left.
 const THROTTLED: i32 = 1 << 31;
 
-/// In COUNTS: threads that had no place, and records that had none.
+/// In COUNTS: threads that had no place, records that had none, and switches to threads that had
+/// waited which the kernel has left out.
 pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
+pub(super) const UNSEEN: u32 = 2;
+pub(super) const COUNTS: u32 = 3;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
 pub(super) const PENDING: i16 = 160;

@@ -2,7 +2,7 @@
 use super::super::record::{WaitKind, at};
 use super::{
     BLOCKED, BLOCKED_NS, ENDED, GONE, HELD, INDEX, LOST, NOW_NS, OTHER, PENDING, READY, RUNNABLE_NS, RUNNING,
-    THROTTLED, TID, TaskAccess, Thresholds, ThrottleSource, VALUE, WaitMaps, entry,
+    THROTTLED, TID, TaskAccess, Thresholds, ThrottleSource, UNSEEN, VALUE, WaitMaps, entry,
 };
 use crate::bpf::insn::{Assembler, Compare, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use crate::bpf::program::Program;
@@ -48,6 +48,7 @@ impl Assembler {
         self.jump_if(R1, GONE, next); // of another thread, which had this id
         self.load64(R2, R7, entry::SINCE);
         self.jump_unless(R1, BLOCKED, runs);
+        self.add_one(maps.counts, UNSEEN, INDEX);
         self.end_unseen_wait();
         self.place(runs);
         self.mov(R3, R8);
@@ -89,10 +90,10 @@ impl Assembler {
     }
 
     /// The kernel has left out the switch to the thread of the entry at R7, which leaves its CPU at
-    /// R8 and was blocked from R2 on: its wait is added to those that are not told yet. R2 = when
-    /// it was woken
+    /// R8: its wait is added to those that are not told yet. R2 = when it was woken
     fn end_unseen_wait(&mut self) {
         let (never, woken) = (self.label(), self.label());
+        self.load64(R2, R7, entry::SINCE);
         self.load64(R4, R7, entry::WOKEN);
         self.jump_on(Compare::Less, R4, R2, never);
         self.jump(woken);
