@@ -1,6 +1,7 @@
 //! Builds the programs of `fixtures/programs`, each once for all tests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,7 +28,8 @@ pub(crate) fn build(name: &str, flags: &[&str]) -> PathBuf {
         return program;
     }
     std::fs::create_dir_all(&folder).expect("the folder for programs");
-    // Tests run at the same time, in threads and in processes: each builds its own and the last one to end stays.
+    // Tests run at the same time, in threads and in processes: each builds its own, and the first one to end stays.
+    // Another one's program may run by then: a file that took its place would leave that without names.
     // No dots: rustc names its object files by what stands before the last one.
     let unique = format!("{stem}-{}-{:?}", std::process::id(), std::thread::current().id());
     let fresh = folder.join(unique.replace(['(', ')'], "-"));
@@ -44,7 +46,12 @@ pub(crate) fn build(name: &str, flags: &[&str]) -> PathBuf {
     }
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(&fresh, &program).expect("the built program takes its name");
+    match std::fs::hard_link(&fresh, &program) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => panic!("{}: {error}", program.display()),
+    }
+    std::fs::remove_file(&fresh).expect("our file");
     program
 }
 
