@@ -131,8 +131,13 @@ fn tid_of(line: &str) -> &str {
 }
 
 /// A line with tasks called by their numbers: perf calls a thread of the kernel by its maker's name
-/// until a record tells another one.
+/// until a record tells another one, and one without a name by its number alone.
 fn without_names(line: &str) -> String {
+    let bracketed = |word: &str| match word.strip_prefix(':') {
+        Some(number) if number.parse::<u32>().is_ok() => format!("[{number}]"),
+        _ => word.to_owned(),
+    };
+    let line = line.split(' ').map(bracketed).collect::<Vec<_>>().join(" ");
     let mut text = String::new();
     for part in line.split_inclusive(']') {
         let label = part.rfind('[').filter(|at| !part[*at..].starts_with("[0"));
