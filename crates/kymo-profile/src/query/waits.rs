@@ -2,6 +2,7 @@
 use super::QueryError;
 use super::dataset::Source;
 use super::scan::{FilteredRow, Scan};
+use crate::chains::ChainId;
 use crate::columns::RowField;
 use crate::wall::{SiteId, SpanState, State, Wall};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -100,7 +101,7 @@ pub(super) fn waits(scan: &Scan<'_>, count: usize) -> Result<Waits, QueryError> 
 
 impl Place {
     /// `short`: as [`Wall::longest_short_waits`].
-    fn add(&mut self, scan: &Scan<'_>, short: &FxHashMap<(i32, u64), u64>, found: &FilteredRow) {
+    fn add(&mut self, scan: &Scan<'_>, short: &FxHashMap<(i32, u64, ChainId), u64>, found: &FilteredRow) {
         self.time_ns = self.time_ns.saturating_add(found.period);
         let waits = scan.get(RowField::Weight, found.row).saturating_sub(1);
         self.waits = self.waits.saturating_add(waits);
@@ -112,7 +113,7 @@ impl Place {
             0 => 0,
             _ => {
                 let end = scan.data.columns.time()[found.row];
-                short.get(&(tid, end)).map_or(0, |longest| (*longest).min(found.period))
+                short.get(&(tid, end, found.stack)).map_or(0, |longest| (*longest).min(found.period))
             }
         };
         self.longest_ns = self.longest_ns.max(longest);

@@ -151,16 +151,19 @@ impl Wall {
 
     /// What lies within a call of the parts of a row. What it did not tell one by one counts by its
     /// share.
-    fn parts_within(&self, at: usize, call: &Call) -> [(super::State, u64); 5] {
+    fn parts_within(&self, at: usize, call: &Call) -> [(super::State, u64); super::PARTS] {
         let row = &self.waits[at];
         let (begun, woken) = super::needed::span(row);
         let mixed = row.total_ns().saturating_sub(row.blocked_ns).saturating_sub(row.runnable_ns);
         let within = |begin: u64, end: u64| end.min(call.end_ns).saturating_sub(begin.max(call.begin_ns));
         let of_mixed = within(begun.saturating_sub(mixed), begun);
         let share = |time: u64| (u128::from(time) * u128::from(of_mixed) / u128::from(mixed.max(1))) as u64;
-        let short = [share(row.short_blocked_ns), share(row.short_runnable_ns)];
-        let run = of_mixed.saturating_sub(short[0]).saturating_sub(short[1]);
-        let times = [run, within(begun, woken), within(woken, row.time_ns), short[0], short[1]];
+        let [first, second, third] = row.short().map(|place| share(place.blocked_ns));
+        let ready = share(row.short_runnable_ns);
+        let run =
+            [first, second, third, ready].iter().fold(of_mixed, |left, time| left.saturating_sub(*time));
+        let own = [run, within(begun, woken), within(woken, row.time_ns)];
+        let times = [own[0], own[1], own[2], first, ready, second, third];
         let mut parts = self.parts(at);
         parts.iter_mut().zip(times).for_each(|(part, time)| part.1 = time);
         parts

@@ -2,7 +2,9 @@
 use super::SiteId;
 use super::needed::span;
 use super::{End, State, WaitRow, Wall};
+use crate::chains::ChainId;
 use rustc_hash::FxHashMap;
+use std::iter;
 
 /// Where the time of a thread went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,17 +64,23 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
     parts.into_iter().fold(0, u64::saturating_add)
 }
 
+/// The parts of a row: it ran, was blocked, and ready; and before that it waited shortly at its
+/// first place, was shortly ready, and waited shortly at its other places.
+pub(super) const PARTS: usize = 7;
+/// Those of its short waits, by place.
+pub(super) const SHORT_PARTS: [usize; 3] = [3, 5, 6];
+
 impl Wall {
-    /// What a wait's row is divided into: running, blocked, ready, and the same of the short waits
-    /// before it.
-    pub(super) fn parts(&self, wait: usize) -> [(State, u64); 5] {
+    /// What a wait's row is divided into.
+    pub(super) fn parts(&self, wait: usize) -> [(State, u64); PARTS] {
         let (row, state) = (&self.waits[wait], self.state(wait));
-        let (short, _) = self.short(wait);
+        let short = [0, 1, 2].map(|number| self.short(wait, number).0);
         let ready = if state == State::Throttled { state } else { State::Runnable };
-        let blocked = if state == ready { short } else { state };
-        let states = [State::Running, blocked, ready, short, State::Runnable];
-        let times =
-            [row.run_ns, row.blocked_ns, row.runnable_ns, row.short_blocked_ns, row.short_runnable_ns];
+        let blocked = if state == ready { short[0] } else { state };
+        let states = [State::Running, blocked, ready, short[0], State::Runnable, short[1], short[2]];
+        let [first, second, third] = row.short().map(|place| place.blocked_ns);
+        let own = [row.run_ns, row.blocked_ns, row.runnable_ns];
+        let times = [own[0], own[1], own[2], first, row.short_runnable_ns, second, third];
         let times = self.latencies.as_ref().and_then(|rows| rows.get(wait)).copied().unwrap_or(times);
         std::array::from_fn(|part| (states[part], times[part]))
     }
@@ -89,11 +97,14 @@ impl Wall {
             }
             let own = u64::from(row.blocked_ns > 0 || row.runnable_ns > 0);
             let (waits, preemptions) = if row.is_preempted() { (0, own) } else { (own, 0) };
-            thread.waits = sum([thread.waits, row.short_waits, waits]);
+            let [first, second, third] = row.short().map(|place| place.waits);
+            thread.waits = sum([thread.waits, first, second, third, waits]);
             thread.preemptions = sum([thread.preemptions, row.short_preemptions, preemptions]);
             if self.is_idle(index) {
-                let short = if self.is_short_idle(index) { parts[3].1 } else { 0 };
-                thread.idle_ns = sum([thread.idle_ns, parts[1].1, short]);
+                let [first, second, third] = [0, 1, 2].map(|number| {
+                    if self.is_short_idle(index, number) { parts[SHORT_PARTS[number]].1 } else { 0 }
+                });
+                thread.idle_ns = sum([thread.idle_ns, parts[1].1, first, second, third]);
             }
         }
         let mut threads: Vec<ThreadTime> = threads.into_values().collect();
@@ -114,21 +125,18 @@ impl Wall {
         let mut sums: FxHashMap<(State, SiteId, bool), Sum> = FxHashMap::default();
         for (index, row) in self.waits.iter().enumerate() {
             let site = self.sites.of(row.chain);
-            let [_, blocked, ready, short, short_ready] = self.parts(index);
+            let parts = self.parts(index);
+            let [_, blocked, ready, _, short_ready, ..] = parts;
             // Ready threads wait for a CPU, wherever they are: one place for each site, too.
-            let short_longest = row.short_longest_ns.unwrap_or(0);
-            let short_site = self.sites.of(self.short(index).1);
+            let short_site = self.sites.of(self.short(index, 0).1);
+            let own = (self.is_idle(index), site, blocked, (row.blocked_ns, 1, self.end(index)));
             // Who ended short waits is not known.
-            let waited = [
-                (self.is_idle(index), site, blocked, (row.blocked_ns, 1, self.end(index))),
-                (
-                    self.is_short_idle(index),
-                    short_site,
-                    short,
-                    (short_longest, row.short_waits, End::Unknown),
-                ),
-            ];
-            for (idle, site, (state, time), (longest, waits, end)) in waited {
+            let short = row.short().into_iter().enumerate().map(|(number, place)| {
+                let site = self.sites.of(self.short(index, number).1);
+                let counts = (place.longest_ns.unwrap_or(0), place.waits, End::Unknown);
+                (self.is_short_idle(index, number), site, parts[SHORT_PARTS[number]], counts)
+            });
+            for (idle, site, (state, time), (longest, waits, end)) in iter::once(own).chain(short) {
                 if time == 0 {
                     continue;
                 }
@@ -172,10 +180,18 @@ impl Wall {
         places
     }
 
-    /// The longest of the waits that a span stands for together, by its thread and end, ns.
-    pub(crate) fn longest_short_waits(&self) -> FxHashMap<(i32, u64), u64> {
-        let longest = |row: &WaitRow| Some(((row.thread.1, span(row).0), row.short_longest_ns?));
-        self.waits.iter().filter(|row| row.short_waits > 1).filter_map(longest).collect()
+    /// The longest of the waits that a span stands for together, by its thread, end and stack, ns.
+    pub(crate) fn longest_short_waits(&self) -> FxHashMap<(i32, u64, ChainId), u64> {
+        let mut all = FxHashMap::default();
+        for (index, row) in self.waits.iter().enumerate() {
+            for (number, place) in row.short().iter().enumerate().filter(|(_, place)| place.waits > 1) {
+                let Some(longest) = place.longest_ns else { continue };
+                let key = (row.thread.1, span(row).0, self.short(index, number).1);
+                let known = all.entry(key).or_insert(0);
+                *known = longest.max(*known);
+            }
+        }
+        all
     }
 
     /// For each wait the wake-up that ended it, if it has a row.

@@ -9,7 +9,7 @@
 //! ```
 //! A row says how long its thread ran and waited shortly since the row before, but not in which
 //! order: there each counts as a part of a thread.
-use super::{End, State, Wall};
+use super::{End, PARTS, SHORT_PARTS, State, Wall};
 
 /// A thread is in one of these at a moment; one of a lower number decides.
 const CLASSES: usize = 5;
@@ -44,14 +44,14 @@ impl Wall {
         self.latencies.is_some()
     }
 
-    fn latencies(&self) -> Vec<[u64; 5]> {
+    fn latencies(&self) -> Vec<[u64; PARTS]> {
         let shares: Vec<Share> = (0..self.waits.len()).flat_map(|row| self.shares(row)).collect();
         // When something begins or ends: the moment, the share, and whether it begins.
         let mut changes: Vec<(u64, usize, bool)> = (shares.iter().enumerate())
             .flat_map(|(at, share)| [(share.begin_ns, at, true), (share.end_ns, at, false)])
             .collect();
         changes.sort_unstable();
-        let mut found = vec![[0.0; 5]; self.waits.len()];
+        let mut found = vec![[0.0; PARTS]; self.waits.len()];
         let mut threads = [0.0_f64; CLASSES];
         // What one thread of a class has had of the time until now.
         let mut had = [0.0_f64; CLASSES];
@@ -76,7 +76,7 @@ impl Wall {
     fn shares(&self, row: usize) -> impl Iterator<Item = Share> {
         let wait = &self.waits[row];
         let (begun, woken) = super::needed::span(wait);
-        let mixed = [wait.run_ns, wait.short_blocked_ns, wait.short_runnable_ns];
+        let mixed = [wait.run_ns, wait.all_short_ns(), wait.short_runnable_ns];
         let all = mixed.iter().fold(0_u64, |sum, time| sum.saturating_add(*time));
         let waits = match (self.is_idle(row), self.end(row)) {
             (true, _) => IDLE,
@@ -88,9 +88,12 @@ impl Wall {
             if matches!(self.state(row), State::Runnable | State::Throttled) { READY } else { waits };
         let part = |time: u64| time as f64 / all.max(1) as f64;
         let before = begun.saturating_sub(all);
+        let [first, second, third] = wait.short().map(|place| part(place.blocked_ns));
         let parts = [
             (0, 0, before, begun, part(wait.run_ns)),
-            (3, of_short, before, begun, part(wait.short_blocked_ns)),
+            (SHORT_PARTS[0], of_short, before, begun, first),
+            (SHORT_PARTS[1], of_short, before, begun, second),
+            (SHORT_PARTS[2], of_short, before, begun, third),
             (4, READY, before, begun, part(wait.short_runnable_ns)),
             (1, of_blocked, begun, woken, 1.0),
             (2, READY, woken, wait.time_ns, 1.0),

@@ -61,7 +61,7 @@ pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
 pub use rows::{
-    BlockedCall, OFF_CPU, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail,
+    BlockedCall, OFF_CPU, PlaceWaits, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail,
 };
 pub use sites::SiteId;
 pub(crate) use state::state_of_waiting_thread;
@@ -75,6 +75,7 @@ use crate::functions::{Function, FunctionId, Functions, Level};
 use crate::load::{LoadOptions, Progress, collect_sideband};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::timeline::Timeline;
+use division::{PARTS, SHORT_PARTS};
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
 use rows::{Rows, RunSample};
@@ -106,12 +107,12 @@ pub struct Wall {
     /// What each wait was for, in the order of the waits.
     states: Vec<State>,
     /// What the short waits of each row were for.
-    short: Vec<ShortPlace>,
+    short: Vec<[ShortPlace; 3]>,
     idle: Vec<bool>,
     /// For each wait what ended it.
     ends: Vec<End>,
     /// The parts of each row, if they are of the time that passed.
-    latencies: Option<Vec<[u64; 5]>>,
+    latencies: Option<Vec<[u64; PARTS]>>,
     runs: Vec<RunSample>,
     sites: Sites,
     /// The events of waits and of samples of running threads.

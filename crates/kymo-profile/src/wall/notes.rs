@@ -60,7 +60,7 @@ impl Wall {
         for row in &self.waits {
             let process = processes.entry(row.thread.0).or_default();
             let of_stack = facts.get(row.chain as usize).copied().unwrap_or_default();
-            let waited = row.blocked_ns.saturating_add(row.short_blocked_ns);
+            let waited = row.blocked_ns.saturating_add(row.all_short_ns());
             process.is_go |= of_stack.is_go;
             process.waited_ns = process.waited_ns.saturating_add(waited);
             if of_stack.is_nameless {
@@ -98,17 +98,17 @@ impl Wall {
         of_go.into_iter().chain(of_code).chain(of_times.into_iter().flatten()).collect()
     }
 
-    /// How much time may have the wrong state because waits of several calls were added up, where
-    /// that is much. Of waits in one call, a lock's and a condition's, it is not known.
+    /// How much time may have the wrong state because it is not known where it was, where that is
+    /// much.
     fn note_of_estimates(&self) -> Option<String> {
         let sum = |times: &mut dyn Iterator<Item = u64>| times.fold(0, u64::saturating_add);
-        let estimated = sum(&mut self.short.iter().map(|short| short.estimated_ns));
-        let blocked = |row: &WaitRow| row.blocked_ns.saturating_add(row.short_blocked_ns);
+        let estimated = sum(&mut self.short.iter().flatten().map(|short| short.estimated_ns));
+        let blocked = |row: &WaitRow| row.blocked_ns.saturating_add(row.all_short_ns());
         let waited = sum(&mut self.waits.iter().map(blocked));
         (estimated > 0 && estimated.saturating_mul(ESTIMATED_PART) >= waited).then(|| {
             format!(
-                "{} of waits, {:.1} % of all, were too short to be recorded one by one, and were added up with waits in other \
-                 system calls: they count as most of these do, and so much may be of another state",
+                "{} of waits, {:.1} % of all, were too short to be recorded one by one, and were added up with waits at other \
+                 places: they count as most of these do, and so much may be of another state",
                 super::time(estimated),
                 estimated as f64 * 100.0 / waited as f64,
             )

@@ -1,7 +1,7 @@
 //! The critical path of a thread: backwards over wake-ups, what decided how long it took.
 use super::SiteId;
 use super::needed::{by_thread, span};
-use super::{End, ShortPlace, State, ThreadTime, Wall};
+use super::{End, State, ThreadTime, Wall};
 use rustc_hash::FxHashMap;
 
 /// So many threads may have woken each other at one moment.
@@ -42,25 +42,30 @@ pub struct PathPart {
 struct Between {
     run: u64,
     ready: u64,
-    /// Its short waits, what they were for, and the row that tells of them.
-    waited: Option<(u64, State, usize)>,
+    /// Its short waits by place, what they were for, and the row that tells of them.
+    waited: Option<[(u64, State, usize); 3]>,
 }
 
 impl Between {
     /// The steps of this span, the latest first: each has its share of it.
     fn steps(self, (begin, end): (u64, u64), mut step: impl FnMut(State, u64, u64, Option<usize>)) {
-        let (waited, state, wait) = self.waited.unwrap_or((0, State::Running, 0));
-        let all = u128::from(self.run) + u128::from(self.ready) + u128::from(waited);
+        let places = self.waited.unwrap_or([(0, State::Running, 0); 3]);
+        let waited: u128 = places.iter().map(|(time, ..)| u128::from(*time)).sum();
+        let all = u128::from(self.run) + u128::from(self.ready) + waited;
         let span = end.saturating_sub(begin);
         let share = |part: u64| match all {
             0 => 0,
             all => (u128::from(span) * u128::from(part) / all) as u64,
         };
         let ready_begin = end - share(self.ready).min(span);
-        let waited_begin = ready_begin - share(waited).min(ready_begin - begin.min(ready_begin));
-        step(State::Runnable, ready_begin, end, self.waited.map(|_| wait));
-        step(state, waited_begin, ready_begin, Some(wait));
-        step(State::Running, begin, waited_begin, None);
+        step(State::Runnable, ready_begin, end, self.waited.map(|_| places[0].2));
+        let mut now = ready_begin;
+        for (time, state, wait) in places {
+            let waited_begin = now - share(time).min(now - begin.min(now));
+            step(state, waited_begin, now, Some(wait));
+            now = waited_begin;
+        }
+        step(State::Running, begin, now, None);
     }
 }
 
@@ -157,12 +162,12 @@ impl Wall {
     /// What the thread of this row did before its wait, since its row before.
     fn between(&self, wait: usize) -> Between {
         let row = &self.waits[wait];
-        let short = self.short.get(wait).copied().unwrap_or(ShortPlace::unknown(wait));
-        Between {
-            run: row.run_ns,
-            ready: row.short_runnable_ns,
-            waited: Some((row.short_blocked_ns, short.state, short.wait)),
-        }
+        let waited = row.short().map(|place| place.blocked_ns);
+        let waited = std::array::from_fn(|number| {
+            let short = self.short_place(wait, number);
+            (waited[number], short.state, short.wait)
+        });
+        Between { run: row.run_ns, ready: row.short_runnable_ns, waited: Some(waited) }
     }
 
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.

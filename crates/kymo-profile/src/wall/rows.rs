@@ -38,7 +38,7 @@ pub struct WaitRow {
     pub runnable_ns: u64,
     /// On a CPU since the row before, ns.
     pub run_ns: u64,
-    /// Waits in between that have no rows of their own, ns.
+    /// Waits in between that have no rows of their own, ns, but those in `other_places`.
     pub short_blocked_ns: u64,
     /// The same, ready.
     pub short_runnable_ns: u64,
@@ -57,19 +57,69 @@ pub struct WaitRow {
     /// The longest of the waits without rows of their own, until it was woken, ns; `None`: it was
     /// not recorded.
     pub short_longest_ns: Option<u64>,
-    /// The system call in which nine tenths of their time were, at least; `None`: there is none, or
-    /// that is not known.
+    /// The system call in which most of them were; `None`: outside of any, or that is not known.
     pub short_call: Option<i64>,
-    /// How much of their time may have been elsewhere than in one call, ns.
+    /// How much of their time was elsewhere, it is not known where, ns.
     pub short_mixed_ns: u64,
     /// Where in its program the thread waited, and where most of the others were: numbers that are
     /// the same for the same stack of a process. `None`: that is not known.
     pub place: Option<u64>,
     /// The same of the waits without rows of their own.
     pub short_place: Option<u64>,
+    /// More such waits, at other places.
+    pub other_places: [PlaceWaits; 2],
+}
+
+/// Waits without rows of their own at one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlaceWaits {
+    /// Until the thread was woken, ns.
+    pub blocked_ns: u64,
+    /// How many.
+    pub waits: u64,
+    /// The longest, ns; `None`: that was not recorded.
+    pub longest_ns: Option<u64>,
+    /// As [`WaitRow::short_call`].
+    pub call: Option<i64>,
+    /// As [`WaitRow::place`].
+    pub place: Option<u64>,
 }
 
 impl WaitRow {
+    /// All waits that have no rows of their own, by place.
+    pub(super) fn short(&self) -> [PlaceWaits; 3] {
+        let first = PlaceWaits {
+            blocked_ns: self.short_blocked_ns,
+            waits: self.short_waits,
+            longest_ns: self.short_longest_ns,
+            call: self.short_call,
+            place: self.short_place,
+        };
+        let [second, third] = self.other_places;
+        [first, second, third]
+    }
+
+    /// Gives their places to the short waits, of which the row has the sums until now.
+    pub(super) fn divide_short_waits(&mut self, mut places: [PlaceWaits; 3]) {
+        places.sort_unstable_by_key(|place| std::cmp::Reverse(place.blocked_ns));
+        let [first, others @ ..] = places;
+        let longest = places.iter().filter_map(|place| place.longest_ns).max();
+        for other in &others {
+            self.short_blocked_ns = self.short_blocked_ns.saturating_sub(other.blocked_ns);
+            self.short_waits = self.short_waits.saturating_sub(other.waits);
+        }
+        // Whether the longest one was elsewhere.
+        self.short_longest_ns = self.short_longest_ns.filter(|all| Some(*all) > longest).or(first.longest_ns);
+        (self.short_call, self.short_place) = (first.call, first.place);
+        self.short_mixed_ns = self.short_blocked_ns.saturating_sub(first.blocked_ns);
+        self.other_places = others;
+    }
+
+    /// What no row of its own tells of waits, ns.
+    pub(super) fn all_short_ns(&self) -> u64 {
+        self.short().iter().fold(0, |sum, place| sum.saturating_add(place.blocked_ns))
+    }
+
     /// A row that tells of no time.
     pub(super) fn nothing(time_ns: u64, thread: (i32, i32), comm: CommId, chain: ChainId) -> WaitRow {
         WaitRow {
@@ -96,6 +146,7 @@ impl WaitRow {
             short_mixed_ns: 0,
             place: None,
             short_place: None,
+            other_places: Default::default(),
         }
     }
 
@@ -106,7 +157,7 @@ impl WaitRow {
 
     /// All of it, ns.
     pub fn total_ns(&self) -> u64 {
-        let parts = [self.blocked_ns, self.runnable_ns, self.short_blocked_ns, self.short_runnable_ns];
+        let parts = [self.blocked_ns, self.runnable_ns, self.all_short_ns(), self.short_runnable_ns];
         parts.iter().fold(self.run_ns, |sum, part| sum.saturating_add(*part))
     }
 }
@@ -215,11 +266,12 @@ struct WaitFields {
     /// What older recordings do not have.
     operation: Option<Field>,
     short_longest_ns: Option<Field>,
-    short_call: Option<Field>,
-    short_call_ns: Option<Field>,
     place: Option<Field>,
-    short_place: Option<Field>,
+    /// Of the places of short waits, each in the order of [`PLACE_NAMES`].
+    places: [Option<[Field; 5]>; 3],
 }
+
+const PLACE_NAMES: [&str; 5] = ["call", "place", "blocked_ns", "waits", "longest_ns"];
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
@@ -255,11 +307,33 @@ impl WaitFields {
             all: fields.map(|field| field.expect("all are there")),
             operation: format.field("argument_1").cloned(),
             short_longest_ns: format.field("short_longest_ns").cloned(),
-            short_call: format.field("short_call").cloned(),
-            short_call_ns: format.field("short_call_ns").cloned(),
             place: format.field("place").cloned(),
-            short_place: format.field("short_place").cloned(),
+            places: std::array::from_fn(|number| {
+                let fields = PLACE_NAMES.map(|name| format.field(&format!("{name}_{number}")).cloned());
+                fields.iter().all(Option::is_some).then(|| fields.map(|field| field.expect("it is there")))
+            }),
         })
+    }
+
+    /// The short waits of a record at its places; `None`: it does not tell them.
+    fn places(&self, raw: &[u8]) -> Option<[PlaceWaits; 3]> {
+        let mut places = [PlaceWaits::default(); 3];
+        for (place, fields) in places.iter_mut().zip(&self.places) {
+            let mut words = [0; 5];
+            for (word, field) in words.iter_mut().zip(fields.as_ref()?) {
+                *word = number_in(field, raw)?;
+            }
+            let [call, number, blocked_ns, waits, longest_ns] = words;
+            // One with neither is where no call could be read.
+            let is_known = waits > 0 && (call, number) != (0, 0);
+            if is_known {
+                let call = call.checked_sub(1).map(u64::cast_signed);
+                let place_number = Some(number).filter(|number| *number != 0);
+                let longest_ns = Some(longest_ns);
+                *place = PlaceWaits { blocked_ns, waits, longest_ns, call, place: place_number };
+            }
+        }
+        Some(places)
     }
 
     /// The numbers of a record, in the order of the names.
@@ -441,8 +515,7 @@ impl Rows {
             self.wakeups.push(WakeupRow { time_ns, waker, chain, woken, blocked_ns, task_state, call });
             return;
         }
-        let in_one_call = optional(&fields.short_call_ns);
-        self.waits.push(WaitRow {
+        let mut row = WaitRow {
             time_ns,
             thread: (pid, tid),
             comm: view.comm,
@@ -462,14 +535,16 @@ impl Rows {
             argument,
             operation,
             short_longest_ns: optional(&fields.short_longest_ns),
-            short_call: optional(&fields.short_call)
-                .and_then(|call| call.checked_sub(1))
-                .map(u64::cast_signed)
-                .filter(|_| in_one_call.is_some_and(|time| time >= short_blocked_ns / 10 * 9)),
-            short_mixed_ns: short_blocked_ns.saturating_sub(in_one_call.unwrap_or(0)),
+            short_call: None,
+            short_mixed_ns: short_blocked_ns,
             place,
-            short_place: optional(&fields.short_place).filter(|place| *place != 0),
-        });
+            short_place: None,
+            other_places: Default::default(),
+        };
+        if let Some(places) = fields.places(raw) {
+            row.divide_short_waits(places);
+        }
+        self.waits.push(row);
     }
 
     fn switch(&mut self, recording: &Recording, timeline: &Timeline, record: &RawRecord<'_>) {

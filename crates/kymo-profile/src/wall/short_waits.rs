@@ -1,16 +1,15 @@
 //! Waits that have no rows of their own: what they were for, and where.
 //!
-//! A row tells how long they were together, and in which call and at which place of the program
-//! most of that was. A place is a number. Its stack is that of a row whose own wait was there, of
-//! any thread of the process: threads that only wait shortly, or live shortly, have no rows with
-//! stacks.
+//! A row has the sums of up to three places, each with the call; what was elsewhere counts with
+//! the longest of them, and is told as an estimate. A place is a number. Its stack is that of a row
+//! whose own wait was there, of any thread of the process: threads that only wait shortly, or live
+//! shortly, have no rows with stacks.
 use super::state::{self, WaitCall};
-use super::{State, WaitRow, Wall, is_ready};
+use super::{PlaceWaits, State, WaitRow, Wall, is_ready};
 use crate::chains::ChainId;
 use rustc_hash::FxHashMap;
 
-/// What waits without rows of their own were for, and the wait at whose place they count. Where
-/// several calls are mixed it is an estimate, by the last wait.
+/// What waits without rows of their own were for, and the wait at whose place they count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortPlace {
     pub(super) state: State,
@@ -49,7 +48,7 @@ impl Wall {
 
     /// What the short waits of each row were for: by their place, else by the last wait of the
     /// thread in their call, else by the call alone, else by the row's own wait or the one before.
-    pub(super) fn short_places(&self) -> Vec<ShortPlace> {
+    pub(super) fn short_places(&self) -> Vec<[ShortPlace; 3]> {
         let at_places = self.waits_at_places();
         let mut last = FxHashMap::default();
         let mut of_calls = FxHashMap::default();
@@ -63,25 +62,29 @@ impl Wall {
             if is_wait {
                 of_calls.insert((row.thread, row.syscall), (state, wait));
             }
-            let by_place = || {
-                let at = *at_places.get(&(row.thread.0, row.short_place?))?;
-                Some((self.state(at), at))
-            };
-            let same_call = row.short_call.map(|call| {
-                let by_call = || (self.state_of_call(call), wait);
-                let of_thread = || of_calls.get(&(row.thread, call)).copied();
-                by_place().or_else(of_thread).unwrap_or_else(by_call)
-            });
-            match same_call {
-                None | Some((State::Unknown, _)) => {
-                    let estimate = if is_wait && !row.is_end { state } else { before };
-                    let unknown = Some(()).filter(|()| estimate == State::Unknown).and_then(|()| by_place());
-                    let (state, wait) = unknown.unwrap_or((estimate, wait));
-                    let estimated_ns = if state == State::Unknown { 0 } else { row.short_blocked_ns };
-                    ShortPlace { state, wait, estimated_ns }
+            let place = |short: PlaceWaits, mixed_ns: u64| {
+                let by_place = || {
+                    let at = *at_places.get(&(row.thread.0, short.place?))?;
+                    Some((self.state(at), at))
+                };
+                let same_call = short.call.map(|call| {
+                    let by_call = || (self.state_of_call(call), wait);
+                    let of_thread = || of_calls.get(&(row.thread, call)).copied();
+                    by_place().or_else(of_thread).unwrap_or_else(by_call)
+                });
+                match same_call {
+                    None | Some((State::Unknown, _)) => {
+                        let estimate = if is_wait && !row.is_end { state } else { before };
+                        let unknown = Some(()).filter(|()| estimate == State::Unknown);
+                        let (state, wait) = unknown.and_then(|()| by_place()).unwrap_or((estimate, wait));
+                        let estimated_ns = if state == State::Unknown { 0 } else { short.blocked_ns };
+                        ShortPlace { state, wait, estimated_ns }
+                    }
+                    Some((state, wait)) => ShortPlace { state, wait, estimated_ns: mixed_ns },
                 }
-                Some((state, wait)) => ShortPlace { state, wait, estimated_ns: row.short_mixed_ns },
-            }
+            };
+            let [first, second, third] = row.short();
+            [place(first, row.short_mixed_ns), place(second, 0), place(third, 0)]
         };
         self.waits.iter().enumerate().map(short).collect()
     }
@@ -92,15 +95,20 @@ impl Wall {
         state::of_wait(1, call, std::iter::empty(), std::iter::empty())
     }
 
-    /// Whether the short waits of a row were idle: those that were for the same as its own.
-    pub(super) fn is_short_idle(&self, wait: usize) -> bool {
-        self.is_idle(wait) && self.short(wait).0 == self.state(wait)
+    /// Whether the short waits of a row at the place of this number were idle: those that were for
+    /// the same as its own.
+    pub(super) fn is_short_idle(&self, wait: usize, number: usize) -> bool {
+        self.is_idle(wait) && self.short(wait, number).0 == self.state(wait)
     }
 
-    /// What the short waits of a row were for, and where.
-    pub(super) fn short(&self, wait: usize) -> (State, ChainId) {
-        let ShortPlace { state, wait: place, .. } =
-            self.short.get(wait).copied().unwrap_or(ShortPlace::unknown(wait));
+    /// What the short waits of a row at the place of this number were for, and where.
+    pub(super) fn short(&self, wait: usize, number: usize) -> (State, ChainId) {
+        let ShortPlace { state, wait: place, .. } = self.short_place(wait, number);
         (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
+    }
+
+    pub(super) fn short_place(&self, wait: usize, number: usize) -> ShortPlace {
+        let known = self.short.get(wait).and_then(|places| places.get(number));
+        known.copied().unwrap_or(ShortPlace::unknown(wait))
     }
 }

@@ -4,7 +4,7 @@
 //!  a row of waits:  |<---- ran, waited shortly ---->|<-- blocked -->|<- ready ->|
 //!                        ^       ^ samples                          woken       row.time_ns
 //!  spans:           |run |  run  |       run        |  its state    | runnable  |
-//!                   |<------- short waits --------->|
+//!                   |<------- short waits --------->|  of each place
 //!                   |<------- short, ready -------->|
 //! ```
 //! The time of a span is its end. Its period is the time that the thread was in the state; where a
@@ -12,7 +12,7 @@
 //! several spans of the thread overlap. A range of time has the spans that end in it, whole.
 //! Running time is divided among the thread's samples in it by their periods, with their stacks.
 use super::rows::RunSample;
-use super::{End, SpanState, State, Wall};
+use super::{End, SHORT_PARTS, SpanState, State, Wall};
 use crate::columns::{Columns, Row, Thread, ThreadId, ThreadTable, columns_of_spans};
 use crate::extra::ExtraId;
 use crate::timeline::CommId;
@@ -58,7 +58,8 @@ impl Spans<'_> {
         let last = self.ends.insert(row.thread, row.time_ns).unwrap_or(0);
         let (begun, woken) = (begun.max(last), woken.max(last));
         let before = row.time_ns.saturating_sub(row.total_ns()).max(last);
-        let [(_, run), waits @ ..] = wall.parts(index);
+        let parts = wall.parts(index);
+        let [(_, run), blocked, ready, _, short_ready, ..] = parts;
         self.add_run(index, (before, begun), run);
         let thread = self.thread(row.thread, row.comm);
         let ended = match wall.end(index) {
@@ -66,20 +67,22 @@ impl Spans<'_> {
             End::Interrupt(cause) => (None, super::state::number_of_interrupt(cause)),
             End::Unknown => NOBODY,
         };
-        let spans = [(begun, woken), (woken, row.time_ns), (before, begun), (before, begun)];
         // How many waits each stands for, who ended it, the CPU that a ready thread waited for, and
         // where.
-        let short = wall.short(index).1;
-        let (of_idle, is_short_idle) = (wall.is_idle(index), wall.is_short_idle(index));
-        let facts = [
-            (1, ended, u32::MAX, row.chain, of_idle),
-            (0, NOBODY, row.cpu, row.chain, of_idle),
-            (row.short_waits, NOBODY, u32::MAX, short, is_short_idle),
-            (0, NOBODY, u32::MAX, short, is_short_idle),
+        let (of_idle, is_short_idle) = (wall.is_idle(index), wall.is_short_idle(index, 0));
+        let own = [
+            (blocked, (begun, woken), (1, ended, u32::MAX, row.chain, of_idle)),
+            (ready, (woken, row.time_ns), (0, NOBODY, row.cpu, row.chain, of_idle)),
+            (short_ready, (before, begun), (0, NOBODY, u32::MAX, wall.short(index, 0).1, is_short_idle)),
         ];
-        for (((state, time), span), fact) in waits.into_iter().zip(spans).zip(facts) {
+        let short = row.short().into_iter().enumerate().map(|(number, place)| {
+            let (stack, of_idle) = (wall.short(index, number).1, wall.is_short_idle(index, number));
+            let facts = (place.waits, NOBODY, u32::MAX, stack, of_idle);
+            (parts[SHORT_PARTS[number]], (before, begun), facts)
+        });
+        for ((state, time), span, facts) in own.into_iter().chain(short) {
             if time > 0 {
-                let (count, (waker, extra), cpu, stack, of_idle) = fact;
+                let (count, (waker, extra), cpu, stack, of_idle) = facts;
                 let (event, weight) = (wall.events.0, Some(count));
                 let span = span_of(span, SpanState { state, of_idle }, time);
                 self.rows.push(Row { thread, cpu, event, stack, weight, waker, extra, ..span });

@@ -151,7 +151,7 @@ fn short_waits_have_their_share_of_the_path() {
     let places = wall.places();
     let sleeps = places.iter().find(|place| place.state == State::Timer).expect("it sleeps");
     assert_eq!((sleeps.longest_ns, sleeps.waits), (40, 42), "a sum is no longest");
-    assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210), 7)]);
+    assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210, SLEEP), 7)]);
 }
 
 /// Checks a wait whose switch back the kernel has left out: its time is in the sums of the thread's
@@ -240,6 +240,50 @@ fn short_waits_are_of_their_call() {
     let found: Vec<_> = sleeps.iter().map(|place| (place.time_ns, wall.site_name(place.site))).collect();
     assert_eq!((found[0].0, &found[0].1[..5]), (140, "sleep"), "{found:?}");
     spans_sum_to_the_threads(&wall).expect("they do");
+}
+
+/// Checks a thread that waits shortly for a lock and on a condition in turns, in one call: each has
+/// its own sum, number and longest, in the table, on the path and in the spans; nothing is an
+/// estimate.
+#[test]
+fn short_waits_of_several_places_are_exact() {
+    let [at_lock, at_condition, sleeps] = [(LOCK, 7), (CONDITION, 8), (SLEEP, 9)].map(|(chain, place)| {
+        WaitRow { place: Some(place), syscall: 202, ..wait((1, 2), chain, 1, 10, 0, 0) }
+    });
+    let places =
+        [(8, 400, 40, 30), (7, 500, 50, 20), (9, 60, 2, 31)].map(|(place, blocked_ns, waits, longest)| {
+            PlaceWaits { blocked_ns, waits, longest_ns: Some(longest), call: Some(202), place: Some(place) }
+        });
+    let mut row = WaitRow {
+        run_ns: 40,
+        short_blocked_ns: 960,
+        short_waits: 92,
+        short_longest_ns: Some(31),
+        ..wait((1, 1), LOCK, 2000, 2100, 0, 0)
+    };
+    row.divide_short_waits(places);
+    assert_eq!((row.total_ns(), row.short_longest_ns, row.short_mixed_ns), (1100, Some(20), 0));
+    let wall = wall(vec![at_lock, at_condition, sleeps, row], Vec::new());
+    let times = |wall: &Wall| {
+        let thread = wall.threads().into_iter().find(|thread| thread.thread.1 == 1).expect("a thread");
+        assert_eq!(thread.waits, 93);
+        [State::Lock, State::Condition, State::Timer, State::Running].map(|state| thread.in_state(state))
+    };
+    assert_eq!(times(&wall), [600, 400, 60, 40]);
+    let found = |state| {
+        let place = wall.places().into_iter().find(|place| place.state == state).expect("a place");
+        (place.time_ns, place.waits, place.longest_ns)
+    };
+    // With those of the other thread, whose wait on the condition is idle.
+    assert_eq!(found(State::Lock), (609, 52, 100));
+    assert_eq!([found(State::Condition), found(State::Timer)], [(400, 40, 30), (69, 3, 31)]);
+    let on_path = |state| -> u64 {
+        let steps = wall.critical_path(1, 1000, 2000).into_iter().filter(|step| step.state == state);
+        steps.map(|step| step.end_ns - step.begin_ns).sum()
+    };
+    assert_eq!([State::Lock, State::Condition, State::Timer].map(on_path), [500, 400, 60]);
+    assert!(wall.notes().is_empty(), "{:?}", wall.notes());
+    assert!(spans_sum_to_the_threads(&wall).is_ok());
 }
 
 /// Checks that the report says how much time may have the wrong state where short waits of several
@@ -625,7 +669,9 @@ proptest! {
             let numbers = numbers.map(|number| number.checked_shr(shift).unwrap_or(0));
             let [time_ns, blocked_ns, runnable_ns, run_ns, short_blocked_ns, rest @ ..] = numbers;
             let [short_runnable_ns, short_waits, short_preemptions] = rest;
+            let other = PlaceWaits { blocked_ns: run_ns, waits: blocked_ns, ..PlaceWaits::default() };
             WaitRow {
+                other_places: [other, PlaceWaits { call: Some(waker.into()), ..other }],
                 task_state: shift,
                 waker,
                 blocked_ns,

@@ -1,6 +1,6 @@
 //! The programs in the machine of the tests: events of the scheduler in, records out.
 use super::model::{ModelTimes, SchedEvent};
-use super::programs::{self, COUNTS, LOST, MISSED, TaskAccess, Thresholds, WaitMaps, entry};
+use super::programs::{self, CALL_REGISTER, COUNTS, LOST, MISSED, TaskAccess, Thresholds, WaitMaps, entry};
 use super::{ThreadState, WaitKind, WaitRecord, entry_of, untold};
 use crate::bpf::interpreter::BpfMachine;
 use crate::bpf::program::{CLONE_THREAD, Program};
@@ -18,6 +18,9 @@ const MAPS: WaitMaps = WaitMaps {
     tasks: TaskAccess::Loads,
 };
 
+/// Threads wait in so many calls.
+const CALLS: i64 = 5;
+
 /// Programs, maps and tasks.
 pub(super) struct Emulated {
     pub(super) machine: BpfMachine,
@@ -31,6 +34,8 @@ pub(super) struct Emulated {
     tasks: BTreeMap<i32, u64>,
     /// The process of each thread.
     processes: BTreeMap<i32, i32>,
+    /// The registers of threads in each system call.
+    registers: Vec<u64>,
 }
 
 impl Emulated {
@@ -48,7 +53,13 @@ impl Emulated {
         machine.per_cpu_array(MAPS.waking_scratch, programs::SCRATCH_BYTES, 1, cpus);
         machine.events(MAPS.events);
         machine.array(MAPS.counts, 8, COUNTS as usize);
-        machine.registers = machine.memory(vec![7; 512]);
+        let in_call = |call: i64| {
+            let mut registers = vec![0; 512];
+            registers[CALL_REGISTER as usize..][..8].copy_from_slice(&call.to_le_bytes());
+            registers
+        };
+        let registers: Vec<u64> = (0..CALLS).map(|call| machine.memory(in_call(call))).collect();
+        machine.registers = registers[0];
         let mut emulated = Emulated {
             machine,
             switch: programs::switch(maps, thresholds, directly),
@@ -58,6 +69,7 @@ impl Emulated {
             exec: programs::exec(maps),
             tasks: BTreeMap::new(),
             processes: BTreeMap::new(),
+            registers,
         };
         emulated.add(0, 0);
         emulated
@@ -80,6 +92,16 @@ impl Emulated {
             let pid = self.processes.remove(&old).expect("a thread");
             self.add(pid, tid);
         }
+    }
+
+    /// The call in which a thread waits that was blocked from this moment on.
+    pub(super) fn call_at(since: u64) -> i64 {
+        since.cast_signed() % CALLS
+    }
+
+    /// The thread that the next programs look at has waited since then.
+    pub(super) fn waits_since(&mut self, since: u64) {
+        self.machine.registers = self.registers[Emulated::call_at(since) as usize];
     }
 
     fn run_as(&mut self, cpu: usize, tid: i32) {

@@ -24,9 +24,9 @@
 //! # Places of short waits
 //! Short waits cost no unwinding. A number tells where in the program they were: a hash of the
 //! call, its address, and how far the stack pointer is below the thread's own memory, which is the
-//! same in all threads of a process that came the same way. The thread's entry has the number of
-//! the place in which most of their time was. Whoever reads the records learns its stack from one
-//! that has both.
+//! same in all threads of a process that came the same way. The thread's entry has a sum for each
+//! of the first three places since its last record; what is elsewhere is in no sum but the whole.
+//! Whoever reads the records learns the stack of a place from a record that has both.
 //!
 //! # Invariants
 //! - **W1** The sum of a thread's records, and of what [`WaitTracer::end`] gives, is the time from
@@ -58,7 +58,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{ShortWaits, WaitKind, WaitRecord};
+pub use record::{PlaceWaits, ShortWaits, WaitKind, WaitRecord};
 
 use super::attach::{MovableProgram, attach_raw_program, attach_typed_program};
 use super::available::{Unavailable, available};
@@ -400,9 +400,9 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             waits: word(entry::WAITS),
             preemptions: word(entry::PREEMPTIONS),
             longest_ns: word(entry::LONGEST),
-            call: word(entry::CALL),
-            call_ns: word(entry::CALL_NS),
-            place: word(entry::PLACE),
+            places: std::array::from_fn(|number| {
+                PlaceWaits::of(std::array::from_fn(|at| word(entry::PLACES + (5 * number + at) as i16 * 8)))
+            }),
         },
         syscall: -1,
         arguments: [0; 2],

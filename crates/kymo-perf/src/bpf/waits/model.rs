@@ -24,6 +24,7 @@ pub(super) enum SchedEvent {
 /// A wait that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ModelWait {
+    pub(super) begun_ns: u64,
     pub(super) task_state: u32,
     pub(super) waker: i32,
     pub(super) blocked_ns: u64,
@@ -99,6 +100,7 @@ fn divide(since: u64, now: u64, task_state: u32, woken: Option<(u64, i32)>) -> M
         None => now,
     };
     ModelWait {
+        begun_ns: since,
         task_state,
         waker: woken.map_or(0, |(_, waker)| waker),
         blocked_ns: until - since,
@@ -163,7 +165,13 @@ impl WaitModel {
             // The switch to it was left out.
             let (until, waker) = woken.unwrap_or((now, 0));
             let blocked_ns = until - life.since;
-            life.waits.push(ModelWait { task_state, waker, blocked_ns, runnable_ns: 0 });
+            life.waits.push(ModelWait {
+                begun_ns: life.since,
+                task_state,
+                waker,
+                blocked_ns,
+                runnable_ns: 0,
+            });
             life.since = until;
         }
         life.run_ns += now - life.since;
@@ -190,6 +198,24 @@ impl WaitModel {
     pub(super) fn last_wait(&self, tid: i32) -> Option<(i32, ModelWait)> {
         let life = self.live.get(&tid)?;
         Some((life.pid, *life.waits.last()?))
+    }
+
+    /// Since when a thread does what it does, ns.
+    pub(super) fn since(&self, tid: i32) -> u64 {
+        self.live.get(&tid).map_or(0, |life| life.since)
+    }
+
+    /// How long each thread was blocked in waits that are over, by what tells where a wait was that
+    /// began at a moment.
+    pub(super) fn blocked_at(&self, place: impl Fn(u64) -> i64) -> BTreeMap<(i32, i64), u64> {
+        let live = self.live.iter().map(|(tid, life)| (*tid, life));
+        let mut all = BTreeMap::new();
+        for (tid, life) in live.chain(self.ended.iter().map(|(tid, life)| (*tid, life))) {
+            for wait in life.waits.iter().filter(|wait| wait.blocked_ns > 0) {
+                *all.entry((tid, place(wait.begun_ns))).or_default() += wait.blocked_ns;
+            }
+        }
+        all
     }
 
     /// Who has woken a thread that waits, and how long it was blocked until then.

@@ -25,14 +25,27 @@ pub(super) mod at {
     pub(in super::super) const ARGUMENT_0: i16 = 96;
     pub(in super::super) const SYSCALL: i16 = 104;
     pub(in super::super) const SHORT_LONGEST: i16 = 112;
-    pub(in super::super) const SHORT_CALL: i16 = 120;
-    pub(in super::super) const SHORT_CALL_NS: i16 = 128;
-    pub(in super::super) const PLACE: i16 = 136;
-    pub(in super::super) const SHORT_PLACE: i16 = 144;
+    pub(in super::super) const PLACE: i16 = 120;
+    /// The first of the places of short waits: its call, where that is, and the sums.
+    pub(in super::super) const SHORT_PLACES: i16 = 128;
+    pub(in super::super) const PLACE_CALL: i16 = 0;
+    pub(in super::super) const PLACE_NUMBER: i16 = 8;
+    pub(in super::super) const PLACE_BLOCKED: i16 = 16;
+    pub(in super::super) const PLACE_WAITS: i16 = 24;
+    pub(in super::super) const PLACE_LONGEST: i16 = 32;
+    pub(in super::super) const PLACE_BYTES: i16 = 40;
 }
 
+/// So many places of short waits have sums of their own.
+pub(super) const PLACES: usize = 3;
+
 /// Bytes of a record: with the word that says so, a multiple of 8.
-pub(super) const RECORD_BYTES: usize = 156;
+pub(super) const RECORD_BYTES: usize = 252;
+
+/// Where the words of a place are in a record, in bytes.
+fn at_place(number: usize) -> impl Iterator<Item = i16> {
+    (0..5).map(move |word| at::SHORT_PLACES + at::PLACE_BYTES * number as i16 + 8 * word)
+}
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +105,35 @@ pub struct ShortWaits {
     pub preemptions: u64,
     /// The longest of them, until the thread was woken, ns.
     pub longest_ns: u64,
-    /// The system call in which most of them were, plus one; 0: outside of any, or that is not
-    /// known.
+    /// Those at the first places where the thread waited: exact sums, of which some or all may be
+    /// empty. What is not in them was elsewhere, or it is not known where.
+    pub places: [PlaceWaits; PLACES],
+}
+
+/// Short waits at one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlaceWaits {
+    /// The system call, plus one; 0: outside of any, or that is not known.
     pub call: u64,
-    /// How long they were blocked in it, ns, at least.
-    pub call_ns: u64,
-    /// Where they were, as [`WaitRecord::place`].
+    /// Where it was made, as [`WaitRecord::place`].
     pub place: u64,
+    /// Until the thread was woken, ns.
+    pub blocked_ns: u64,
+    /// How many.
+    pub waits: u64,
+    /// The longest of them, ns.
+    pub longest_ns: u64,
+}
+
+impl PlaceWaits {
+    /// From the words of a record, or of a thread's entry.
+    pub(super) fn of([call, place, blocked_ns, waits, longest_ns]: [u64; 5]) -> PlaceWaits {
+        PlaceWaits { call, place, blocked_ns, waits, longest_ns }
+    }
+
+    fn words(self) -> [u64; 5] {
+        [self.call, self.place, self.blocked_ns, self.waits, self.longest_ns]
+    }
 }
 
 impl WaitRecord {
@@ -125,10 +160,22 @@ impl WaitRecord {
         "\tfield:u64 argument_0;\toffset:96;\tsize:8;\tsigned:0;\n",
         "\tfield:s64 syscall;\toffset:104;\tsize:8;\tsigned:1;\n",
         "\tfield:u64 short_longest_ns;\toffset:112;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 short_call;\toffset:120;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 short_call_ns;\toffset:128;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 place;\toffset:136;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 short_place;\toffset:144;\tsize:8;\tsigned:0;\n\n",
+        "\tfield:u64 place;\toffset:120;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 call_0;\toffset:128;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place_0;\toffset:136;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 blocked_ns_0;\toffset:144;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 waits_0;\toffset:152;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 longest_ns_0;\toffset:160;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 call_1;\toffset:168;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place_1;\toffset:176;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 blocked_ns_1;\toffset:184;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 waits_1;\toffset:192;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 longest_ns_1;\toffset:200;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 call_2;\toffset:208;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place_2;\toffset:216;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 blocked_ns_2;\toffset:224;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 waits_2;\toffset:232;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 longest_ns_2;\toffset:240;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
         "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu longest=%llu waker=%d syscall=%lld\", ",
         "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
@@ -141,6 +188,14 @@ impl WaitRecord {
     pub fn parse(raw: &[u8]) -> Option<WaitRecord> {
         let int = |at: i16| Some(u32::from_ne_bytes(*raw.get(at as usize..)?.first_chunk()?));
         let long = |at: i16| Some(u64::from_ne_bytes(*raw.get(at as usize..)?.first_chunk()?));
+        let mut places = [PlaceWaits::default(); PLACES];
+        for (number, place) in places.iter_mut().enumerate() {
+            let mut words = [0; 5];
+            for (word, at) in words.iter_mut().zip(at_place(number)) {
+                *word = long(at)?;
+            }
+            *place = PlaceWaits::of(words);
+        }
         let kind = match int(at::KIND)? {
             1 => WaitKind::Wait,
             2 => WaitKind::End,
@@ -163,9 +218,7 @@ impl WaitRecord {
                 waits: long(at::SHORT_WAITS)?,
                 preemptions: long(at::SHORT_PREEMPTIONS)?,
                 longest_ns: long(at::SHORT_LONGEST)?,
-                call: long(at::SHORT_CALL)?,
-                call_ns: long(at::SHORT_CALL_NS)?,
-                place: long(at::SHORT_PLACE)?,
+                places,
             },
             syscall: long(at::SYSCALL)?.cast_signed(),
             arguments: [long(at::ARGUMENT_0)?, long(at::ARGUMENT_1)?],
@@ -191,15 +244,14 @@ impl WaitRecord {
             (at::SHORT_WAITS, self.short.waits),
             (at::SHORT_PREEMPTIONS, self.short.preemptions),
             (at::SHORT_LONGEST, self.short.longest_ns),
-            (at::SHORT_CALL, self.short.call),
-            (at::SHORT_CALL_NS, self.short.call_ns),
-            (at::SHORT_PLACE, self.short.place),
             (at::PLACE, self.place),
             (at::ARGUMENT_0, self.arguments[0]),
             (at::ARGUMENT_1, self.arguments[1]),
             (at::SYSCALL, self.syscall.cast_unsigned()),
         ];
-        for (at, word) in words {
+        let of_places = self.short.places.iter().enumerate();
+        let of_places = of_places.flat_map(|(number, place)| at_place(number).zip(place.words()));
+        for (at, word) in words.into_iter().chain(of_places) {
             put(at, &word.to_ne_bytes());
         }
         raw

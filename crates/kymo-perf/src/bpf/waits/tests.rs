@@ -67,9 +67,13 @@ fn records() {
             waits: 9,
             preemptions: 4,
             longest_ns: 400,
-            call: 231,
-            call_ns: 990,
-            place: 17,
+            places: [1, 2, 3].map(|number| PlaceWaits {
+                call: 231,
+                place: number,
+                blocked_ns: 990,
+                waits: 4,
+                longest_ns: 500 + number,
+            }),
         },
         syscall: -1,
         arguments: [0x1234, 1],
@@ -78,7 +82,7 @@ fn records() {
     let mut raw = record.to_raw();
     assert_eq!((raw.len() + 4) % 8, 0);
     assert_eq!((WaitRecord::parse(&raw), record.off_cpu_ns()), (Some(record), 1320));
-    assert_eq!(WaitRecord::parse(&raw[..135]), None);
+    assert_eq!(WaitRecord::parse(&raw[..247]), None);
     raw[record::at::KIND as usize] = 5;
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
@@ -100,8 +104,12 @@ struct Scheduler {
     processes: BTreeMap<i32, i32>,
     next_tid: i32,
     knows_quotas: bool,
-    /// The system call that every thread is in, -1 where the programs cannot read it.
-    call_of_all: i64,
+    /// Whether the programs can read the system calls of threads.
+    reads_calls: bool,
+    /// How long each thread was blocked in each call, as far as records have told, and how long in
+    /// which call they have not.
+    told_calls: BTreeMap<(i32, i64), u64>,
+    elsewhere: BTreeMap<i32, u64>,
     /// What records have told of each thread.
     told: BTreeMap<i32, ModelTimes>,
     records: u64,
@@ -128,7 +136,9 @@ impl Scheduler {
             processes: BTreeMap::new(),
             next_tid: 20,
             knows_quotas: programs.0.throttle != ThrottleSource::None,
-            call_of_all: if programs.1 == TaskAccess::Loads { i64::from_ne_bytes([7; 8]) } else { -1 },
+            reads_calls: programs.1 == TaskAccess::Loads && !directly,
+            told_calls: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
             told: BTreeMap::new(),
             records: 0,
             lost: 0,
@@ -144,6 +154,9 @@ impl Scheduler {
     /// An event on a CPU, for the programs and the model.
     fn apply(&mut self, cpu: usize, event: SchedEvent) {
         self.behind(cpu);
+        if let SchedEvent::Switch { next: tid, .. } | SchedEvent::Waking { tid, .. } = event {
+            self.emulated.waits_since(self.model.since(tid));
+        }
         self.emulated.apply(self.now, cpu, self.cpus[cpu].0, event);
         self.model.apply(self.now, event);
         if let SchedEvent::Switch { next, .. } = event {
@@ -156,6 +169,8 @@ impl Scheduler {
     fn behind(&mut self, cpu: usize) {
         if let (running, true) = self.cpus[cpu] {
             self.cpus[cpu].1 = false;
+            let wait = self.model.last_wait(running);
+            self.emulated.waits_since(wait.map_or(0, |(_, wait)| wait.begun_ns));
             self.emulated.behind(self.now, cpu, running);
             self.check(SchedEvent::New { pid: 0, tid: 0 });
         }
@@ -176,7 +191,8 @@ impl Scheduler {
                 WaitKind::Wakeup => {
                     let told = (record.waker, record.blocked_ns);
                     assert_eq!(self.model.woken(record.tid), Some(told), "{event:?}");
-                    assert_eq!(record.syscall, self.call_of_all, "{event:?}");
+                    let call = Emulated::call_at(self.model.since(record.tid));
+                    assert!(record.syscall == call || record.syscall == -1, "{event:?}");
                 }
                 WaitKind::Stack => assert!(self.model.is_blocked(record.tid), "{event:?}"),
                 WaitKind::Wait | WaitKind::End => {}
@@ -185,9 +201,29 @@ impl Scheduler {
                 self.model.gone.insert(record.tid);
             }
             if !is_lost && matches!(record.kind, WaitKind::Wait | WaitKind::End) {
-                *self.told.entry(record.tid).or_default() += told(&record);
+                self.tell(&record);
             }
         }
+    }
+
+    /// A record has told of its thread.
+    fn tell(&mut self, record: &WaitRecord) {
+        *self.told.entry(record.tid).or_default() += told(record);
+        let mut of_call = |call, blocked_ns| {
+            *self.told_calls.entry((record.tid, call)).or_default() += blocked_ns;
+        };
+        if record.kind == WaitKind::Wait && record.blocked_ns > 0 {
+            of_call(record.syscall, record.blocked_ns);
+        }
+        let ShortWaits { mut blocked_ns, mut waits, .. } = record.short;
+        for place in record.short.places.iter().filter(|place| place.waits > 0) {
+            of_call(place.call.cast_signed() - 1, place.blocked_ns);
+            blocked_ns -= place.blocked_ns;
+            waits -= place.waits;
+            assert!(place.longest_ns <= record.short.longest_ns.min(place.blocked_ns));
+        }
+        assert!(waits > 0 || blocked_ns == 0, "{record:?}");
+        *self.elsewhere.entry(record.tid).or_default() += blocked_ns;
     }
 
     fn step(&mut self, (what, one, other, later, is_full): Choice) {
@@ -238,6 +274,12 @@ impl Scheduler {
         if let Some(times) = self.told.remove(&old) {
             *self.told.entry(tid).or_default() += times;
         }
+        *self.elsewhere.entry(tid).or_default() += self.elsewhere.remove(&old).unwrap_or(0);
+        let of_old = |(of, _): &(i32, i64)| *of == old && old != tid;
+        let moved: Vec<_> = self.told_calls.extract_if(.., |key, _| of_old(key)).collect();
+        for ((_, call), blocked_ns) in moved {
+            *self.told_calls.entry((tid, call)).or_default() += blocked_ns;
+        }
     }
 
     /// `choice`: who comes; `how`: why the other leaves.
@@ -274,11 +316,28 @@ impl Scheduler {
         }
     }
 
+    /// Time is told in the call in which it was, or in none; all of it where no thread was in many
+    /// calls between two records.
+    fn compare_calls(&self) -> Result<(), TestCaseError> {
+        for (key, blocked_ns) in self.model.blocked_at(Emulated::call_at) {
+            let told = self.told_calls.get(&key).copied().unwrap_or(0);
+            let is_whole = self.elsewhere.get(&key.0).is_none_or(|elsewhere| *elsewhere == 0);
+            prop_assert!(
+                told == blocked_ns || told < blocked_ns && !is_whole,
+                "{key:?}: {told} of {blocked_ns}"
+            );
+        }
+        Ok(())
+    }
+
     /// All is told now: the sums of the records are those of the model.
     fn end(mut self, thresholds: &Thresholds) -> Result<(), TestCaseError> {
         (0..CPUS).for_each(|cpu| self.behind(cpu));
         for record in self.emulated.end(self.now) {
-            *self.told.entry(record.tid).or_default() += told(&record);
+            self.tell(&record);
+        }
+        if self.reads_calls {
+            self.compare_calls()?;
         }
         self.told.retain(|_, times| *times != ModelTimes::default());
         let mut times = self.model.times(self.now);

@@ -7,6 +7,8 @@ mod switched;
 mod threads;
 mod waking;
 
+#[cfg(test)]
+pub(super) use place::CALL_REGISTER;
 pub(super) use switch::switch;
 pub(super) use switched::switched;
 pub(super) use threads::{exec, newtask};
@@ -41,14 +43,13 @@ pub(super) mod entry {
     pub(in super::super) const THRESHOLD: i16 = 96;
     /// The longest wait that no record has told yet, ns, until the thread was woken.
     pub(in super::super) const LONGEST: i16 = 104;
-    /// The system call in which most of the waits were that no record has told yet, plus one; 0:
-    /// outside of any, or that is not known. And their time in it, ns, at least.
-    pub(in super::super) const CALL: i16 = 112;
-    pub(in super::super) const CALL_NS: i16 = 120;
-    /// Where that call was made, as records have it.
-    pub(in super::super) const PLACE: i16 = 128;
-    pub(in super::super) const WORDS: usize = 17;
+    /// The waits of so many places that no record has told yet, as records have them.
+    pub(in super::super) const PLACES: i16 = 112;
+    pub(in super::super) const WORDS: usize = 14 + 5 * super::PLACES;
 }
+
+/// So many places of short waits have sums of their own between two records.
+pub(super) const PLACES: usize = super::record::PLACES;
 
 /// It has a CPU.
 pub(super) const RUNNING: i32 = 0;
@@ -76,11 +77,11 @@ pub(super) const UNSEEN: u32 = 2;
 pub(super) const COUNTS: u32 = 3;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-pub(super) const PENDING: i16 = 160;
+pub(super) const PENDING: i16 = 256;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 168;
-const COUNTED: i16 = 176;
-pub(super) const SCRATCH_BYTES: usize = 184;
+const BUDGET: i16 = 264;
+const COUNTED: i16 = 272;
+pub(super) const SCRATCH_BYTES: usize = 280;
 
 /// On the stack of the programs.
 const TID: i16 = -8;

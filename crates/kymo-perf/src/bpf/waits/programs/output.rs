@@ -1,9 +1,14 @@
 //! The records that the programs write, and what keeps them few.
 use super::super::record::{RECORD_BYTES, WaitKind, at};
-use super::{BUDGET, COUNTED, TID, Thresholds, WaitMaps, entry};
+use super::{BUDGET, COUNTED, PLACES, TID, Thresholds, WaitMaps, entry};
 use crate::bpf::budget::{Budget, Threshold};
-use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, Label, R1, R2, R3, R4, R5, R6, R7, R9};
+use crate::bpf::insn::{Assembler, BpfHelper, FP, Label, R1, R2, R3, R4, R5, R6, R7, R9};
 use crate::bpf::program::THIS_CPU;
+
+/// Where the words of places are in a record and in an entry.
+fn words_of_places() -> impl Iterator<Item = (i16, i16)> {
+    (0..5 * PLACES as i16).map(|word| (at::SHORT_PLACES + 8 * word, entry::PLACES + 8 * word))
+}
 
 impl Assembler {
     /// The record at R9: kind, thread, and what the entry at R7 has not told yet, which is told
@@ -25,11 +30,8 @@ impl Assembler {
             (at::SHORT_WAITS, entry::WAITS),
             (at::SHORT_PREEMPTIONS, entry::PREEMPTIONS),
             (at::SHORT_LONGEST, entry::LONGEST),
-            (at::SHORT_CALL, entry::CALL),
-            (at::SHORT_CALL_NS, entry::CALL_NS),
-            (at::SHORT_PLACE, entry::PLACE),
         ];
-        for (to, from) in told {
+        for (to, from) in told.into_iter().chain(words_of_places()) {
             self.load64(R1, R7, from);
             self.store64(R9, to, R1);
             self.store64_imm(R7, from, 0);
@@ -65,34 +67,23 @@ impl Assembler {
     }
 
     /// The entry at R7 tells again what the record at R9 has not: sums stay right without it, and
-    /// have the place of the record's wait, or that of the short ones, whichever was longer.
+    /// the record's wait counts at its place.
     pub(super) fn take_back(&mut self) {
-        let (preempted, of_short, has_place) = (self.label(), self.label(), self.label());
-        self.load64(R2, R9, at::BLOCKED);
-        self.load64(R3, R9, at::SHORT_CALL_NS);
-        self.jump_on(Compare::Less, R2, R3, of_short);
-        self.load64(R1, R9, at::SYSCALL);
-        self.add_imm(R1, 1);
-        self.store64(R7, entry::CALL, R1);
-        self.store64(R7, entry::CALL_NS, R2);
-        self.load64(R1, R9, at::PLACE);
-        self.jump(has_place);
-        self.place(of_short);
-        self.load64(R1, R9, at::SHORT_CALL);
-        self.store64(R7, entry::CALL, R1);
-        self.store64(R7, entry::CALL_NS, R3);
-        self.load64(R1, R9, at::SHORT_PLACE);
-        self.place(has_place);
-        self.store64(R7, entry::PLACE, R1);
+        let (preempted, end) = (self.label(), self.label());
         self.take_back_times();
         self.load32(R2, R9, at::TASK_STATE);
         self.shift_left_imm(R2, 33); // throttled or not
-        self.mov_imm(R3, 1);
         self.jump_if(R2, 0, preempted);
-        self.add_word(R7, entry::WAITS, R3);
-        self.mov_imm(R3, 0);
+        self.count_word(R7, entry::WAITS);
+        self.load64(R2, R9, at::SYSCALL);
+        self.add_imm(R2, 1);
+        self.load64(R4, R9, at::PLACE);
+        self.load64(R3, R9, at::BLOCKED);
+        self.add_to_place();
+        self.jump(end);
         self.place(preempted);
-        self.add_word(R7, entry::PREEMPTIONS, R3);
+        self.count_word(R7, entry::PREEMPTIONS);
+        self.place(end);
     }
 
     /// The same of times and counts alone, without the record's own wait.
@@ -113,6 +104,11 @@ impl Assembler {
         for from in [at::BLOCKED, at::SHORT_LONGEST] {
             self.load64(R2, R9, from);
             self.wait_as_long(R2);
+        }
+        // It has none since the record was begun.
+        for (from, to) in words_of_places() {
+            self.load64(R1, R9, from);
+            self.store64(R7, to, R1);
         }
     }
 }

@@ -1,39 +1,54 @@
 //! Where a thread waits: its system call, and from where in the program that was made.
 use super::super::record::at;
-use super::{BLOCKED_NS, entry};
+use super::{BLOCKED_NS, PLACES, entry};
 use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R6, R7, R9};
 use crate::bpf::types::Member;
 
 /// Where the registers of a thread in user space have the number of the call.
-const CALL_REGISTER: i16 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
+pub(in super::super) const CALL_REGISTER: i16 = if cfg!(target_arch = "x86_64") { 120 } else { 280 };
 /// The same of the call's first two arguments.
 const ARGUMENT_REGISTERS: [i16; 2] = if cfg!(target_arch = "x86_64") { [112, 104] } else { [272, 8] };
 
 impl Assembler {
-    /// The entry at R7 has the call of most waits that are not told yet: that of the next thread,
-    /// the tracepoint's third argument, whose wait is over now.
-    pub(super) fn note_call(&mut self, wanted: &mut Vec<(usize, Member)>) {
-        let (first, same, known) = (self.label(), self.label(), self.label());
+    /// The wait of the next thread, the tracepoint's third argument, which is over now, counts at
+    /// its place in the entry at R7.
+    pub(super) fn count_at_place(&mut self, wanted: &mut Vec<(usize, Member)>) {
         self.load64(R1, R6, 16);
         self.call(BpfHelper::TaskRegisters);
         self.load64(R3, R6, 16);
         self.load_place(wanted);
         self.add_imm(R2, 1);
         self.load64(R3, FP, BLOCKED_NS);
-        self.load64(R1, R7, entry::WAITS);
-        self.jump_if(R1, 0, first);
-        self.load64(R1, R7, entry::CALL);
-        self.jump_if_same(R1, R2, same);
-        self.load64(R1, R7, entry::CALL_NS);
-        self.jump_on(Compare::GreaterEqual, R1, R3, known);
+        self.add_to_place();
+    }
+
+    /// A wait of R3 ns in the call R2, plus one, at the place R4 counts in the entry at R7; nowhere
+    /// if that has other places already. R0 and R1 are lost
+    pub(super) fn add_to_place(&mut self) {
+        let (first, same, counted) = (self.label(), self.label(), self.label());
+        for number in 0..PLACES {
+            let next = self.label();
+            self.mov(R0, R7);
+            self.add_imm(R0, i32::from(entry::PLACES + at::PLACE_BYTES * number as i16));
+            self.load64(R1, R0, at::PLACE_WAITS);
+            self.jump_if(R1, 0, first);
+            self.load64(R1, R0, at::PLACE_NUMBER);
+            self.jump_on(Compare::NotEqual, R1, R4, next);
+            self.load64(R1, R0, at::PLACE_CALL);
+            self.jump_if_same(R1, R2, same);
+            self.place(next);
+        }
+        self.jump(counted);
         self.place(first);
-        self.store64(R7, entry::CALL, R2);
-        self.store64(R7, entry::CALL_NS, R3);
-        self.store64(R7, entry::PLACE, R4);
-        self.jump(known);
+        self.store64(R0, at::PLACE_CALL, R2);
+        self.store64(R0, at::PLACE_NUMBER, R4);
         self.place(same);
-        self.add_word(R7, entry::CALL_NS, R3);
-        self.place(known);
+        self.add_word(R0, at::PLACE_BLOCKED, R3);
+        self.count_word(R0, at::PLACE_WAITS);
+        self.load64(R1, R0, at::PLACE_LONGEST);
+        self.jump_on(Compare::GreaterEqual, R1, R3, counted);
+        self.store64(R0, at::PLACE_LONGEST, R3);
+        self.place(counted);
     }
 
     /// The record at R9 has the call of the thread that the tracepoint's first argument is, which

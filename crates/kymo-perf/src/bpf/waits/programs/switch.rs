@@ -220,7 +220,7 @@ impl Assembler {
         self.shift_left_imm(R2, 33); // throttled or not
         self.jump_if(R2, 0, was_ready);
         if maps.tasks == TaskAccess::Loads {
-            self.note_call(wanted);
+            self.count_at_place(wanted);
         }
         self.count_word(R7, entry::WAITS);
         self.jump(end);
