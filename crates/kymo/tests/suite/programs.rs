@@ -28,8 +28,8 @@ pub(crate) fn build(name: &str, flags: &[&str]) -> PathBuf {
         return program;
     }
     std::fs::create_dir_all(&folder).expect("the folder for programs");
-    // Tests run at the same time, in threads and in processes: each builds its own, and the first one to end stays.
-    // Another one's program may run by then: a file that took its place would leave that without names.
+    // Tests run at the same time, in threads and in processes: each builds its own, and the first
+    // one to end stays. A file that took its place would leave a program without names that runs.
     // No dots: rustc names its object files by what stands before the last one.
     let unique = format!("{stem}-{}-{:?}", std::process::id(), std::thread::current().id());
     let fresh = folder.join(unique.replace(['(', ')'], "-"));
