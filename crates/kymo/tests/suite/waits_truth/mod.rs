@@ -213,7 +213,8 @@ fn goroutines_are_not_seen() {
     let of_go = notes(Case::of_go(("sleep", 2, 5, 5000), Mode::Run), "waits-truth-go");
     assert!(of_go.contains("not those of its goroutines"), "{of_go}");
     let of_c = notes(Case::of_c(("sleep", 2, 5, 5000), Mode::Run), "waits-truth-no-go");
-    assert_eq!(of_c, "");
+    // Where the kernel leaves out switches, that is told of either.
+    assert!(!of_c.contains("goroutines"), "{of_c}");
 }
 
 /// Checks that waits of node below code without names bring the advice.
