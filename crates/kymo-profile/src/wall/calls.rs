@@ -158,12 +158,13 @@ impl Wall {
         let within = |begin: u64, end: u64| end.min(call.end_ns).saturating_sub(begin.max(call.begin_ns));
         let of_mixed = within(begun.saturating_sub(mixed), begun);
         let share = |time: u64| (u128::from(time) * u128::from(of_mixed) / u128::from(mixed.max(1))) as u64;
-        let [first, second, third] = row.short().map(|place| share(place.blocked_ns));
-        let ready = share(row.short_runnable_ns);
-        let run =
-            [first, second, third, ready].iter().fold(of_mixed, |left, time| left.saturating_sub(*time));
-        let own = [run, within(begun, woken), within(woken, row.time_ns)];
-        let times = [own[0], own[1], own[2], first, ready, second, third];
+        let short = row.short().map(|place| (share(place.blocked_ns), share(place.runnable_ns)));
+        let run = short.iter().fold(of_mixed, |left, (waited, ready)| left.saturating_sub(waited + ready));
+        let mut times = [0; super::PARTS];
+        times[..3].copy_from_slice(&[run, within(begun, woken), within(woken, row.time_ns)]);
+        for (of_place, (waited, ready)) in short.into_iter().zip(super::SHORT_PARTS) {
+            (times[waited], times[ready]) = of_place;
+        }
         let mut parts = self.parts(at);
         parts.iter_mut().zip(times).for_each(|(part, time)| part.1 = time);
         parts

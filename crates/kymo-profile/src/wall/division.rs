@@ -64,11 +64,11 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
     parts.into_iter().fold(0, u64::saturating_add)
 }
 
-/// The parts of a row: it ran, was blocked, and ready; and before that it waited shortly at its
-/// first place, was shortly ready, and waited shortly at its other places.
-pub(super) const PARTS: usize = 7;
-/// Those of its short waits, by place.
-pub(super) const SHORT_PARTS: [usize; 3] = [3, 5, 6];
+/// The parts of a row: it ran, was blocked, and ready; and before that it waited shortly, and was
+/// ready behind that, at each of its places.
+pub(super) const PARTS: usize = 9;
+/// Those of its short waits, by place: blocked, and ready.
+pub(super) const SHORT_PARTS: [(usize, usize); 3] = [(3, 4), (5, 6), (7, 8)];
 
 impl Wall {
     /// What a wait's row is divided into.
@@ -77,10 +77,13 @@ impl Wall {
         let short = [0, 1, 2].map(|number| self.short(wait, number).0);
         let ready = if state == State::Throttled { state } else { State::Runnable };
         let blocked = if state == ready { short[0] } else { state };
-        let states = [State::Running, blocked, ready, short[0], State::Runnable, short[1], short[2]];
-        let [first, second, third] = row.short().map(|place| place.blocked_ns);
-        let own = [row.run_ns, row.blocked_ns, row.runnable_ns];
-        let times = [own[0], own[1], own[2], first, row.short_runnable_ns, second, third];
+        let mut states = [State::Runnable; PARTS];
+        states[..3].copy_from_slice(&[State::Running, blocked, ready]);
+        let mut times = [0; PARTS];
+        times[..3].copy_from_slice(&[row.run_ns, row.blocked_ns, row.runnable_ns]);
+        for ((place, state), (waits, ready)) in row.short().into_iter().zip(short).zip(SHORT_PARTS) {
+            (states[waits], times[waits], times[ready]) = (state, place.blocked_ns, place.runnable_ns);
+        }
         let times = self.latencies.as_ref().and_then(|rows| rows.get(wait)).copied().unwrap_or(times);
         std::array::from_fn(|part| (states[part], times[part]))
     }
@@ -102,7 +105,7 @@ impl Wall {
             thread.preemptions = sum([thread.preemptions, row.short_preemptions, preemptions]);
             if self.is_idle(index) {
                 let [first, second, third] = [0, 1, 2].map(|number| {
-                    if self.is_short_idle(index, number) { parts[SHORT_PARTS[number]].1 } else { 0 }
+                    if self.is_short_idle(index, number) { parts[SHORT_PARTS[number].0].1 } else { 0 }
                 });
                 thread.idle_ns = sum([thread.idle_ns, parts[1].1, first, second, third]);
             }
@@ -126,15 +129,14 @@ impl Wall {
         for (index, row) in self.waits.iter().enumerate() {
             let site = self.sites.of(row.chain);
             let parts = self.parts(index);
-            let [_, blocked, ready, _, short_ready, ..] = parts;
-            // Ready threads wait for a CPU, wherever they are: one place for each site, too.
-            let short_site = self.sites.of(self.short(index, 0).1);
+            let [_, blocked, ready, ..] = parts;
+            let site_of_short = |number| self.sites.of(self.short(index, number).1);
             let own = (self.is_idle(index), site, blocked, (row.blocked_ns, 1, self.end(index)));
             // Who ended short waits is not known.
             let short = row.short().into_iter().enumerate().map(|(number, place)| {
-                let site = self.sites.of(self.short(index, number).1);
                 let counts = (place.longest_ns.unwrap_or(0), place.waits, End::Unknown);
-                (self.is_short_idle(index, number), site, parts[SHORT_PARTS[number]], counts)
+                let part = parts[SHORT_PARTS[number].0];
+                (self.is_short_idle(index, number), site_of_short(number), part, counts)
             });
             for (idle, site, (state, time), (longest, waits, end)) in iter::once(own).chain(short) {
                 if time == 0 {
@@ -148,7 +150,9 @@ impl Wall {
                 let ended = sum.ended_by.entry(end).or_default();
                 *ended = ended.saturating_add(time);
             }
-            let ready = [(site, ready, row.runnable_ns), (short_site, short_ready, 0)];
+            // Ready threads wait for a CPU, wherever they are: one place for each site, too.
+            let short = [0, 1, 2].map(|number| (site_of_short(number), parts[SHORT_PARTS[number].1], 0));
+            let ready = iter::once((site, ready, row.runnable_ns)).chain(short);
             for (site, (state, time), longest) in ready {
                 if time > 0 {
                     let sum = sums.entry((state, site, false)).or_default();

@@ -76,7 +76,7 @@ impl Wall {
     fn shares(&self, row: usize) -> impl Iterator<Item = Share> {
         let wait = &self.waits[row];
         let (begun, woken) = super::needed::span(wait);
-        let mixed = [wait.run_ns, wait.all_short_ns(), wait.short_runnable_ns];
+        let mixed = [wait.run_ns, wait.all_short_ns(), wait.all_short_runnable_ns()];
         let all = mixed.iter().fold(0_u64, |sum, time| sum.saturating_add(*time));
         let waits = match (self.is_idle(row), self.end(row)) {
             (true, _) => IDLE,
@@ -88,20 +88,19 @@ impl Wall {
             if matches!(self.state(row), State::Runnable | State::Throttled) { READY } else { waits };
         let part = |time: u64| time as f64 / all.max(1) as f64;
         let before = begun.saturating_sub(all);
-        let [first, second, third] = wait.short().map(|place| part(place.blocked_ns));
-        let parts = [
+        let own = [
             (0, 0, before, begun, part(wait.run_ns)),
-            (SHORT_PARTS[0], of_short, before, begun, first),
-            (SHORT_PARTS[1], of_short, before, begun, second),
-            (SHORT_PARTS[2], of_short, before, begun, third),
-            (4, READY, before, begun, part(wait.short_runnable_ns)),
             (1, of_blocked, begun, woken, 1.0),
             (2, READY, woken, wait.time_ns, 1.0),
         ];
+        let short = wait.short().map(|place| (part(place.blocked_ns), part(place.runnable_ns)));
+        let short = short.into_iter().zip(SHORT_PARTS).flat_map(move |(place, (waited, ready))| {
+            [(waited, of_short, before, begun, place.0), (ready, READY, before, begun, place.1)]
+        });
         let share = move |(part, class, begin_ns, end_ns, threads)| {
             let is_any = begin_ns < end_ns && threads > 0.0;
             is_any.then_some(Share { row, part, class, begin_ns, end_ns, threads })
         };
-        parts.into_iter().filter_map(share)
+        own.into_iter().chain(short).filter_map(share)
     }
 }

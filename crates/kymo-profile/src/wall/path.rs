@@ -167,7 +167,7 @@ impl Wall {
             let short = self.short_place(wait, number);
             (waited[number], short.state, short.wait)
         });
-        Between { run: row.run_ns, ready: row.short_runnable_ns, waited: Some(waited) }
+        Between { run: row.run_ns, ready: row.all_short_runnable_ns(), waited: Some(waited) }
     }
 
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.

@@ -40,7 +40,7 @@ pub struct WaitRow {
     pub run_ns: u64,
     /// Waits in between that have no rows of their own, ns, but those in `other_places`.
     pub short_blocked_ns: u64,
-    /// The same, ready.
+    /// The same, ready; and when it was preempted.
     pub short_runnable_ns: u64,
     /// How many those were.
     pub short_waits: u64,
@@ -83,6 +83,8 @@ pub struct PlaceWaits {
     pub call: Option<i64>,
     /// As [`WaitRow::place`].
     pub place: Option<u64>,
+    /// Ready behind them, until the thread had a CPU, ns.
+    pub runnable_ns: u64,
 }
 
 impl WaitRow {
@@ -94,6 +96,7 @@ impl WaitRow {
             longest_ns: self.short_longest_ns,
             call: self.short_call,
             place: self.short_place,
+            runnable_ns: self.short_runnable_ns,
         };
         let [second, third] = self.other_places;
         [first, second, third]
@@ -107,6 +110,7 @@ impl WaitRow {
         for other in &others {
             self.short_blocked_ns = self.short_blocked_ns.saturating_sub(other.blocked_ns);
             self.short_waits = self.short_waits.saturating_sub(other.waits);
+            self.short_runnable_ns = self.short_runnable_ns.saturating_sub(other.runnable_ns);
         }
         // Whether the longest one was elsewhere.
         self.short_longest_ns = self.short_longest_ns.filter(|all| Some(*all) > longest).or(first.longest_ns);
@@ -118,6 +122,11 @@ impl WaitRow {
     /// What no row of its own tells of waits, ns.
     pub(super) fn all_short_ns(&self) -> u64 {
         self.short().iter().fold(0, |sum, place| sum.saturating_add(place.blocked_ns))
+    }
+
+    /// The same, ready.
+    pub(super) fn all_short_runnable_ns(&self) -> u64 {
+        self.short().iter().fold(0, |sum, place| sum.saturating_add(place.runnable_ns))
     }
 
     /// A row that tells of no time.
@@ -157,7 +166,7 @@ impl WaitRow {
 
     /// All of it, ns.
     pub fn total_ns(&self) -> u64 {
-        let parts = [self.blocked_ns, self.runnable_ns, self.all_short_ns(), self.short_runnable_ns];
+        let parts = [self.blocked_ns, self.runnable_ns, self.all_short_ns(), self.all_short_runnable_ns()];
         parts.iter().fold(self.run_ns, |sum, part| sum.saturating_add(*part))
     }
 }
@@ -268,10 +277,10 @@ struct WaitFields {
     short_longest_ns: Option<Field>,
     place: Option<Field>,
     /// Of the places of short waits, each in the order of [`PLACE_NAMES`].
-    places: [Option<[Field; 5]>; 3],
+    places: [Option<[Field; 6]>; 3],
 }
 
-const PLACE_NAMES: [&str; 5] = ["call", "place", "blocked_ns", "waits", "longest_ns"];
+const PLACE_NAMES: [&str; 6] = ["call", "place", "blocked_ns", "waits", "longest_ns", "runnable_ns"];
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
@@ -319,18 +328,18 @@ impl WaitFields {
     fn places(&self, raw: &[u8]) -> Option<[PlaceWaits; 3]> {
         let mut places = [PlaceWaits::default(); 3];
         for (place, fields) in places.iter_mut().zip(&self.places) {
-            let mut words = [0; 5];
+            let mut words = [0; 6];
             for (word, field) in words.iter_mut().zip(fields.as_ref()?) {
                 *word = number_in(field, raw)?;
             }
-            let [call, number, blocked_ns, waits, longest_ns] = words;
+            let [call, number, blocked_ns, waits, longest_ns, runnable_ns] = words;
             // One with neither is where no call could be read.
             let is_known = waits > 0 && (call, number) != (0, 0);
             if is_known {
                 let call = call.checked_sub(1).map(u64::cast_signed);
                 let place_number = Some(number).filter(|number| *number != 0);
                 let longest_ns = Some(longest_ns);
-                *place = PlaceWaits { blocked_ns, waits, longest_ns, call, place: place_number };
+                *place = PlaceWaits { blocked_ns, waits, longest_ns, call, place: place_number, runnable_ns };
             }
         }
         Some(places)

@@ -59,7 +59,7 @@ impl Spans<'_> {
         let (begun, woken) = (begun.max(last), woken.max(last));
         let before = row.time_ns.saturating_sub(row.total_ns()).max(last);
         let parts = wall.parts(index);
-        let [(_, run), blocked, ready, _, short_ready, ..] = parts;
+        let [(_, run), blocked, ready, ..] = parts;
         self.add_run(index, (before, begun), run);
         let thread = self.thread(row.thread, row.comm);
         let ended = match wall.end(index) {
@@ -69,16 +69,17 @@ impl Spans<'_> {
         };
         // How many waits each stands for, who ended it, the CPU that a ready thread waited for, and
         // where.
-        let (of_idle, is_short_idle) = (wall.is_idle(index), wall.is_short_idle(index, 0));
+        let of_idle = wall.is_idle(index);
         let own = [
             (blocked, (begun, woken), (1, ended, u32::MAX, row.chain, of_idle)),
             (ready, (woken, row.time_ns), (0, NOBODY, row.cpu, row.chain, of_idle)),
-            (short_ready, (before, begun), (0, NOBODY, u32::MAX, wall.short(index, 0).1, is_short_idle)),
         ];
-        let short = row.short().into_iter().enumerate().map(|(number, place)| {
+        let short = row.short().into_iter().enumerate().flat_map(|(number, place)| {
             let (stack, of_idle) = (wall.short(index, number).1, wall.is_short_idle(index, number));
-            let facts = (place.waits, NOBODY, u32::MAX, stack, of_idle);
-            (parts[SHORT_PARTS[number]], (before, begun), facts)
+            let facts = |waits| (waits, NOBODY, u32::MAX, stack, of_idle);
+            let (waited, ready) = SHORT_PARTS[number];
+            let span = (before, begun);
+            [(parts[waited], span, facts(place.waits)), (parts[ready], span, facts(0))]
         });
         for ((state, time), span, facts) in own.into_iter().chain(short) {
             if time > 0 {

@@ -252,11 +252,20 @@ fn short_waits_of_several_places_are_exact() {
     });
     let places =
         [(8, 400, 40, 30), (7, 500, 50, 20), (9, 60, 2, 31)].map(|(place, blocked_ns, waits, longest)| {
-            PlaceWaits { blocked_ns, waits, longest_ns: Some(longest), call: Some(202), place: Some(place) }
+            let longest_ns = Some(longest);
+            PlaceWaits {
+                blocked_ns,
+                waits,
+                longest_ns,
+                call: Some(202),
+                place: Some(place),
+                runnable_ns: place,
+            }
         });
     let mut row = WaitRow {
-        run_ns: 40,
+        run_ns: 16,
         short_blocked_ns: 960,
+        short_runnable_ns: 24,
         short_waits: 92,
         short_longest_ns: Some(31),
         ..wait((1, 1), LOCK, 2000, 2100, 0, 0)
@@ -269,7 +278,7 @@ fn short_waits_of_several_places_are_exact() {
         assert_eq!(thread.waits, 93);
         [State::Lock, State::Condition, State::Timer, State::Running].map(|state| thread.in_state(state))
     };
-    assert_eq!(times(&wall), [600, 400, 60, 40]);
+    assert_eq!(times(&wall), [600, 400, 60, 16]);
     let found = |state| {
         let place = wall.places().into_iter().find(|place| place.state == state).expect("a place");
         (place.time_ns, place.waits, place.longest_ns)
@@ -277,11 +286,21 @@ fn short_waits_of_several_places_are_exact() {
     // With those of the other thread, whose wait on the condition is idle.
     assert_eq!(found(State::Lock), (609, 52, 100));
     assert_eq!([found(State::Condition), found(State::Timer)], [(400, 40, 30), (69, 3, 31)]);
+    let ready = |chain| {
+        let site = wall.site_of(chain);
+        let place =
+            wall.places().into_iter().find(|place| (place.state, place.site) == (State::Runnable, site));
+        place.expect("it was ready there").time_ns
+    };
+    assert_eq!([LOCK, CONDITION, SLEEP].map(ready), [7, 8, 9]);
     let on_path = |state| -> u64 {
         let steps = wall.critical_path(1, 1000, 2000).into_iter().filter(|step| step.state == state);
         steps.map(|step| step.end_ns - step.begin_ns).sum()
     };
-    assert_eq!([State::Lock, State::Condition, State::Timer].map(on_path), [500, 400, 60]);
+    assert_eq!(
+        [State::Lock, State::Condition, State::Timer, State::Runnable].map(on_path),
+        [500, 400, 60, 24]
+    );
     assert!(wall.notes().is_empty(), "{:?}", wall.notes());
     assert!(spans_sum_to_the_threads(&wall).is_ok());
 }
@@ -669,7 +688,7 @@ proptest! {
             let numbers = numbers.map(|number| number.checked_shr(shift).unwrap_or(0));
             let [time_ns, blocked_ns, runnable_ns, run_ns, short_blocked_ns, rest @ ..] = numbers;
             let [short_runnable_ns, short_waits, short_preemptions] = rest;
-            let other = PlaceWaits { blocked_ns: run_ns, waits: blocked_ns, ..PlaceWaits::default() };
+            let other = PlaceWaits { blocked_ns: run_ns, waits: blocked_ns, runnable_ns: time_ns, ..Default::default() };
             WaitRow {
                 other_places: [other, PlaceWaits { call: Some(waker.into()), ..other }],
                 task_state: shift,

@@ -58,6 +58,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+use record::PLACE_WORDS;
 pub use record::{PlaceWaits, ShortWaits, WaitKind, WaitRecord};
 
 use super::attach::{MovableProgram, attach_raw_program, attach_typed_program};
@@ -401,7 +402,9 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
             preemptions: word(entry::PREEMPTIONS),
             longest_ns: word(entry::LONGEST),
             places: std::array::from_fn(|number| {
-                PlaceWaits::of(std::array::from_fn(|at| word(entry::PLACES + (5 * number + at) as i16 * 8)))
+                PlaceWaits::of(std::array::from_fn(|at| {
+                    word(entry::PLACES + (PLACE_WORDS * number + at) as i16 * 8)
+                }))
             }),
         },
         syscall: -1,

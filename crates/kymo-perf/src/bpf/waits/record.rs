@@ -33,18 +33,21 @@ pub(super) mod at {
     pub(in super::super) const PLACE_BLOCKED: i16 = 16;
     pub(in super::super) const PLACE_WAITS: i16 = 24;
     pub(in super::super) const PLACE_LONGEST: i16 = 32;
-    pub(in super::super) const PLACE_BYTES: i16 = 40;
+    pub(in super::super) const PLACE_RUNNABLE: i16 = 40;
+    pub(in super::super) const PLACE_BYTES: i16 = 48;
 }
 
 /// So many places of short waits have sums of their own.
 pub(super) const PLACES: usize = 3;
+/// Words of a place.
+pub(super) const PLACE_WORDS: usize = at::PLACE_BYTES as usize / 8;
 
 /// Bytes of a record: with the word that says so, a multiple of 8.
-pub(super) const RECORD_BYTES: usize = 252;
+pub(super) const RECORD_BYTES: usize = 276;
 
 /// Where the words of a place are in a record, in bytes.
 fn at_place(number: usize) -> impl Iterator<Item = i16> {
-    (0..5).map(move |word| at::SHORT_PLACES + at::PLACE_BYTES * number as i16 + 8 * word)
+    (0..PLACE_WORDS as i16).map(move |word| at::SHORT_PLACES + at::PLACE_BYTES * number as i16 + 8 * word)
 }
 
 /// What a record tells.
@@ -123,16 +126,19 @@ pub struct PlaceWaits {
     pub waits: u64,
     /// The longest of them, ns.
     pub longest_ns: u64,
+    /// Ready, until it had a CPU, ns.
+    pub runnable_ns: u64,
 }
 
 impl PlaceWaits {
     /// From the words of a record, or of a thread's entry.
-    pub(super) fn of([call, place, blocked_ns, waits, longest_ns]: [u64; 5]) -> PlaceWaits {
-        PlaceWaits { call, place, blocked_ns, waits, longest_ns }
+    pub(super) fn of(words: [u64; PLACE_WORDS]) -> PlaceWaits {
+        let [call, place, blocked_ns, waits, longest_ns, runnable_ns] = words;
+        PlaceWaits { call, place, blocked_ns, waits, longest_ns, runnable_ns }
     }
 
-    fn words(self) -> [u64; 5] {
-        [self.call, self.place, self.blocked_ns, self.waits, self.longest_ns]
+    fn words(self) -> [u64; PLACE_WORDS] {
+        [self.call, self.place, self.blocked_ns, self.waits, self.longest_ns, self.runnable_ns]
     }
 }
 
@@ -166,16 +172,19 @@ impl WaitRecord {
         "\tfield:u64 blocked_ns_0;\toffset:144;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 waits_0;\toffset:152;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 longest_ns_0;\toffset:160;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 call_1;\toffset:168;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 place_1;\toffset:176;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 blocked_ns_1;\toffset:184;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 waits_1;\toffset:192;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 longest_ns_1;\toffset:200;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 call_2;\toffset:208;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 place_2;\toffset:216;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 blocked_ns_2;\toffset:224;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 waits_2;\toffset:232;\tsize:8;\tsigned:0;\n",
-        "\tfield:u64 longest_ns_2;\toffset:240;\tsize:8;\tsigned:0;\n\n",
+        "\tfield:u64 runnable_ns_0;\toffset:168;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 call_1;\toffset:176;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place_1;\toffset:184;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 blocked_ns_1;\toffset:192;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 waits_1;\toffset:200;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 longest_ns_1;\toffset:208;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 runnable_ns_1;\toffset:216;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 call_2;\toffset:224;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 place_2;\toffset:232;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 blocked_ns_2;\toffset:240;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 waits_2;\toffset:248;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 longest_ns_2;\toffset:256;\tsize:8;\tsigned:0;\n",
+        "\tfield:u64 runnable_ns_2;\toffset:264;\tsize:8;\tsigned:0;\n\n",
         "print fmt: \"kind=%u tid=%d state=%x blocked=%llu runnable=%llu run=%llu ",
         "short: blocked=%llu runnable=%llu waits=%llu preemptions=%llu longest=%llu waker=%d syscall=%lld\", ",
         "REC->kind, REC->tid, REC->task_state, REC->blocked_ns, REC->runnable_ns, REC->run_ns, ",
@@ -190,7 +199,7 @@ impl WaitRecord {
         let long = |at: i16| Some(u64::from_ne_bytes(*raw.get(at as usize..)?.first_chunk()?));
         let mut places = [PlaceWaits::default(); PLACES];
         for (number, place) in places.iter_mut().enumerate() {
-            let mut words = [0; 5];
+            let mut words = [0; PLACE_WORDS];
             for (word, at) in words.iter_mut().zip(at_place(number)) {
                 *word = long(at)?;
             }

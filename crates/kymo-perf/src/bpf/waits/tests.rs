@@ -73,6 +73,7 @@ fn records() {
                 blocked_ns: 990,
                 waits: 4,
                 longest_ns: 500 + number,
+                runnable_ns: 70 + number,
             }),
         },
         syscall: -1,
@@ -82,7 +83,7 @@ fn records() {
     let mut raw = record.to_raw();
     assert_eq!((raw.len() + 4) % 8, 0);
     assert_eq!((WaitRecord::parse(&raw), record.off_cpu_ns()), (Some(record), 1320));
-    assert_eq!(WaitRecord::parse(&raw[..247]), None);
+    assert_eq!(WaitRecord::parse(&raw[..271]), None);
     raw[record::at::KIND as usize] = 5;
     assert_eq!(WaitRecord::parse(&raw), None);
     let most = WaitRecord { blocked_ns: u64::MAX, ..record };
@@ -215,14 +216,16 @@ impl Scheduler {
         if record.kind == WaitKind::Wait && record.blocked_ns > 0 {
             of_call(record.syscall, record.blocked_ns);
         }
-        let ShortWaits { mut blocked_ns, mut waits, .. } = record.short;
+        let ShortWaits { mut blocked_ns, mut waits, mut runnable_ns, .. } = record.short;
         for place in record.short.places.iter().filter(|place| place.waits > 0) {
             of_call(place.call.cast_signed() - 1, place.blocked_ns);
             blocked_ns -= place.blocked_ns;
             waits -= place.waits;
+            runnable_ns -= place.runnable_ns;
             assert!(place.longest_ns <= record.short.longest_ns.min(place.blocked_ns));
         }
-        assert!(waits > 0 || blocked_ns == 0, "{record:?}");
+        let is_preempted = record.short.preemptions > 0;
+        assert!(waits > 0 || blocked_ns == 0 && (runnable_ns == 0 || is_preempted), "{record:?}");
         *self.elsewhere.entry(record.tid).or_default() += blocked_ns;
     }
 

@@ -87,10 +87,12 @@ fn of_c_attached() {
     hold("waits_truth::of_c_attached", &kinds.map(|kind| Case::of_c(kind, Mode::Attach)));
 }
 
-/// Checks more waits a second than have records: two threads that take turns.
+/// Checks more waits a second than have records: two threads that take turns, and threads that wait
+/// for a lock, or on a condition, and sleep in turns.
 #[test]
 fn of_many_waits() {
-    hold("waits_truth::of_many_waits", &[Case::of_c(("turns", 2, 20_000, 0), Mode::Run)]);
+    let kinds = [("turns", 2, 20_000, 0), ("lock", 4, 3000, 50), ("condition", 4, 2000, 100)];
+    hold("waits_truth::of_many_waits", &kinds.map(|kind| Case::of_c(kind, Mode::Run)));
 }
 
 /// Checks many threads, long-lived and short-lived ones.

@@ -45,11 +45,12 @@ pub(super) mod entry {
     pub(in super::super) const LONGEST: i16 = 104;
     /// The waits of so many places that no record has told yet, as records have them.
     pub(in super::super) const PLACES: i16 = 112;
-    pub(in super::super) const WORDS: usize = 14 + 5 * super::PLACES;
+    pub(in super::super) const WORDS: usize = 14 + super::PLACE_WORDS * super::PLACES;
 }
 
 /// So many places of short waits have sums of their own between two records.
 pub(super) const PLACES: usize = super::record::PLACES;
+use super::record::PLACE_WORDS;
 
 /// It has a CPU.
 pub(super) const RUNNING: i32 = 0;
@@ -77,11 +78,11 @@ pub(super) const UNSEEN: u32 = 2;
 pub(super) const COUNTS: u32 = 3;
 
 /// Behind the record in the scratch of `switch`: it waits for the thread's own context.
-pub(super) const PENDING: i16 = 256;
+pub(super) const PENDING: i16 = 280;
 /// The time that records may still take of this CPU, ns, and when it was counted last.
-const BUDGET: i16 = 264;
-const COUNTED: i16 = 272;
-pub(super) const SCRATCH_BYTES: usize = 280;
+const BUDGET: i16 = 288;
+const COUNTED: i16 = 296;
+pub(super) const SCRATCH_BYTES: usize = 304;
 
 /// On the stack of the programs.
 const TID: i16 = -8;

@@ -1,13 +1,13 @@
 //! The records that the programs write, and what keeps them few.
 use super::super::record::{RECORD_BYTES, WaitKind, at};
-use super::{BUDGET, COUNTED, PLACES, TID, Thresholds, WaitMaps, entry};
+use super::{BUDGET, COUNTED, PLACE_WORDS, PLACES, TID, Thresholds, WaitMaps, entry};
 use crate::bpf::budget::{Budget, Threshold};
 use crate::bpf::insn::{Assembler, BpfHelper, FP, Label, R1, R2, R3, R4, R5, R6, R7, R9};
 use crate::bpf::program::THIS_CPU;
 
 /// Where the words of places are in a record and in an entry.
 fn words_of_places() -> impl Iterator<Item = (i16, i16)> {
-    (0..5 * PLACES as i16).map(|word| (at::SHORT_PLACES + 8 * word, entry::PLACES + 8 * word))
+    (0..(PLACE_WORDS * PLACES) as i16).map(|word| (at::SHORT_PLACES + 8 * word, entry::PLACES + 8 * word))
 }
 
 impl Assembler {
@@ -79,6 +79,7 @@ impl Assembler {
         self.add_imm(R2, 1);
         self.load64(R4, R9, at::PLACE);
         self.load64(R3, R9, at::BLOCKED);
+        self.load64(R5, R9, at::RUNNABLE);
         self.add_to_place();
         self.jump(end);
         self.place(preempted);

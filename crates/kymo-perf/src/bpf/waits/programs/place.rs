@@ -1,7 +1,7 @@
 //! Where a thread waits: its system call, and from where in the program that was made.
 use super::super::record::at;
-use super::{BLOCKED_NS, PLACES, entry};
-use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R6, R7, R9};
+use super::{BLOCKED_NS, PLACES, RUNNABLE_NS, entry};
+use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, R0, R1, R2, R3, R4, R5, R6, R7, R9};
 use crate::bpf::types::Member;
 
 /// Where the registers of a thread in user space have the number of the call.
@@ -19,11 +19,12 @@ impl Assembler {
         self.load_place(wanted);
         self.add_imm(R2, 1);
         self.load64(R3, FP, BLOCKED_NS);
+        self.load64(R5, FP, RUNNABLE_NS);
         self.add_to_place();
     }
 
-    /// A wait of R3 ns in the call R2, plus one, at the place R4 counts in the entry at R7; nowhere
-    /// if that has other places already. R0 and R1 are lost
+    /// A wait of R3 ns, and R5 ns ready, in the call R2, plus one, at the place R4 counts in the
+    /// entry at R7; nowhere if that has other places already. R0 and R1 are lost
     pub(super) fn add_to_place(&mut self) {
         let (first, same, counted) = (self.label(), self.label(), self.label());
         for number in 0..PLACES {
@@ -44,6 +45,7 @@ impl Assembler {
         self.store64(R0, at::PLACE_NUMBER, R4);
         self.place(same);
         self.add_word(R0, at::PLACE_BLOCKED, R3);
+        self.add_word(R0, at::PLACE_RUNNABLE, R5);
         self.count_word(R0, at::PLACE_WAITS);
         self.load64(R1, R0, at::PLACE_LONGEST);
         self.jump_on(Compare::GreaterEqual, R1, R3, counted);
