@@ -43,10 +43,15 @@ fn record_with(folder: &str, more: &[&str], modes: &[&str]) -> Option<Waits> {
     // What has no record of its own is with another one; sums stay right, the number of places may
     // not.
     let lost = !said.stderr.contains("lost 0 samples");
-    let unseen = said.stderr.lines().find(|line| line.contains("left out by the kernel"));
-    let unseen = unseen.and_then(|line| line.split("switches=").nth(1)?.trim().parse().ok());
-    let unseen = unseen.unwrap_or_else(|| panic!("no count of switches: {}", said.stderr));
+    let unseen = unseen_switches(&said.stderr);
     Some(Waits { file, said: said.stdout.lines().filter_map(line).collect(), lost, unseen })
+}
+
+/// How many switches the kernel has left out, by the log of a recorder.
+pub(crate) fn unseen_switches(log: &str) -> u64 {
+    let line = log.lines().find(|line| line.contains("left out by the kernel"));
+    let count = line.and_then(|line| line.split("switches=").nth(1)?.trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count of switches: {log}"))
 }
 
 /// The same, again until the kernel has told all switches of the threads that had waited: one

@@ -287,8 +287,9 @@ impl WaitTracer {
         sys::lookup(&self.counts, LOST).unwrap_or(0)
     }
 
-    /// Switches to threads that had waited which the kernel has left out: the waits before them
-    /// have no stacks.
+    /// Switches to threads that the kernel has left out: the waits before them have no stacks, and
+    /// a thread that was ready counts as running. At most so many: threads that ran when they were
+    /// entered count, too.
     pub fn unseen(&self) -> u64 {
         sys::lookup(&self.counts, UNSEEN).unwrap_or(0)
     }

@@ -1,10 +1,13 @@
 //! Programs that keep their own account of their waits, and recordings of them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::programs::{build, sources};
 use crate::tools::{Running, kymo, run, text};
+use crate::wall::unseen_switches;
 
 /// What a program says of its waits in a function, over all its threads.
 pub(super) struct Account {
@@ -79,14 +82,22 @@ pub(super) struct Recorded {
     pub(super) ran_ns: Option<u64>,
     pub(super) has_no_runtime: bool,
     pub(super) is_go: bool,
+    /// Switches that the kernel has left out.
+    pub(super) unseen: u64,
 }
 
-/// A built program's path, built anew each time: it takes a moment, and no cache can be stale.
-fn built(name: &str, command: &mut Command) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("accounts-{name}"));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    run(command.current_dir(&folder)).ends(0);
-    folder
+/// The folder of a built program, built once by each run of the tests: it takes a moment, and no
+/// cache can be stale. Other tests run it meanwhile, whose files must stay.
+fn built(name: &'static str, command: &mut Command) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let build = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("accounts-{name}"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        run(command.current_dir(&folder)).ends(0);
+        folder
+    };
+    let mut known = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(name).or_insert_with(build).clone()
 }
 
 impl Case {
@@ -143,8 +154,13 @@ impl Case {
         let file = folder.join("wall.data");
         let options = ["record", "-q", "--wall", "-e", "cpu-clock", "-o", text(&file)];
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        let said = match self.mode {
-            Mode::Run => kymo().succeed([&options[..], &["--"], &words].concat()).stdout,
+        let recorded = |more: &[&str]| {
+            let mut command = kymo().command([&options[..], more].concat());
+            let said = run(command.env("KYMO_LOG", "kymo_record=debug")).ends(0);
+            (unseen_switches(&said.stderr), said.stdout)
+        };
+        let (unseen, said) = match self.mode {
+            Mode::Run => recorded(&[&["--"], &words[..]].concat()),
             Mode::Attach => {
                 let mut program = Running::start(Command::new(words[0]).args(&words[1..]));
                 assert_eq!(program.line(), "ready\n", "{}", self.label);
@@ -153,13 +169,13 @@ impl Case {
                 let begin = format!(
                     "echo > /proc/{pid}/fd/0; until grep -q '^State:.Z' /proc/{pid}/status; do sleep 0.1; done"
                 );
-                kymo().succeed([&options[..], &["-p", &pid, "--", "sh", "-c", &begin]].concat());
-                program.end().0
+                let (unseen, _) = recorded(&["-p", &pid, "--", "sh", "-c", &begin]);
+                (unseen, program.end().0)
             }
         };
         let ran_ns = said.lines().find_map(|line| line.strip_prefix("ran ")?.trim().parse().ok());
         let accounts = said.lines().filter_map(Account::read).collect();
         let is_go = self.label.starts_with("go-");
-        Recorded { file, accounts, ran_ns, has_no_runtime: self.has_no_runtime, is_go }
+        Recorded { file, accounts, ran_ns, has_no_runtime: self.has_no_runtime, is_go, unseen }
     }
 }

@@ -70,8 +70,8 @@ const ENDED: i32 = 0x10 | 0x20 | 0x80;
 /// In a task's state: its cgroup had no quota left.
 const THROTTLED: i32 = 1 << 31;
 
-/// In COUNTS: threads that had no place, records that had none, and switches to threads that had
-/// waited which the kernel has left out.
+/// In COUNTS: threads that had no place, records that had none, and switches to threads that the
+/// kernel has left out.
 pub(super) const MISSED: u32 = 0;
 pub(super) const LOST: u32 = 1;
 pub(super) const UNSEEN: u32 = 2;

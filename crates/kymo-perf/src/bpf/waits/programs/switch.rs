@@ -42,14 +42,19 @@ impl Assembler {
         next: Label,
         wanted: &mut Vec<(usize, Member)>,
     ) {
-        let (waits, told, preempted, runs) = (self.label(), self.label(), self.label(), self.label());
+        let (waits, told, preempted) = (self.label(), self.label(), self.label());
+        let (ran, runs) = (self.label(), self.label());
         self.load64(R1, R7, entry::STATE);
         self.jump_if(R1, HELD, next);
         self.jump_if(R1, GONE, next); // of another thread, which had this id
-        self.load64(R2, R7, entry::SINCE);
-        self.jump_unless(R1, BLOCKED, runs);
+        self.jump_if(R1, RUNNING, ran);
         self.add_one(maps.counts, UNSEEN, INDEX);
+        self.load64(R1, R7, entry::STATE);
+        self.jump_unless(R1, BLOCKED, ran);
         self.end_unseen_wait();
+        self.jump(runs);
+        self.place(ran);
+        self.load64(R2, R7, entry::SINCE);
         self.place(runs);
         self.mov(R3, R8);
         self.sub(R3, R2);
