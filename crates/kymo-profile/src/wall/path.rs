@@ -43,13 +43,13 @@ struct Between {
     run: u64,
     ready: u64,
     /// Its short waits by place, what they were for, and the row that tells of them.
-    waited: Option<[(u64, State, usize); 3]>,
+    waited: Option<[(u64, State, Option<usize>); 3]>,
 }
 
 impl Between {
     /// The steps of this span, the latest first: each has its share of it.
     fn steps(self, (begin, end): (u64, u64), mut step: impl FnMut(State, u64, u64, Option<usize>)) {
-        let places = self.waited.unwrap_or([(0, State::Running, 0); 3]);
+        let places = self.waited.unwrap_or([(0, State::Running, None); 3]);
         let waited: u128 = places.iter().map(|(time, ..)| u128::from(*time)).sum();
         let all = u128::from(self.run) + u128::from(self.ready) + waited;
         let span = end.saturating_sub(begin);
@@ -58,11 +58,11 @@ impl Between {
             all => (u128::from(span) * u128::from(part) / all) as u64,
         };
         let ready_begin = end - share(self.ready).min(span);
-        step(State::Runnable, ready_begin, end, self.waited.map(|_| places[0].2));
+        step(State::Runnable, ready_begin, end, places[0].2);
         let mut now = ready_begin;
         for (time, state, wait) in places {
             let waited_begin = now - share(time).min(now - begin.min(now));
-            step(state, waited_begin, now, Some(wait));
+            step(state, waited_begin, now, wait);
             now = waited_begin;
         }
         step(State::Running, begin, now, None);

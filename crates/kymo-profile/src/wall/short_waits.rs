@@ -9,19 +9,18 @@ use super::{PlaceWaits, State, WaitRow, Wall, is_ready};
 use crate::chains::ChainId;
 use rustc_hash::FxHashMap;
 
-/// What waits without rows of their own were for, and the wait at whose place they count.
+/// What waits without rows of their own were for, and the wait at whose place they count; `None`:
+/// nothing tells the place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortPlace {
     pub(super) state: State,
-    pub(super) wait: usize,
+    pub(super) wait: Option<usize>,
     /// So much of their time may have been for something else, ns.
     pub(super) estimated_ns: u64,
 }
 
 impl ShortPlace {
-    pub(super) fn unknown(wait: usize) -> ShortPlace {
-        ShortPlace { state: State::Unknown, wait, estimated_ns: 0 }
-    }
+    pub(super) const UNKNOWN: ShortPlace = ShortPlace { state: State::Unknown, wait: None, estimated_ns: 0 };
 }
 
 impl WaitRow {
@@ -60,15 +59,15 @@ impl Wall {
                 last.insert(row.thread, state);
             }
             if is_wait {
-                of_calls.insert((row.thread, row.syscall), (state, wait));
+                of_calls.insert((row.thread, row.syscall), (state, Some(wait)));
             }
             let place = |short: PlaceWaits, mixed_ns: u64| {
                 let by_place = || {
                     let at = *at_places.get(&(row.thread.0, short.place?))?;
-                    Some((self.state(at), at))
+                    Some((self.state(at), Some(at)))
                 };
                 let same_call = short.call.map(|call| {
-                    let by_call = || (self.state_of_call(call), wait);
+                    let by_call = || (self.state_of_call(call), None);
                     let of_thread = || of_calls.get(&(row.thread, call)).copied();
                     by_place().or_else(of_thread).unwrap_or_else(by_call)
                 });
@@ -76,7 +75,8 @@ impl Wall {
                     None | Some((State::Unknown, _)) => {
                         let estimate = if is_wait && !row.is_end { state } else { before };
                         let unknown = Some(()).filter(|()| estimate == State::Unknown);
-                        let (state, wait) = unknown.and_then(|()| by_place()).unwrap_or((estimate, wait));
+                        let (state, wait) =
+                            unknown.and_then(|()| by_place()).unwrap_or((estimate, Some(wait)));
                         let estimated_ns = if state == State::Unknown { 0 } else { short.blocked_ns };
                         ShortPlace { state, wait, estimated_ns }
                     }
@@ -104,11 +104,11 @@ impl Wall {
     /// What the short waits of a row at the place of this number were for, and where.
     pub(super) fn short(&self, wait: usize, number: usize) -> (State, ChainId) {
         let ShortPlace { state, wait: place, .. } = self.short_place(wait, number);
-        (state, self.waits.get(place).map_or(self.no_stack, |row| row.chain))
+        (state, place.and_then(|at| self.waits.get(at)).map_or(self.no_stack, |row| row.chain))
     }
 
     pub(super) fn short_place(&self, wait: usize, number: usize) -> ShortPlace {
         let known = self.short.get(wait).and_then(|places| places.get(number));
-        known.copied().unwrap_or(ShortPlace::unknown(wait))
+        known.copied().unwrap_or(ShortPlace::UNKNOWN)
     }
 }
