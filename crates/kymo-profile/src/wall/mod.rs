@@ -55,20 +55,20 @@ pub(crate) mod tests;
 mod text;
 mod tree;
 mod unseen_waits;
+mod wait_row;
 
 pub use calls::{Call, Calls, recorded_calls};
 pub use division::{Place, ThreadTime};
 pub use json::write_wall_json;
 pub use path::{PathPart, PathStep};
-pub use rows::{
-    BlockedCall, OFF_CPU, PlaceWaits, STACK, WAKEUP, WaitDetail, WaitRow, WakeupRow, is_of_waits, wait_detail,
-};
+pub use rows::{OFF_CPU, STACK, WAKEUP, WaitDetail, is_of_waits, wait_detail};
 pub use sites::SiteId;
 pub(crate) use state::state_of_waiting_thread;
 pub use state::{SpanState, State};
 pub(crate) use text::time;
 pub use text::{TextOptions, write_wall};
 pub use tree::WALL_TIME;
+pub use wait_row::{BlockedCall, PlaceWaits, WaitRow, WakeupRow};
 
 use crate::chains::{ChainId, Chains};
 use crate::functions::{Function, FunctionId, Functions, Level};

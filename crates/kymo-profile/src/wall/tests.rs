@@ -1,5 +1,4 @@
 //! Division, idle waits and paths of rows that are made by hand, and of any rows.
-use super::rows::WakeupRow;
 use super::*;
 use crate::chains::Chains;
 use crate::timeline::{CommId, ModuleKind, Modules, TimelineBuilder};
