@@ -159,7 +159,9 @@ impl Wall {
         let of_mixed = within(begun.saturating_sub(mixed), begun);
         let share = |time: u64| (u128::from(time) * u128::from(of_mixed) / u128::from(mixed.max(1))) as u64;
         let short = row.short().map(|place| (share(place.blocked_ns), share(place.runnable_ns)));
-        let run = short.iter().fold(of_mixed, |left, (waited, ready)| left.saturating_sub(waited + ready));
+        let run = short
+            .iter()
+            .fold(of_mixed, |left, (waited, ready)| left.saturating_sub(*waited).saturating_sub(*ready));
         let mut times = [0; super::PARTS];
         times[..3].copy_from_slice(&[run, within(begun, woken), within(woken, row.time_ns)]);
         for (of_place, (waited, ready)) in short.into_iter().zip(super::SHORT_PARTS) {

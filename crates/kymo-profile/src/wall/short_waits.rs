@@ -1,7 +1,7 @@
 //! Waits that have no rows of their own: what they were for, and where.
 //!
 //! A row has the sums of up to three places, each with the call; what was elsewhere counts with
-//! the longest of them, and is told as an estimate. A place is a number. Its stack is that of a row
+//! the largest of them, and is told as an estimate. A place is a number. Its stack is that of a row
 //! whose own wait was there, of any thread of the process: threads that only wait shortly, or live
 //! shortly, have no rows with stacks.
 use super::state::{self, WaitCall};

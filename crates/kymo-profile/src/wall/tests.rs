@@ -163,6 +163,7 @@ fn a_wait_without_its_switch_is_that_of_its_wakeup() {
     let next = WaitRow {
         run_ns: 5,
         short_blocked_ns: 95,
+        short_mixed_ns: 95,
         short_waits: 3,
         short_longest_ns: Some(90),
         ..wait((1, 3), LOCK, 110, 120, 0, 5)
@@ -178,7 +179,8 @@ fn a_wait_without_its_switch_is_that_of_its_wakeup() {
     assert_eq!((with.waits.len(), sums(&with)), (without.waits.len() + 1, sums(&without)));
     let at = with.waits.iter().position(|row| row.blocked_ns == 90 && row.thread.1 == 3).expect("a row");
     assert_eq!((with.state(at), with.waits[at].chain), (State::Condition, CONDITION));
-    assert_eq!((with.waits[at + 1].short_longest_ns, with.waits[at + 1].short_waits), (None, 2));
+    let rest = with.waits[at + 1];
+    assert_eq!((rest.short_longest_ns, rest.short_waits, rest.short_mixed_ns), (None, 2, 5));
     let asleep = |wall: &Wall| -> u64 {
         let steps = wall.critical_path(3, 0, 110).into_iter();
         steps.filter(|step| step.state == State::Timer).map(|step| step.end_ns - step.begin_ns).sum()

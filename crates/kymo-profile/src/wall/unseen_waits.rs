@@ -43,7 +43,11 @@ fn take_wait(row: &mut WaitRow, wakeup: &WakeupRow, chain: ChainId) -> Option<Wa
         (row.short_blocked_ns.checked_sub(blocked_ns)?, row.short_waits.checked_sub(1)?);
     // That of the others was not recorded.
     row.short_longest_ns = Some(longest_ns).filter(|longest| *longest > blocked_ns);
-    row.short_mixed_ns = row.short_mixed_ns.min(row.short_blocked_ns);
+    // One that the kernel has left out was at none of the row's places. One that found no room for
+    // a record was at its place, which may be that of the others.
+    let is_elsewhere = wakeup.call.is_none_or(|call| Some(call.place) != row.short_place);
+    let mixed_ns = row.short_mixed_ns.saturating_sub(if is_elsewhere { blocked_ns } else { 0 });
+    row.short_mixed_ns = mixed_ns.min(row.short_blocked_ns);
     let nothing = WaitRow::nothing(wakeup.time_ns, row.thread, row.comm, chain);
     let (task_state, waker) = (wakeup.task_state, wakeup.waker.1);
     let wait = WaitRow { task_state, waker, blocked_ns, ..nothing };

@@ -137,7 +137,7 @@ impl PlaceWaits {
         PlaceWaits { call, place, blocked_ns, waits, longest_ns, runnable_ns }
     }
 
-    fn words(self) -> [u64; PLACE_WORDS] {
+    fn to_words(self) -> [u64; PLACE_WORDS] {
         [self.call, self.place, self.blocked_ns, self.waits, self.longest_ns, self.runnable_ns]
     }
 }
@@ -259,7 +259,7 @@ impl WaitRecord {
             (at::SYSCALL, self.syscall.cast_unsigned()),
         ];
         let of_places = self.short.places.iter().enumerate();
-        let of_places = of_places.flat_map(|(number, place)| at_place(number).zip(place.words()));
+        let of_places = of_places.flat_map(|(number, place)| at_place(number).zip(place.to_words()));
         for (at, word) in words.into_iter().chain(of_places) {
             put(at, &word.to_ne_bytes());
         }

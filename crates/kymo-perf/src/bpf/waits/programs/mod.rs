@@ -14,6 +14,7 @@ pub(super) use switched::switched;
 pub(super) use threads::{exec, newtask};
 pub(super) use waking::waking;
 
+use super::record::{PLACE_WORDS, PLACES};
 use crate::bpf::insn::{Assembler, BpfHelper, Compare, FP, Label, R0, R1, R3, R6, R7, R8, R9, Reg};
 use crate::bpf::program::FollowKey;
 use crate::bpf::types::Member;
@@ -47,10 +48,6 @@ pub(super) mod entry {
     pub(in super::super) const PLACES: i16 = 112;
     pub(in super::super) const WORDS: usize = 14 + super::PLACE_WORDS * super::PLACES;
 }
-
-/// So many places of short waits have sums of their own between two records.
-pub(super) const PLACES: usize = super::record::PLACES;
-use super::record::PLACE_WORDS;
 
 /// It has a CPU.
 pub(super) const RUNNING: i32 = 0;

@@ -6,7 +6,7 @@ use crate::bpf::insn::{Assembler, BpfHelper, FP, Label, R1, R2, R3, R4, R5, R6, 
 use crate::bpf::program::THIS_CPU;
 
 /// Where the words of places are in a record and in an entry.
-fn words_of_places() -> impl Iterator<Item = (i16, i16)> {
+fn place_offsets() -> impl Iterator<Item = (i16, i16)> {
     (0..(PLACE_WORDS * PLACES) as i16).map(|word| (at::SHORT_PLACES + 8 * word, entry::PLACES + 8 * word))
 }
 
@@ -31,7 +31,7 @@ impl Assembler {
             (at::SHORT_PREEMPTIONS, entry::PREEMPTIONS),
             (at::SHORT_LONGEST, entry::LONGEST),
         ];
-        for (to, from) in told.into_iter().chain(words_of_places()) {
+        for (to, from) in told.into_iter().chain(place_offsets()) {
             self.load64(R1, R7, from);
             self.store64(R9, to, R1);
             self.store64_imm(R7, from, 0);
@@ -107,7 +107,7 @@ impl Assembler {
             self.wait_as_long(R2);
         }
         // It has none since the record was begun.
-        for (from, to) in words_of_places() {
+        for (from, to) in place_offsets() {
             self.load64(R1, R9, from);
             self.store64(R7, to, R1);
         }
