@@ -498,8 +498,8 @@ fn a_file_size_limit_leaves_what_came_before() {
         let (verb, file) = (Verb::of(name), folder.join("limited.data"));
         // In half kilobytes. Of waits the names of all processes come first, as any may end one.
         let most = match name {
-            "record --wall" => 1600,
-            "locks" => 500,
+            "record --wall" => 2400,
+            "locks" => 1000,
             _ => 200,
         };
         let mut limited = Command::new("sh");

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::programs::build;
+use crate::record::has_sample;
 use crate::tools::{Need, kymo, ready, signal, text};
 use crate::view::Viewed;
 
@@ -330,7 +331,7 @@ fn a_recording_that_is_still_written() {
     let words = ["record", "-q", "-g", "-F", "2000", "-o", &file, "--", "sh", "-c", load];
     let mut recorder = kymo().command(words).spawn().expect("kymo starts");
     let until = Instant::now() + Duration::from_secs(60);
-    while std::fs::metadata(&file).map_or(0, |found| found.len()) < 100_000 {
+    while !has_sample(Path::new(&file)) {
         assert!(Instant::now() < until, "nothing is recorded");
         std::thread::sleep(Duration::from_millis(50));
     }

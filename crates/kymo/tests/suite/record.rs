@@ -5,8 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kymo_data::Recording;
+use kymo_data::abi::PERF_RECORD_SAMPLE;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::scenario::fresh_folder;
@@ -50,13 +53,26 @@ const LONG: Duration = Duration::from_secs(600);
 fn wait_for_samples(mut recorder: Command, path: &Path) -> Child {
     let mut child = recorder.stderr(Stdio::piped()).spawn().expect("kymo starts");
     let end = Instant::now() + LONG;
-    // More than what is listed at the start.
-    while fs::metadata(path).map_or(0, |file| file.len()) < 128 << 10 {
+    while !has_sample(path) {
         assert!(Instant::now() < end, "no samples were written for {LONG:?}");
         assert!(child.try_wait().expect("a child").is_none(), "the recording ended by itself");
-        std::thread::sleep(Duration::from_millis(2)); // looks seldom, for the sake of who is waited for
+        std::thread::sleep(Duration::from_millis(5)); // looks seldom, for the sake of who is waited for
     }
     child
+}
+
+/// Whether a file, which may still be written or not be there yet, has a sample. Its size does not
+/// tell: each BPF program that is loaded or ends anywhere on the machine has records in it.
+pub(crate) fn has_sample(path: &Path) -> bool {
+    let Ok(file) = fs::File::open(path) else { return false };
+    let Ok(recording) = Recording::open(Arc::new(file), Vec::new()) else { return false };
+    let mut records = recording.records();
+    while let Ok(Some(record)) = records.next_record() {
+        if record.header.kind == PERF_RECORD_SAMPLE {
+            return true;
+        }
+    }
+    false
 }
 
 /// Where the endless program of a recording says who it is.
