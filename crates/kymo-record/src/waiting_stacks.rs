@@ -6,6 +6,8 @@
 //!  /proc/PID/mem -------> the stack ------------------'             no: it has waited in between
 //! ```
 //!
+//! Behind them it is looked at which files the threads wait for, and so whether for clients.
+//!
 //! # Invariants
 //! - **T1** No page is brought into memory, and no thread of the process is stopped.
 //! - **T2** A stack counts only if the thread was in the same call, at the same stack pointer, before
@@ -16,7 +18,8 @@
 use crate::callers::space_of;
 use crate::process_modules::modules_of_processes;
 use crate::python::{PythonReader, ThreadIdentity};
-use kymo_perf::bpf::{TaskRegisters, TaskState, states_of_tasks};
+use crate::waited_files::WaitedFilesReader;
+use kymo_perf::bpf::{TaskRegisters, TaskState, WaitedFiles, states_of_tasks};
 use kymo_perf::proc::{self, ProcessMemory, WaitingCall};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder, UserRegs};
 use std::collections::HashMap;
@@ -24,7 +27,7 @@ use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// So long stacks are read at the end of a recording.
+/// So long stacks and files are read at the end of a recording.
 const MOST_TIME: Duration = Duration::from_secs(3);
 /// How much of a stack is read, and of one that is longer: as much as the first thread of a program
 /// usually may have.
@@ -48,6 +51,8 @@ pub(crate) struct WaitingStack {
     pub(crate) off_cpu_ns: Option<u64>,
     /// Records that name functions of Python among the frames, to be written before it.
     pub(crate) names: Vec<u8>,
+    /// For whom it waits, if for files.
+    pub(crate) files: WaitedFiles,
 }
 
 impl WaitingStack {
@@ -79,30 +84,21 @@ pub(crate) struct WaitingStacks(HashMap<i32, WaitingStack>);
 impl WaitingStacks {
     /// Of these processes' threads; those of one process should follow each other. `python`: reads
     /// Python's functions, if they are wanted. Waits for [`MOST_TIME`] at most.
-    pub(crate) fn of(threads: Vec<(i32, i32)>, mut python: Option<PythonReader>) -> WaitingStacks {
-        let (mut found, until) = (HashMap::new(), Instant::now() + MOST_TIME);
-        let count = threads.len();
+    pub(crate) fn of(threads: Vec<(i32, i32)>, python: Option<PythonReader>) -> WaitingStacks {
+        let (mut all, until) = (HashMap::<i32, WaitingStack>::new(), Instant::now() + MOST_TIME);
         let (send, receive) = mpsc::channel();
-        let read = move || {
-            let mut reader = StackReader::of(&threads);
-            let mut stack_of = |pid: i32, tid: i32| {
-                let mut stack = reader.stack_of(pid, tid);
-                if let Some(python) = &mut python {
-                    // An interpreter that cannot be read was named while the recording ran.
-                    stack.put_python(python, &mut reader, (pid, tid));
-                }
-                stack
-            };
-            // Nobody listens any more: it took too long.
-            _ = threads.iter().try_for_each(|&(pid, tid)| send.send((tid, stack_of(pid, tid))).ok());
-        };
-        let started = count > 0 && Builder::new().name("waiting stacks".into()).spawn(read).is_ok();
-        while started && found.len() < count {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok((tid, stack)) = receive.recv_timeout(left) else { break };
-            found.insert(tid, stack);
+        let read = move || read_all(&threads, python, &send);
+        if let Err(error) = Builder::new().name("waiting stacks".into()).spawn(read) {
+            tracing::debug!(%error, "no stacks of waiting threads");
         }
-        WaitingStacks(found)
+        // Until it has read all, or could not begin, or takes too long.
+        while let Ok(found) = receive.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match found {
+                ThreadFacts::Stack(tid, stack) => _ = all.insert(tid, stack),
+                ThreadFacts::Files(tid, files) => all.entry(tid).or_default().files = files,
+            }
+        }
+        WaitingStacks(all)
     }
 
     /// Where this thread waits.
@@ -113,6 +109,39 @@ impl WaitingStacks {
             WaitingStack { call, frames, ..WaitingStack::default() }
         })
     }
+}
+
+/// Facts of a thread, as they are read.
+enum ThreadFacts {
+    Stack(i32, WaitingStack),
+    Files(i32, WaitedFiles),
+}
+
+/// Reads all stacks, and then what the threads wait for, until nobody listens any more.
+fn read_all(
+    threads: &[(i32, i32)],
+    mut python: Option<PythonReader>,
+    found: &mpsc::Sender<ThreadFacts>,
+) -> Option<()> {
+    let (mut reader, mut calls) = (StackReader::of(threads), Vec::new());
+    for &(pid, tid) in threads {
+        let mut stack = reader.stack_of(pid, tid);
+        if let Some(python) = &mut python {
+            // An interpreter that cannot be read was named while the recording ran.
+            stack.put_python(python, &mut reader, (pid, tid));
+        }
+        calls.extend(stack.call.map(|call| (pid, tid, call)));
+        found.send(ThreadFacts::Stack(tid, stack)).ok()?;
+    }
+    let mut files = WaitedFilesReader::default();
+    for (pid, tid, call) in calls {
+        let whom = files.look(pid, call, |at, bytes| reader.read(pid, at, bytes).unwrap_or(0));
+        // One that has run meanwhile waits for something else.
+        if whom != WaitedFiles::Unknown && proc::waiting_call(pid, tid) == Some(call) {
+            found.send(ThreadFacts::Files(tid, whom)).ok()?;
+        }
+    }
+    Some(())
 }
 
 /// Reads the stacks of threads that wait, as long as that takes.
@@ -163,7 +192,7 @@ impl StackReader {
         let kernel = kernel.map(|state| state.kernel.into_iter().take_while(is_frame).collect());
         let (frames, is_whole) = self.walk(pid, tid, call).unwrap_or_else(|| (vec![call.pc], false));
         let kernel = kernel.unwrap_or_default();
-        WaitingStack { call: Some(call), frames, is_whole, kernel, off_cpu_ns, names: Vec::new() }
+        WaitingStack { call: Some(call), frames, is_whole, kernel, off_cpu_ns, ..WaitingStack::default() }
     }
 
     /// The thread's own id in its C library (`pthread_self`), if the kernel tells.

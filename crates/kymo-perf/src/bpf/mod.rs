@@ -117,6 +117,8 @@ pub use python::{
     StackPage, StackWish,
 };
 pub use task_states::{TaskRegisters, TaskState, states_of_tasks};
-pub use waits::{PlaceWaits, ShortWaits, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer};
+pub use waits::{
+    PlaceWaits, ShortWaits, ThreadState, WaitKind, WaitOptions, WaitRecord, WaitTracer, WaitedFiles,
+};
 pub(crate) use watch_program::WatchProgram;
 pub use watch_program::{WatchCounts, WatchSample};

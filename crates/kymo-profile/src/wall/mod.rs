@@ -36,7 +36,9 @@
 //! idle if it is on a condition, in an event loop or for a client, and nobody waited for the thread
 //! meanwhile, neither directly nor over others ([`Wall::is_idle`]). A thread that sleeps, or waits
 //! for an answer, is not idle: it may be what a client on another machine waits for. What the first
-//! thread of a process waits for is never idle.
+//! thread of a process waits for is idle only if it was seen to wait for clients: at the end of a
+//! recording the files of each wait are looked at, whether their sockets listen, were accepted, or
+//! were connected to a server.
 mod calls;
 mod collectors;
 mod division;
@@ -78,6 +80,7 @@ use crate::timeline::Timeline;
 use division::{PARTS, SHORT_PARTS};
 use kymo_data::{ReadSummary, Recording};
 use kymo_symbols::SymbolStore;
+use needed::IdleWaits;
 use rows::{Rows, RunSample};
 use short_waits::ShortPlace;
 use sites::Sites;
@@ -108,7 +111,7 @@ pub struct Wall {
     states: Vec<State>,
     /// What the short waits of each row were for.
     short: Vec<[ShortPlace; 3]>,
-    idle: Vec<bool>,
+    idle: Vec<IdleWaits>,
     /// For each wait what ended it.
     ends: Vec<End>,
     /// The parts of each row, if they are of the time that passed.
@@ -229,7 +232,7 @@ impl Wall {
 
     /// Whether a wait is that of a thread that has nothing to do.
     pub fn is_idle(&self, wait: usize) -> bool {
-        self.idle.get(wait).copied().unwrap_or(false)
+        self.idle.get(wait).is_some_and(|idle| idle.own)
     }
 
     /// What ended a wait, by its index.

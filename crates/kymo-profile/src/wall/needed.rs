@@ -1,6 +1,6 @@
 //! Which waits somebody waited for, and so which are idle.
-use super::state::may_be_idle;
-use super::{End, WaitRow, Wall};
+use super::state::{A_TIMER, may_be_idle};
+use super::{End, State, WaitRow, Wall};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// When a wait began and when the thread was woken, ns.
@@ -18,14 +18,25 @@ pub(super) fn by_thread(waits: &[WaitRow]) -> FxHashMap<i32, Vec<usize>> {
     threads
 }
 
-/// For each wait whether it is idle.
+/// Whether the waits of a row are idle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IdleWaits {
+    /// That of its own.
+    pub(super) own: bool,
+    /// Those without rows of their own, if they are for the same.
+    pub(super) short: bool,
+}
+
+/// For each row whether its waits are idle.
 ///
-/// From every wait that is none for something to do, and from all of the first thread of a process,
-/// the marks go on: who ended that wait was waited for from its beginning to its end, and so was
-/// whoever ended what that one waited for in between.
-pub(super) fn idle(wall: &Wall) -> Vec<bool> {
+/// From every wait that is none for something to do the marks go on: who ended that wait was waited
+/// for from its beginning to its end, and so was whoever ended what that one waited for in between.
+/// What the first thread of a process waits for is something to do, unless it was seen to wait for
+/// clients only.
+pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
     let waits = &wall.waits;
     let threads = by_thread(waits);
+    let for_clients = for_clients(wall, &threads);
     // Where there are many processes of one thread, their first threads are no others than the
     // rest.
     let mut processes: FxHashMap<i32, FxHashSet<i32>> = FxHashMap::default();
@@ -34,12 +45,18 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
     }
     let tells =
         |pid: i32| processes.len() == 1 || processes.get(&pid).is_some_and(|threads| threads.len() > 1);
+    let is_first = |row: &WaitRow| row.thread.0 == row.thread.1 && tells(row.thread.0);
     let may_be_idle = |index: usize| {
-        let row = &waits[index];
-        let is_first = row.thread.0 == row.thread.1 && tells(row.thread.0);
+        let (row, state) = (&waits[index], wall.state(index));
         let call = (wall.is_arm, row.syscall);
-        let is_idle = || may_be_idle(wall.state(index), wall.names(row.chain, true), call);
-        row.task_state != 0 && !is_first && is_idle()
+        let is_place = || may_be_idle(state, wall.names(row.chain, true), call);
+        row.task_state != 0
+            && match for_clients[index] {
+                Some(for_clients) => {
+                    for_clients && matches!(state, State::Poll | State::Network | State::Pipe)
+                }
+                None => !is_first(row) && is_place(),
+            }
     };
     let mut idle: Vec<bool> = (0..waits.len()).map(may_be_idle).collect();
     let mut to_do: Vec<usize> = (0..waits.len()).filter(|index| !idle[*index]).collect();
@@ -62,7 +79,30 @@ pub(super) fn idle(wall: &Wall) -> Vec<bool> {
             }
         }
     }
-    idle
+    // Of short waits nobody saw whom they were for.
+    let with_short = |(row, own)| IdleWaits { own, short: own && !is_first(row) };
+    waits.iter().zip(idle).map(with_short).collect()
+}
+
+/// For each wait whether it was for clients (`true`) or perhaps for an answer, where that is known.
+///
+/// The files of a wait are looked at when the recording ends. It was the same for those before in
+/// the same call behind which the thread had nothing to do, because only a timer had ended them.
+/// One connection to a server makes every wait of that call perhaps one for an answer.
+fn for_clients(wall: &Wall, threads: &FxHashMap<i32, Vec<usize>>) -> Vec<Option<bool>> {
+    let mut found = vec![None; wall.waits.len()];
+    for list in threads.values() {
+        let Some((&last, before)) = list.split_last() else { continue };
+        let Some(for_clients) = wall.waits[last].for_clients else { continue };
+        found[last] = Some(for_clients);
+        let in_call = |at: &&usize| wall.waits[**at].syscall == wall.waits[last].syscall;
+        let by_timer = |at: &&usize| in_call(at) && wall.end(**at) == End::Interrupt(A_TIMER);
+        match for_clients {
+            false => before.iter().filter(in_call).for_each(|&at| found[at] = Some(false)),
+            true => before.iter().rev().take_while(by_timer).for_each(|&at| found[at] = Some(true)),
+        }
+    }
+    found
 }
 
 /// For each place of a list the next one that was not looked at, or a place on the way there: each

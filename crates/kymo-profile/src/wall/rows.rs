@@ -89,6 +89,7 @@ struct WaitFields {
     operation: Option<Field>,
     short_longest_ns: Option<Field>,
     place: Option<Field>,
+    files: Option<Field>,
     /// Of the places of short waits, each in the order of [`PLACE_NAMES`].
     places: [Option<[Field; 6]>; 3],
 }
@@ -97,6 +98,9 @@ const PLACE_NAMES: [&str; 6] = ["call", "place", "blocked_ns", "waits", "longest
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
+/// For whom a thread waits for files.
+const FOR_CLIENTS: u64 = 1;
+const FOR_ANSWERS: u64 = 2;
 
 /// What lies between the two clock readings of a wait's beginning at most, ns: the clocks of CPUs
 /// may differ.
@@ -130,6 +134,7 @@ impl WaitFields {
             operation: format.field("argument_1").cloned(),
             short_longest_ns: format.field("short_longest_ns").cloned(),
             place: format.field("place").cloned(),
+            files: format.field("files").cloned(),
             places: std::array::from_fn(|number| {
                 let fields = PLACE_NAMES.map(|name| format.field(&format!("{name}_{number}")).cloned());
                 fields.iter().all(Option::is_some).then(|| fields.map(|field| field.expect("it is there")))
@@ -353,6 +358,11 @@ impl Rows {
             short_waits,
             short_preemptions,
             is_end: kind == END,
+            for_clients: match optional(&fields.files) {
+                Some(FOR_CLIENTS) => Some(true),
+                Some(FOR_ANSWERS) => Some(false),
+                _ => None,
+            },
             syscall,
             argument,
             operation,

@@ -98,7 +98,8 @@ impl Wall {
     /// Whether the short waits of a row at the place of this number were idle: those that were for
     /// the same as its own.
     pub(super) fn is_short_idle(&self, wait: usize, number: usize) -> bool {
-        self.is_idle(wait) && self.short(wait, number).0 == self.state(wait)
+        let may_be = self.idle.get(wait).is_some_and(|idle| idle.short);
+        may_be && self.short(wait, number).0 == self.state(wait)
     }
 
     /// What the short waits of a row at the place of this number were for, and where.

@@ -406,13 +406,16 @@ const INTERRUPTS: [&str; 14] = [
     "handle_irq_event",
 ];
 
+/// What ends a wait whose time is over.
+pub(super) const A_TIMER: &str = "a timer";
+
 /// What an interrupt was about, by functions that it called.
 const CAUSES: [(&str, &str); 12] = [
-    ("hrtimer_", "a timer"),
-    ("__hrtimer_", "a timer"),
-    ("process_timeout", "a timer"),
-    ("call_timer_fn", "a timer"),
-    ("posix_timer_fn", "a timer"),
+    ("hrtimer_", A_TIMER),
+    ("__hrtimer_", A_TIMER),
+    ("process_timeout", A_TIMER),
+    ("call_timer_fn", A_TIMER),
+    ("posix_timer_fn", A_TIMER),
     ("net_rx_action", "the network"),
     ("napi_", "the network"),
     ("__napi_", "the network"),
@@ -423,7 +426,7 @@ const CAUSES: [(&str, &str); 12] = [
 ];
 
 /// What interrupts are about, as [`interrupt`] says it.
-pub(crate) const INTERRUPT_CAUSES: [&str; 4] = ["a timer", "the network", "a disk", "an interrupt"];
+pub(crate) const INTERRUPT_CAUSES: [&str; 4] = [A_TIMER, "the network", "a disk", "an interrupt"];
 
 /// The number of what an interrupt was about, its place in [`INTERRUPT_CAUSES`] plus one.
 pub(super) fn number_of_interrupt(cause: &str) -> u32 {

@@ -5,19 +5,21 @@ use crate::timeline::{CommId, ModuleKind, Modules, TimelineBuilder};
 use proptest::prelude::*;
 
 /// The functions of the stacks: stack 0 is at a lock, 1 at a condition, 2 sleeps, 3 is a thread
-/// that wakes another, 4 a timer's interrupt.
-const STACKS: [&[(&str, Level)]; 5] = [
+/// that wakes another, 4 a timer's interrupt, 5 is in an event loop.
+const STACKS: [&[(&str, Level)]; 6] = [
     &[("futex_wait", Level::Kernel), ("pthread_mutex_lock", Level::User)],
     &[("futex_wait", Level::Kernel), ("pthread_cond_wait", Level::User)],
     &[("do_nanosleep", Level::Kernel), ("sleep", Level::User)],
     &[("try_to_wake_up", Level::Kernel), ("futex_wake", Level::Kernel)],
     &[("hrtimer_wakeup", Level::Kernel), ("asm_sysvec_apic_timer_interrupt", Level::Kernel)],
+    &[("ep_poll", Level::Kernel), ("epoll_wait", Level::User)],
 ];
 const LOCK: ChainId = 0;
 const CONDITION: ChainId = 1;
 const SLEEP: ChainId = 2;
 const WAKES: ChainId = 3;
 const TIMER: ChainId = 4;
+const POLLS: ChainId = 5;
 
 pub(crate) fn wall(waits: Vec<WaitRow>, wakeups: Vec<WakeupRow>) -> Wall {
     let (mut functions, mut modules, mut stacks) = (Functions::default(), Modules::default(), Vec::new());
@@ -87,6 +89,44 @@ fn path_over_two_wakeups() {
     assert_eq!(wall.end(0), End::Interrupt("a timer"));
     let longest = wall.critical_parts(steps)[0];
     assert_eq!((longest.tid, longest.state, longest.time_ns), (4, State::Timer, 90));
+}
+
+/// Checks what the files of a wait tell, which are looked at when the recording ends: a server's
+/// first thread is idle as long as only timers ended its waits, and a client's event loop is not.
+#[test]
+fn files_tell_for_whom_a_thread_waits() {
+    const EPOLL: i64 = 232;
+    let loops = |thread, (begun, woken), waker| WaitRow {
+        syscall: EPOLL,
+        short_waits: 1,
+        short_blocked_ns: 5,
+        short_call: Some(EPOLL),
+        ..wait(thread, POLLS, begun, woken, 0, waker)
+    };
+    let end =
+        |thread, begun, for_clients| WaitRow { is_end: true, for_clients, ..loops(thread, (begun, 400), 0) };
+    let all_idle = |for_clients| {
+        let wall = wall(
+            vec![
+                loops((1, 1), (10, 100), 1),
+                loops((1, 2), (10, 100), 9),
+                loops((1, 1), (110, 200), 9),
+                loops((1, 2), (110, 200), 9),
+                end((1, 1), 210, for_clients),
+                end((1, 2), 210, for_clients),
+            ],
+            vec![wakeup(100, (7, 9), TIMER, 2), wakeup(200, (7, 9), TIMER, 1), wakeup(200, (7, 9), TIMER, 2)],
+        );
+        let of = |tid: i32| {
+            let rows = (0..6).filter(|at| wall.waits[*at].thread.1 == tid);
+            rows.map(|at| (wall.is_idle(at), wall.is_short_idle(at, 0))).collect::<Vec<_>>()
+        };
+        [of(1), of(2)]
+    };
+    let (yes, own, no) = ((true, true), (true, false), (false, false));
+    assert_eq!(all_idle(None), [[no, no, no], [yes, yes, yes]], "nobody looked");
+    assert_eq!(all_idle(Some(true)), [[no, own, own], [yes, yes, yes]], "clients");
+    assert_eq!(all_idle(Some(false)), [[no, no, no], [no, no, no]], "a server's answer");
 }
 
 /// Checks that only the thread for which nobody waited is idle.

@@ -1,8 +1,9 @@
 //! What a system call waits for: the file, the peer or the process, in words.
+use crate::sockets::Sockets;
+use crate::waited_files::{self, File, is_any, writes};
 use kymo_perf::proc::{self, WaitingCall};
 use std::collections::HashMap;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// System calls whose first argument is a descriptor: of x86-64, and of aarch64.
 const OF_DESCRIPTORS: [(i64, i64); 22] = [
@@ -37,15 +38,10 @@ const MOST_FILES: usize = 3;
 /// So many descriptors of all processes are looked at for the other end of a pipe.
 const MOST_DESCRIPTORS: usize = 100_000;
 
-fn is(call: i64, (x86, arm): (i64, i64)) -> bool {
-    call == if cfg!(target_arch = "aarch64") { arm } else { x86 }
-}
-
 /// Names files, and keeps what takes long to find.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    /// By process: its sockets by inode.
-    sockets: HashMap<i32, HashMap<u64, String>>,
+    sockets: Sockets,
     /// Who holds which pipe, by inode: process, and whether it writes.
     pipes: Option<HashMap<u64, Vec<(i32, bool)>>>,
 }
@@ -54,39 +50,30 @@ impl Objects {
     /// What a call of a thread of this process is about; nothing where that is not known.
     pub(super) fn of(&mut self, pid: i32, call: WaitingCall) -> String {
         let WaitingCall { number, arguments, .. } = call;
-        if OF_DESCRIPTORS.iter().any(|known| is(number, *known)) {
+        if is_any(number, &OF_DESCRIPTORS) {
             return self.file(pid, arguments[0] as i32).unwrap_or_default();
         }
-        if is(number, WAIT4) {
+        if is_any(number, &[WAIT4]) {
             return child(arguments[0] as i32);
         }
-        match is(number, WAITID) {
+        match is_any(number, &[WAITID]) {
             true => child(arguments[1] as i32),
             false => String::new(),
         }
     }
 
     fn file(&mut self, pid: i32, descriptor: i32) -> Option<String> {
-        let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
-        let link = link.to_string_lossy().into_owned();
-        let inode = |kind: &str| link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok();
-        if let Some(inode) = inode("socket") {
-            return Some(self.socket(pid, inode));
-        }
-        if let Some(inode) = inode("pipe") {
-            return Some(self.pipe(pid, descriptor, inode));
-        }
-        if link == "anon_inode:[eventpoll]" {
-            return Some(self.watched(pid, descriptor));
-        }
-        Some(link)
+        Some(match File::find(pid, descriptor)? {
+            File::Socket(inode) => self.socket(pid, inode),
+            File::Pipe(inode) => self.pipe(pid, descriptor, inode),
+            File::Epoll => self.watched(pid, descriptor),
+            File::Other(link) => link,
+        })
     }
 
     /// The files that an epoll instance watches.
     fn watched(&mut self, pid: i32, descriptor: i32) -> String {
-        let info = proc::text(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
-        let number = |line: &str| line.strip_prefix("tfd:")?.split_ascii_whitespace().next()?.parse().ok();
-        let all: Vec<i32> = info.lines().filter_map(number).collect();
+        let all = waited_files::watched(pid, descriptor);
         let is_plain = |file: &String| !file.starts_with("anon_inode:");
         let named: Vec<String> =
             all.iter().filter_map(|&file| self.file(pid, file)).filter(is_plain).take(MOST_FILES).collect();
@@ -98,8 +85,8 @@ impl Objects {
     }
 
     fn socket(&mut self, pid: i32, inode: u64) -> String {
-        let known = self.sockets.entry(pid).or_insert_with(|| sockets(pid));
-        known.get(&inode).cloned().unwrap_or_else(|| format!("socket {inode}"))
+        let found = self.sockets.find(pid, inode);
+        found.map_or_else(|| format!("socket {inode}"), |socket| socket.name.clone())
     }
 
     /// A pipe, and who has its other end.
@@ -138,14 +125,6 @@ fn child(pid: i32) -> String {
     }
 }
 
-/// Whether a descriptor can be written.
-fn writes(pid: i32, descriptor: i32) -> bool {
-    let info = proc::text(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
-    flags & rustix::fs::OFlags::RWMODE.bits() != 0
-}
-
 /// The pipes of all processes that may be asked.
 fn pipes() -> HashMap<u64, Vec<(i32, bool)>> {
     let mut found: HashMap<u64, Vec<(i32, bool)>> = HashMap::new();
@@ -157,92 +136,19 @@ fn pipes() -> HashMap<u64, Vec<(i32, bool)>> {
             if left == 0 {
                 return found;
             }
-            let Ok(link) = fs::read_link(entry.path()) else { continue };
-            let Some(inode) =
-                link.to_str().and_then(|link| link.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok())
-            else {
-                continue;
-            };
-            let Some(descriptor) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            found.entry(inode).or_default().push((pid, writes(pid, descriptor)));
-        }
-    }
-    found
-}
-
-/// The sockets of a process's network, by inode.
-fn sockets(pid: i32) -> HashMap<u64, String> {
-    let mut found = HashMap::new();
-    for kind in ["tcp", "tcp6", "udp", "udp6"] {
-        let text = proc::text(format!("/proc/{pid}/net/{kind}")).unwrap_or_default();
-        found.extend(text.lines().skip(1).filter_map(|line| internet_socket(kind, line)));
-    }
-    let text = proc::text(format!("/proc/{pid}/net/unix")).unwrap_or_default();
-    found.extend(text.lines().skip(1).filter_map(unix_socket));
-    found
-}
-
-/// `num RefCount Protocol Flags Type St Inode Path`
-fn unix_socket(line: &str) -> Option<(u64, String)> {
-    let mut words = line.split_ascii_whitespace().skip(6);
-    let inode = words.next()?.parse().ok()?;
-    let path = words.next().map_or_else(|| "unnamed".to_owned(), str::to_owned);
-    Some((inode, format!("unix socket {path}")))
-}
-
-/// `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode`
-fn internet_socket(kind: &str, line: &str) -> Option<(u64, String)> {
-    const LISTENS: &str = "0A";
-    let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    let (local, remote) = (address(words.get(1)?)?, address(words.get(2)?)?);
-    let inode = words.get(9)?.parse().ok()?;
-    let kind = kind.trim_end_matches('6');
-    let text = match *words.get(3)? {
-        LISTENS => format!("{kind} {local}, listening"),
-        _ if remote.port() == 0 => format!("{kind} {local}"),
-        _ => format!("{kind} {local} to {remote}"),
-    };
-    Some((inode, text))
-}
-
-/// An address as /proc/net writes it: words of the machine's byte order in hexadecimal digits.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (host, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| u32::from_str_radix(host.get(at..at + 8)?, 16).ok();
-    let host = match host.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),
-        32 => {
-            let mut bytes = [0; 16];
-            for (part, at) in bytes.chunks_exact_mut(4).zip((0..).step_by(8)) {
-                part.copy_from_slice(&word(at)?.to_ne_bytes());
+            let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(descriptor) = descriptor else { continue };
+            if let Some(File::Pipe(inode)) = File::find(pid, descriptor) {
+                found.entry(inode).or_default().push((pid, writes(pid, descriptor)));
             }
-            let host = Ipv6Addr::from(bytes);
-            host.to_ipv4_mapped().map_or(IpAddr::V6(host), IpAddr::V4)
         }
-        _ => return None,
-    };
-    Some(SocketAddr::new(host, port))
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Checks addresses as /proc/net/tcp and tcp6 have them on x86-64.
-    #[test]
-    fn addresses() {
-        let read = |text| address(text).map(|address| address.to_string());
-        assert_eq!(read("0100007F:1F90").as_deref(), Some("127.0.0.1:8080"));
-        assert_eq!(read("00000000000000000000000001000000:0016").as_deref(), Some("[::1]:22"));
-        assert_eq!(read("0000000000000000FFFF00000100007F:0050").as_deref(), Some("127.0.0.1:80"));
-        assert_eq!(read("0100007F"), None);
-        let line = "   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 4242 1";
-        let expected = (4242, "tcp 127.0.0.1:8080 to 127.0.0.1:50000".to_owned());
-        assert_eq!(internet_socket("tcp", line), Some(expected));
-    }
 
     /// Checks that a pipe is named with the process that has its other end.
     #[test]

@@ -59,7 +59,7 @@ mod record;
 mod tests;
 
 use record::PLACE_WORDS;
-pub use record::{PlaceWaits, ShortWaits, WaitKind, WaitRecord};
+pub use record::{PlaceWaits, ShortWaits, WaitKind, WaitRecord, WaitedFiles};
 
 use super::attach::{MovableProgram, attach_raw_program, attach_typed_program};
 use super::available::{Unavailable, available};
@@ -393,6 +393,7 @@ fn untold(tid: u64, value: &[u64], now: u64) -> Option<WaitRecord> {
         tid: tid as i32,
         pid: word(entry::PID) as i32,
         waker: word(entry::WAKER) as i32,
+        files: WaitedFiles::Unknown,
         blocked_ns,
         runnable_ns,
         run_ns,

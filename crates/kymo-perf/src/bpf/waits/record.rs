@@ -13,6 +13,8 @@ pub(super) mod at {
     pub(in super::super) const TID: i16 = 16;
     pub(in super::super) const PID: i16 = 20;
     pub(in super::super) const WAKER: i16 = 24;
+    /// Its [`super::WaitedFiles`], which the recorder puts there.
+    pub(in super::super) const FILES: i16 = 28;
     pub(in super::super) const BLOCKED: i16 = 32;
     pub(in super::super) const RUNNABLE: i16 = 40;
     pub(in super::super) const RUN: i16 = 48;
@@ -65,6 +67,29 @@ pub enum WaitKind {
     Stack = 4,
 }
 
+/// For whom a thread waits that waits for files: what was seen when the recording ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WaitedFiles {
+    /// Nobody looked, or there are others among the files.
+    #[default]
+    Unknown = 0,
+    /// For clients: each socket among the files listens, or was accepted.
+    Clients = 1,
+    /// Perhaps for an answer: one of the sockets has a peer, and nothing listens on its port.
+    Answers = 2,
+}
+
+impl WaitedFiles {
+    /// As records hold it.
+    pub fn from_number(number: u32) -> WaitedFiles {
+        match number {
+            1 => WaitedFiles::Clients,
+            2 => WaitedFiles::Answers,
+            _ => WaitedFiles::Unknown,
+        }
+    }
+}
+
 /// Where a thread's time went since its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitRecord {
@@ -78,6 +103,8 @@ pub struct WaitRecord {
     pub pid: i32,
     /// The thread that woke it, or in which the interrupt came that did; 0: nobody did.
     pub waker: i32,
+    /// For whom a thread waits that still does.
+    pub files: WaitedFiles,
     /// The last wait until the thread was woken, ns.
     pub blocked_ns: u64,
     /// Ready from then on, until it had a CPU, ns.
@@ -155,6 +182,7 @@ impl WaitRecord {
         "\tfield:int tid;\toffset:16;\tsize:4;\tsigned:1;\n",
         "\tfield:int pid;\toffset:20;\tsize:4;\tsigned:1;\n",
         "\tfield:int waker;\toffset:24;\tsize:4;\tsigned:1;\n",
+        "\tfield:unsigned int files;\toffset:28;\tsize:4;\tsigned:0;\n",
         "\tfield:u64 blocked_ns;\toffset:32;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 runnable_ns;\toffset:40;\tsize:8;\tsigned:0;\n",
         "\tfield:u64 run_ns;\toffset:48;\tsize:8;\tsigned:0;\n",
@@ -218,6 +246,7 @@ impl WaitRecord {
             tid: int(at::TID)?.cast_signed(),
             pid: int(at::PID)?.cast_signed(),
             waker: int(at::WAKER)?.cast_signed(),
+            files: WaitedFiles::from_number(int(at::FILES)?),
             blocked_ns: long(at::BLOCKED)?,
             runnable_ns: long(at::RUNNABLE)?,
             run_ns: long(at::RUN)?,
@@ -244,6 +273,7 @@ impl WaitRecord {
         put(at::TID, &self.tid.to_ne_bytes());
         put(at::PID, &self.pid.to_ne_bytes());
         put(at::WAKER, &self.waker.to_ne_bytes());
+        put(at::FILES, &(self.files as u32).to_ne_bytes());
         let words = [
             (at::BLOCKED, self.blocked_ns),
             (at::RUNNABLE, self.runnable_ns),

@@ -1,0 +1,191 @@
+//! Whether a thread waits for clients or for an answer, by the files that its system call waits for.
+use crate::sockets::{SocketRole, Sockets};
+use kymo_perf::bpf::WaitedFiles;
+use kymo_perf::proc::{self, WaitingCall};
+use std::fs;
+
+/// System calls by what their first arguments are: numbers of x86-64, and those of aarch64.
+const EPOLLS: [(i64, i64); 3] = [(232, -2), (281, 22), (441, 441)];
+const POLLS: [(i64, i64); 2] = [(7, -2), (271, 73)];
+const ACCEPTS: [(i64, i64); 2] = [(43, 202), (288, 242)];
+const READS: [(i64, i64); 4] = [(0, 63), (19, 65), (45, 207), (47, 212)];
+/// So many files of a call are looked at; of more it is not known what they are.
+const MOST_FILES: usize = 4096;
+
+/// Whether a call is one of these on this machine.
+pub(crate) fn is_any(call: i64, known: &[(i64, i64)]) -> bool {
+    known.iter().any(|&(x86, arm)| call == if cfg!(target_arch = "aarch64") { arm } else { x86 })
+}
+
+/// What a descriptor of a process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum File {
+    /// A socket, by its inode.
+    Socket(u64),
+    /// An end of a pipe, by its inode.
+    Pipe(u64),
+    /// An epoll instance.
+    Epoll,
+    /// Anything else, as /proc names it.
+    Other(String),
+}
+
+impl File {
+    /// The file of a descriptor; `None` if there is none, or it may not be seen.
+    pub(crate) fn find(pid: i32, descriptor: i32) -> Option<File> {
+        let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        let link = link.to_string_lossy().into_owned();
+        let inode = |kind: &str| link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok();
+        let known = inode("socket").map(File::Socket).or(inode("pipe").map(File::Pipe));
+        let is_epoll = link == "anon_inode:[eventpoll]";
+        Some(known.unwrap_or(if is_epoll { File::Epoll } else { File::Other(link) }))
+    }
+
+    /// Whether it is one by which a process wakes itself, or the kernel tells it of a time, a
+    /// signal or a change of a file: nobody is asked over it.
+    fn is_own_signal(&self) -> bool {
+        const OWN: [&str; 4] = ["[eventfd]", "[timerfd]", "[signalfd]", "inotify"];
+        let File::Other(link) = self else { return false };
+        link.strip_prefix("anon_inode:").is_some_and(|kind| OWN.contains(&kind))
+    }
+}
+
+/// The descriptors that an epoll instance watches (`man 5 proc_pid_fdinfo`).
+pub(crate) fn watched(pid: i32, descriptor: i32) -> Vec<i32> {
+    let info = proc::text(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let number = |line: &str| line.strip_prefix("tfd:")?.split_ascii_whitespace().next()?.parse().ok();
+    info.lines().filter_map(number).collect()
+}
+
+/// Looks at the files of waiting threads.
+#[derive(Debug, Default)]
+pub(crate) struct WaitedFilesReader {
+    sockets: Sockets,
+}
+
+impl WaitedFilesReader {
+    /// Whom a call of a process waits for. `read`: memory of the process, how much of it came.
+    pub(crate) fn look(
+        &mut self,
+        pid: i32,
+        call: WaitingCall,
+        read: impl FnOnce(u64, &mut [u8]) -> usize,
+    ) -> WaitedFiles {
+        let [first, second] = call.arguments;
+        let is = |known: &[(i64, i64)]| is_any(call.number, known);
+        let descriptors = match () {
+            () if is(&ACCEPTS) => return WaitedFiles::Clients,
+            () if is(&EPOLLS) => watched(pid, first as i32),
+            () if is(&READS) => vec![first as i32],
+            () if is(&POLLS) => polled(first, second, read).unwrap_or_default(),
+            () => Vec::new(),
+        };
+        if descriptors.len() > MOST_FILES {
+            return WaitedFiles::Unknown;
+        }
+        let mut files: Vec<Option<File>> = descriptors.iter().map(|&file| File::find(pid, file)).collect();
+        files.retain(|file| !file.as_ref().is_some_and(File::is_own_signal));
+        let mut own_pipes: Option<Vec<u64>> = None;
+        files.retain(|file| match file {
+            Some(File::Pipe(inode)) => !own_pipes.get_or_insert_with(|| whole_pipes(pid)).contains(inode),
+            _ => true,
+        });
+        let mut role = |file: &Option<File>| match file {
+            Some(File::Socket(inode)) => {
+                self.sockets.find(pid, *inode).map_or(SocketRole::Unknown, |found| found.role)
+            }
+            _ => SocketRole::Unknown,
+        };
+        let roles: Vec<SocketRole> = files.iter().map(&mut role).collect();
+        whom(&roles)
+    }
+}
+
+/// Whom a thread waits for that waits at such sockets: at one connection to a server it may wait
+/// for the answer, whatever else it waits for.
+fn whom(roles: &[SocketRole]) -> WaitedFiles {
+    if roles.contains(&SocketRole::Connected) {
+        return WaitedFiles::Answers;
+    }
+    match roles.is_empty() || roles.contains(&SocketRole::Unknown) {
+        true => WaitedFiles::Unknown,
+        false => WaitedFiles::Clients,
+    }
+}
+
+/// The descriptors of an array of `struct pollfd`; `None` if it could not be read.
+fn polled(array: u64, count: u64, read: impl FnOnce(u64, &mut [u8]) -> usize) -> Option<Vec<i32>> {
+    /// A descriptor and two words of 16 bits.
+    const BYTES: usize = 8;
+    let count = usize::try_from(count).ok().filter(|count| *count <= MOST_FILES)?;
+    let mut bytes = vec![0; count * BYTES];
+    if read(array, &mut bytes) < bytes.len() {
+        return None;
+    }
+    let all = bytes.chunks_exact(BYTES).filter_map(|entry| Some(i32::from_ne_bytes(*entry.first_chunk()?)));
+    // Negative ones are left out by the kernel, too.
+    Some(all.filter(|descriptor| *descriptor >= 0).collect())
+}
+
+/// The pipes of which a process has both ends.
+fn whole_pipes(pid: i32) -> Vec<u64> {
+    let Ok(list) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let mut ends: Vec<(u64, bool)> = Vec::new();
+    for entry in list.flatten().take(MOST_FILES) {
+        let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(descriptor) = descriptor else { continue };
+        if let Some(File::Pipe(inode)) = File::find(pid, descriptor) {
+            ends.push((inode, writes(pid, descriptor)));
+        }
+    }
+    let other = |(inode, writes): &(u64, bool)| !writes && ends.contains(&(*inode, true));
+    ends.iter().filter(|end| other(end)).map(|(inode, _)| *inode).collect()
+}
+
+/// Whether a descriptor can be written.
+pub(crate) fn writes(pid: i32, descriptor: i32) -> bool {
+    let info = proc::text(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+    flags & rustix::fs::OFlags::RWMODE.bits() != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    fn poll(files: &[i32]) -> WaitedFiles {
+        let array: Vec<u8> =
+            files.iter().flat_map(|file| [file.to_ne_bytes(), [1, 0, 0, 0]].concat()).collect();
+        let call = WaitingCall { number: libc::SYS_ppoll, arguments: [16, files.len() as u64], pc: 0, sp: 0 };
+        let read = |at: u64, bytes: &mut [u8]| {
+            assert_eq!(at, 16);
+            bytes.copy_from_slice(&array);
+            bytes.len()
+        };
+        WaitedFilesReader::default().look(std::process::id() as i32, call, read)
+    }
+
+    /// Checks what is said of real files: a server's are its clients', one connection to another
+    /// server may bring an answer, and of a pipe from elsewhere nobody knows.
+    #[test]
+    fn clients_and_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let (reading, writing) = std::io::pipe().unwrap();
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let [listener, client, accepted, reading, event] =
+            [&listener as &dyn AsRawFd, &client, &accepted, &reading, &event].map(|file| file.as_raw_fd());
+        assert_eq!(poll(&[listener]), WaitedFiles::Clients);
+        assert_eq!(poll(&[listener, accepted, event, -1, reading]), WaitedFiles::Clients);
+        assert_eq!(poll(&[listener, client]), WaitedFiles::Answers);
+        assert_eq!(poll(&[event]), WaitedFiles::Unknown);
+        assert_eq!(poll(&[]), WaitedFiles::Unknown);
+        assert_eq!(poll(&[listener, 0x7fff_fff0]), WaitedFiles::Unknown);
+        drop(writing);
+        assert_eq!(poll(&[listener, reading]), WaitedFiles::Unknown);
+    }
+}

@@ -1,0 +1,130 @@
+//! What `kymo report --wall` calls idle: threads for which nobody waits. Servers wait for clients,
+//! and a client for its answer, both in event loops.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, Running, kymo, require, text};
+use crate::wall::ready;
+
+/// A program of Python whose threads wait as its argument says, after it has written a line; its
+/// standard input has the ports.
+const LOOPS: &str = r#"
+import select, socket, sys, threading
+words = sys.argv[1:]
+def epoll(*files):
+    loop = select.epoll()
+    for file in files:
+        loop.register(file, select.EPOLLIN)
+    while True:
+        loop.poll()
+def poll(*files):
+    loop = select.poll()
+    for file in files:
+        loop.register(file, select.POLLIN)
+    while True:
+        loop.poll()
+def listener():
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    return listening
+def connected():
+    return socket.create_connection(("127.0.0.1", int(input())))
+if words[0] == "server":
+    listening = listener()
+    accepted, _ = listening.accept()
+    print("accepted", flush=True)
+    {"epoll": epoll, "poll": poll}[words[1]](listening, accepted)
+if words[0] == "accepts":
+    listener().accept()
+if words[0] == "reads":
+    listening = listener()
+    accepted, _ = listening.accept()
+    print("accepted", flush=True)
+    accepted.recv(1)
+if words[0] == "client":
+    files = [connected()]
+    print("connected", flush=True)
+    threading.Thread(target=epoll, args=files).start()
+if words[0] == "both":
+    files = [listener(), connected()]
+    print("connected", flush=True)
+    epoll(*files)
+"#;
+
+fn start(words: &[&str]) -> Running {
+    Running::start(Command::new("python3").args(["-c", LOOPS]).args(words))
+}
+
+/// The idle and the whole time of a program's threads in a state, ns.
+fn recorded(program: &Running, folder: &Path, state: &str) -> (u64, u64) {
+    let file = folder.join(format!("{}.data", program.pid()));
+    let pid = program.pid();
+    kymo().succeed(["record", "--wall", "-o", text(&file), "-p", &pid, "--duration", "0.5s"]);
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let places = report["places"].as_array().expect("a list");
+    let sum = |is_idle: bool| {
+        let is = |place: &&Value| place["state"] == state && (place["idle"] == true || !is_idle);
+        places.iter().filter(is).filter_map(|place| place["time_ns"].as_u64()).sum()
+    };
+    let (idle, all) = (sum(true), sum(false));
+    assert!(all > 200_000_000, "{state}: {report:#}");
+    (idle, all)
+}
+
+fn port(program: &mut Running) -> u16 {
+    program.line().trim().parse().expect("a port")
+}
+
+/// Checks servers of one thread, whatever call they wait in: with nobody connected, and with a
+/// client that wants nothing.
+#[test]
+fn servers_of_one_thread_are_idle() {
+    const TEST: &str = "wall_idle::servers_of_one_thread_are_idle";
+    if !ready(TEST) || require(TEST, &[Need::Program("python3")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("wall-idle-servers");
+    for (words, state) in
+        [(&["server", "epoll"][..], "poll"), (&["server", "poll"], "poll"), (&["reads"], "network")]
+    {
+        let mut program = start(words);
+        let client = TcpStream::connect(("127.0.0.1", port(&mut program))).expect("it listens");
+        assert_eq!(program.line(), "accepted\n");
+        let (idle, all) = recorded(&program, &folder, state);
+        assert_eq!(idle, all, "{words:?}");
+        drop(client);
+    }
+    let mut program = start(&["accepts"]);
+    port(&mut program);
+    let (idle, all) = recorded(&program, &folder, "network");
+    assert_eq!(idle, all, "accepts");
+}
+
+/// Checks that one who waits for an answer is not idle, in a thread of its own and where it is a
+/// server, too; nor is the first thread, which waits for that one.
+#[test]
+fn who_waits_for_an_answer_is_not_idle() {
+    const TEST: &str = "wall_idle::who_waits_for_an_answer_is_not_idle";
+    if !ready(TEST) || require(TEST, &[Need::Program("python3")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("wall-idle-clients");
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port_of_server = server.local_addr().expect("it has one").port();
+    for words in [&["client"], &["both"]] {
+        let mut program = start(words);
+        if words == &["both"] {
+            port(&mut program);
+        }
+        let mut input = program.child.stdin.take().expect("a pipe");
+        writeln!(input, "{port_of_server}").expect("it reads");
+        assert_eq!(program.line(), "connected\n");
+        assert_eq!(recorded(&program, &folder, "poll").0, 0, "{words:?}");
+    }
+}
