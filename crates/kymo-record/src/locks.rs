@@ -99,7 +99,7 @@ impl Locks {
         for &pid in processes {
             for tid in proc::tasks(pid).unwrap_or_default() {
                 let Some(call) = proc::waiting_call(pid, tid) else { continue };
-                let [address, operation] = call.arguments;
+                let [address, operation, ..] = call.arguments;
                 if call.number == FUTEX && WAITING.contains(&(operation & OPERATIONS)) {
                     self.tracer.enter(pid, tid, operation as u32, address);
                 }

@@ -7,6 +7,7 @@ use std::fs;
 /// System calls by what their first arguments are: numbers of x86-64, and those of aarch64.
 const EPOLLS: [(i64, i64); 3] = [(232, -2), (281, 22), (441, 441)];
 const POLLS: [(i64, i64); 2] = [(7, -2), (271, 73)];
+const SELECTS: [(i64, i64); 2] = [(23, -2), (270, 72)];
 const ACCEPTS: [(i64, i64); 2] = [(43, 202), (288, 242)];
 const READS: [(i64, i64); 4] = [(0, 63), (19, 65), (45, 207), (47, 212)];
 /// So many files of a call are looked at; of more it is not known what they are.
@@ -69,15 +70,16 @@ impl WaitedFilesReader {
         &mut self,
         pid: i32,
         call: WaitingCall,
-        read: impl FnOnce(u64, &mut [u8]) -> usize,
+        mut read: impl FnMut(u64, &mut [u8]) -> usize,
     ) -> WaitedFiles {
-        let [first, second] = call.arguments;
+        let [first, second, third, fourth] = call.arguments;
         let is = |known: &[(i64, i64)]| is_any(call.number, known);
         let descriptors = match () {
             () if is(&ACCEPTS) => return WaitedFiles::Clients,
             () if is(&EPOLLS) => watched(pid, first as i32),
             () if is(&READS) => vec![first as i32],
             () if is(&POLLS) => polled(first, second, read).unwrap_or_default(),
+            () if is(&SELECTS) => selected(first, [second, third, fourth], &mut read).unwrap_or_default(),
             () => Vec::new(),
         };
         if descriptors.len() > MOST_FILES {
@@ -127,6 +129,22 @@ fn polled(array: u64, count: u64, read: impl FnOnce(u64, &mut [u8]) -> usize) ->
     Some(all.filter(|descriptor| *descriptor >= 0).collect())
 }
 
+/// The descriptors below `count` in any of three sets of `select`, of which some may not be there;
+/// `None` if they could not be read.
+fn selected(count: u64, sets: [u64; 3], mut read: impl FnMut(u64, &mut [u8]) -> usize) -> Option<Vec<i32>> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MOST_FILES)?;
+    let mut chosen = vec![0; count.div_ceil(8)];
+    for set in sets.into_iter().filter(|set| *set != 0) {
+        let mut bytes = vec![0; chosen.len()];
+        if read(set, &mut bytes) < bytes.len() {
+            return None;
+        }
+        chosen.iter_mut().zip(bytes).for_each(|(all, byte)| *all |= byte);
+    }
+    let is_chosen = |descriptor: &usize| chosen[descriptor / 8] & 1 << (descriptor % 8) != 0;
+    Some((0..count).filter(is_chosen).map(|descriptor| descriptor as i32).collect())
+}
+
 /// The pipes of which a process has both ends.
 fn whole_pipes(pid: i32) -> Vec<u64> {
     let Ok(list) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
@@ -159,13 +177,28 @@ mod tests {
     fn poll(files: &[i32]) -> WaitedFiles {
         let array: Vec<u8> =
             files.iter().flat_map(|file| [file.to_ne_bytes(), [1, 0, 0, 0]].concat()).collect();
-        let call = WaitingCall { number: libc::SYS_ppoll, arguments: [16, files.len() as u64], pc: 0, sp: 0 };
+        let call =
+            WaitingCall { number: libc::SYS_ppoll, arguments: [16, files.len() as u64, 0, 0], pc: 0, sp: 0 };
         let read = |at: u64, bytes: &mut [u8]| {
             assert_eq!(at, 16);
             bytes.copy_from_slice(&array);
             bytes.len()
         };
         WaitedFilesReader::default().look(std::process::id() as i32, call, read)
+    }
+
+    /// Checks the sets of `select`: those that are there, and their bits below the count.
+    #[test]
+    fn sets_of_descriptors() {
+        let read = |at: u64, bytes: &mut [u8]| {
+            bytes.fill(at as u8);
+            bytes.len()
+        };
+        assert_eq!(selected(10, [0, 0x21, 0], read), Some(vec![0, 5, 8]));
+        assert_eq!(selected(10, [0x01, 0, 0x82], read), Some(vec![0, 1, 7, 8, 9]));
+        assert_eq!(selected(0, [1, 1, 1], read), Some(Vec::new()));
+        assert_eq!(selected(MOST_FILES as u64 + 1, [1, 1, 1], read), None);
+        assert_eq!(selected(10, [1, 0, 0], |_, _| 0), None);
     }
 
     /// Checks what is said of real files: a server's are its clients', one connection to another

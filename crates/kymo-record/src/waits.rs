@@ -132,7 +132,9 @@ impl Waits {
             let stack =
                 if waits(&record) { stacks.stack_of(record.pid, record.tid) } else { Default::default() };
             if let Some(call) = stack.call {
-                (record.syscall, record.arguments, record.files) = (call.number, call.arguments, stack.files);
+                let [first, second, ..] = call.arguments;
+                (record.syscall, record.arguments, record.files) =
+                    (call.number, [first, second], stack.files);
             }
             let sample = OwnSample {
                 kind: KINDS[0],

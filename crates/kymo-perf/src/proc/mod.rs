@@ -145,8 +145,8 @@ pub fn kernel_stack(pid: i32, tid: i32) -> Vec<String> {
 pub struct WaitingCall {
     /// Its number, -1 outside of any.
     pub number: i64,
-    /// Its first two arguments.
-    pub arguments: [u64; 2],
+    /// Its first four arguments.
+    pub arguments: [u64; 4],
     /// Where the program is.
     pub pc: u64,
     /// Its stack pointer.
@@ -167,7 +167,7 @@ fn parse_call(line: &str) -> Option<WaitingCall> {
     // Outside of calls there are only the stack pointer and the place.
     let argument =
         |at: usize| words.get(at).filter(|_| words.len() == 9).and_then(|word| hex(word)).unwrap_or(0);
-    Some(WaitingCall { number, arguments: [argument(1), argument(2)], pc, sp })
+    Some(WaitingCall { number, arguments: [1, 2, 3, 4].map(argument), pc, sp })
 }
 
 /// A process's parent; `None` if the process is gone.
@@ -206,9 +206,9 @@ mod tests {
     #[test]
     fn calls_of_threads() {
         let line = "202 0x7f01 0x80 0x0 0x0 0x0 0xffffffff 0x7ffd00 0x7f12\n";
-        let call = WaitingCall { number: 202, arguments: [0x7f01, 0x80], pc: 0x7f12, sp: 0x7ffd00 };
+        let call = WaitingCall { number: 202, arguments: [0x7f01, 0x80, 0, 0], pc: 0x7f12, sp: 0x7ffd00 };
         assert_eq!(parse_call(line), Some(call));
-        let outside = WaitingCall { number: -1, arguments: [0, 0], pc: 0x40, sp: 0x7ffd00 };
+        let outside = WaitingCall { number: -1, arguments: [0; 4], pc: 0x40, sp: 0x7ffd00 };
         assert_eq!(parse_call("-1 0x7ffd00 0x40\n"), Some(outside));
         assert_eq!((parse_call("running\n"), parse_call("")), (None, None));
     }

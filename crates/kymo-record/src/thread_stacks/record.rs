@@ -179,7 +179,8 @@ impl ThreadRecord {
         };
         self.state = state.unwrap_or(self.state);
         if let Some(call) = stack.call {
-            (self.call, self.arguments) = (call.number, call.arguments);
+            let [first, second, ..] = call.arguments;
+            (self.call, self.arguments) = (call.number, [first, second]);
         }
         self.off_cpu_ns = stack.off_cpu_ns.and_then(|ns| i64::try_from(ns).ok()).unwrap_or(-1);
         self.words = words.map(|word| word.unwrap_or(0));

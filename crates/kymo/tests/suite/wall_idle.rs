@@ -29,6 +29,9 @@ def poll(*files):
         loop.register(file, select.POLLIN)
     while True:
         loop.poll()
+def poll_by_select(*files):
+    while True:
+        select.select(files, [], [])
 def listener():
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
@@ -39,14 +42,11 @@ if words[0] == "server":
     listening = listener()
     accepted, _ = listening.accept()
     print("accepted", flush=True)
-    {"epoll": epoll, "poll": poll}[words[1]](listening, accepted)
+    if words[1] == "recv":
+        accepted.recv(1)
+    {"epoll": epoll, "poll": poll, "select": poll_by_select}[words[1]](listening, accepted)
 if words[0] == "accepts":
     listener().accept()
-if words[0] == "reads":
-    listening = listener()
-    accepted, _ = listening.accept()
-    print("accepted", flush=True)
-    accepted.recv(1)
 if words[0] == "client":
     files = [connected()]
     print("connected", flush=True)
@@ -90,14 +90,13 @@ fn servers_of_one_thread_are_idle() {
         return;
     }
     let folder = fresh_folder("wall-idle-servers");
-    for (words, state) in
-        [(&["server", "epoll"][..], "poll"), (&["server", "poll"], "poll"), (&["reads"], "network")]
-    {
-        let mut program = start(words);
+    for call in ["epoll", "poll", "select", "recv"] {
+        let mut program = start(&["server", call]);
         let client = TcpStream::connect(("127.0.0.1", port(&mut program))).expect("it listens");
         assert_eq!(program.line(), "accepted\n");
+        let state = if call == "recv" { "network" } else { "poll" };
         let (idle, all) = recorded(&program, &folder, state);
-        assert_eq!(idle, all, "{words:?}");
+        assert_eq!(idle, all, "{call}");
         drop(client);
     }
     let mut program = start(&["accepts"]);
