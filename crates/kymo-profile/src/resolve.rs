@@ -453,7 +453,8 @@ impl<'a> Resolver<'a> {
         }
         let next = self.find(place, place.ip, inline);
         let is_start = next.symbol.as_ref().is_some_and(|(start, ..)| *start == next.module_address);
-        if is_start && !self.store.options().entry_names {
+        let is_elsewhere = next.module != call.module;
+        if (is_start || is_elsewhere) && !self.store.options().entry_names {
             return next;
         }
         if is_entered_by_return(&call, &next, !is_user(place.mode)) { next } else { call }

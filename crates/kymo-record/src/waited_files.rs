@@ -1,4 +1,4 @@
-//! Whether a thread waits for clients or for an answer, by the files that its system call waits for.
+//! Whether a thread waits for clients or for an answer, by the files of its system call.
 use crate::sockets::{SocketRole, Sockets};
 use kymo_perf::bpf::WaitedFiles;
 use kymo_perf::proc::{self, WaitingCall};

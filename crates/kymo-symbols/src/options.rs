@@ -39,8 +39,9 @@ pub struct SymbolOptions {
     /// Whether the kernel's names are demangled too.
     pub demangle_kernel: bool,
     /// Whether `_start` and the jump stubs of stripped programs are named, which no symbol table
-    /// does, and functions by the compressed table of `.gnu_debugdata`. Without, a caller whose call is
-    /// its last instruction is the function after it, as perf has it.
+    /// does, and functions by the compressed table of `.gnu_debugdata`. Without, names are as perf
+    /// has them: a caller whose call is its last instruction is the function after it, and one at
+    /// the end of a mapping is in the next, or in none.
     pub entry_names: bool,
     /// Whether files are left alone: only the kernel's functions and those of generated code get
     /// names, which cannot be had later or elsewhere.

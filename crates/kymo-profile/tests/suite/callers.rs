@@ -51,6 +51,7 @@ int main(int argc, char **argv) {
 "#;
 
 const BASE: u64 = 0x10_0000_0000;
+const MAPPED_BYTES: u64 = 1 << 20;
 const USER: u64 = -512_i64 as u64;
 
 /// The program, and its addresses by the function that they are in.
@@ -102,7 +103,7 @@ impl Program {
             pid: 7,
             tid: 7,
             addr: BASE,
-            len: 1 << 20,
+            len: MAPPED_BYTES,
             prot: 5,
             misc: abi::PERF_RECORD_MISC_USER,
             filename: program.as_os_str().as_encoded_bytes(),
@@ -157,9 +158,13 @@ fn frames(recording: &Recording) -> Vec<String> {
 }
 
 fn text(recording: &Recording, fields: &str) -> String {
+    text_with(recording, fields, &store())
+}
+
+fn text_with(recording: &Recording, fields: &str, store: &SymbolStore) -> String {
     let options = ScriptOptions { fields: vec![fields.parse().expect("fields")], ..ScriptOptions::new() };
     let mut out = Vec::new();
-    script::write(recording, &options, &store(), &mut out).expect("printed");
+    script::write(recording, &options, store, &mut out).expect("printed");
     String::from_utf8(out).expect("text")
 }
 
@@ -182,6 +187,21 @@ fn return_addresses_before_inlined_calls() {
     assert!(lines.contains(&format!("\t{caller:>16x}\n  a.c:{called}\n")), "{lines}");
     let recording = program.record(&attr(), &[USER, leaf, quits], &[]);
     assert_eq!(frames(&recording), ["quits", "leaf"]);
+}
+
+/// Checks a return address at the end of a mapping: the call is in it, but perf, which looks for
+/// the address itself, has nothing there.
+#[test]
+fn return_addresses_at_the_end_of_a_mapping() {
+    let Some(program) = Program::build("callers::return_addresses_at_the_end_of_a_mapping") else { return };
+    let end = BASE + MAPPED_BYTES;
+    let recording = program.record(&attr(), &[USER, program.at("leaf"), end], &[]);
+    let path = program.path();
+    let lines = text(&recording, "ip,sym,dso");
+    assert!(lines.contains(&format!("\t{end:>16x} [unknown] ({})\n", path.display())), "{lines}");
+    let as_perf = SymbolStore::new(SymbolOptions { entry_names: false, ..SymbolOptions::default() });
+    let lines = text_with(&recording, "ip,sym,dso", &as_perf);
+    assert!(lines.contains(&format!("\t{end:>16x} [unknown] ([unknown])\n")), "{lines}");
 }
 
 /// Checks that exports have the address of the call for callers, and the functions at it.
