@@ -742,6 +742,7 @@ proptest! {
                 short_waits,
                 short_preemptions,
                 is_end,
+                for_clients: [None, Some(true), Some(false)][shift as usize % 3],
                 ..WaitRow::nothing(time_ns, (1, tid), CommId::unnamed(tid), tid as ChainId)
             }
         };
