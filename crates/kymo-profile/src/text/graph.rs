@@ -133,6 +133,7 @@ impl Drawing<'_> {
         let rest = of.saturating_sub(shown_total);
         let rest = Some(rest).filter(|&rest| is_fractal && rest > 0 && rest < of);
         let base = if is_fractal { of } else { self.whole };
+        let depth = self.pipes.len();
         self.pipes.push(true);
         let count = nodes.len() + usize::from(rest.is_some());
         for (at, node) in nodes.into_iter().enumerate() {
@@ -142,7 +143,8 @@ impl Drawing<'_> {
             self.level(&node.children, node.total - node.own)?;
         }
         if let Some(rest) = rest {
-            self.branch(&["[...]"], (rest, base), true)?;
+            self.pipes[depth] = false;
+            self.share(&["[...]"], (rest, base))?;
         }
         self.pipes.pop();
         Ok(())
@@ -164,6 +166,12 @@ impl Drawing<'_> {
         }
         writeln!(self.out)?;
         self.pipes[depth] = !is_last;
+        self.share(names, (total, base))
+    }
+
+    /// The lines of a branch, without the separating line, which perf leaves out before `[...]`.
+    fn share(&mut self, names: &[impl AsRef<str>], (total, base): (u64, u64)) -> io::Result<()> {
+        let depth = self.pipes.len() - 1;
         for (row, name) in names.iter().enumerate() {
             self.line_start()?;
             for level in 0..depth {
