@@ -38,6 +38,12 @@ impl Account {
         })
     }
 
+    /// Whether it waits on a condition with a mutex, which threads that are woken together take one
+    /// after the other: each may wait for it, the more so where it lost its CPU with it.
+    pub(super) fn has_mutex(&self) -> bool {
+        self.function == "awaits_condition"
+    }
+
     /// Whether threads that wait so may have nothing to do.
     pub(super) fn may_be_idle(&self) -> bool {
         ["condition", "poll"].contains(&self.state.as_str())

@@ -80,7 +80,12 @@ pub(super) fn differences(account: &Account, recorded: &Recorded, report: &Value
     // A thread of Go that has waited in the kernel waits for its scheduler, too, by its own clock.
     let of_scheduler = if recorded.is_go { of_state(report, "condition") } else { 0 };
     let (own, beside) = (account.ns, BESIDE_NS + of_state(report, "running") + of_scheduler);
-    let whole = waited.ns + ready.ns + beside + own / SUM_PART;
+    let of_mutex = if account.has_mutex() {
+        places(report, |place| here(place) && place["state"] == "lock").ns
+    } else {
+        0
+    };
+    let whole = waited.ns + of_mutex + ready.ns + beside + own / SUM_PART;
     check(waited.ns <= own + own / SUM_PART, format!("{} ns, its own sum is {own}", waited.ns));
     check(whole >= own, format!("{} ns and ready {}, its own sum is {own}", waited.ns, ready.ns));
     let own = account.longest;
@@ -105,8 +110,12 @@ pub(super) fn differences(account: &Account, recorded: &Recorded, report: &Value
     };
     for state in wrong_states {
         let wrong = places(report, |place| here(place) && place["state"] == **state);
-        let is_exact = has_no_runtime && *state == "lock";
-        let most = if is_exact { 0 } else { account.ns / SUM_PART };
+        let most = match has_no_runtime && *state == "lock" {
+            // What a thread has waited for the mutex it has not waited on the condition.
+            true if account.has_mutex() => (account.ns + account.ns / SUM_PART).saturating_sub(waited.ns),
+            true => 0,
+            false => account.ns / SUM_PART,
+        };
         check(*state == account.state || wrong.ns <= most, format!("{} ns are called {state}", wrong.ns));
     }
     let idle = places(report, |place| here(place) && place["idle"] == true);
@@ -122,7 +131,7 @@ pub(super) fn impossible(recorded: &Recorded, report: &Value) -> Vec<String> {
     if unknown > total / SUM_PART {
         found.push(format!("{unknown} of {total} ns are unknown: {:#}", report["states"]));
     }
-    let wants_locks = recorded.accounts.iter().any(|account| account.state == "lock");
+    let wants_locks = recorded.accounts.iter().any(|account| account.state == "lock" || account.has_mutex());
     // Runtimes have locks of their own. A program in C has those that it makes, and the kernel's:
     // that of its memory, where threads come and go.
     let of_memory = ["__madvise", "__mmap", "mmap", "__munmap", "munmap", "__mprotect", "clone3"];
