@@ -137,16 +137,16 @@ fn forked_while_a_recording_begins() {
     let wall = fresh_folder("kin-forks-wall").join("wall.data");
     let options =
         ["record", "--wall", "-e", "cpu-clock", "-o", text(&wall), "-p", &pid, "--", "sleep", "0.7"];
+    let begun = std::time::Instant::now();
     kymo().run(options).ends(0);
+    let took = begun.elapsed();
     drop(parent);
-    // Nobody has waited for longer than the parent, which was there from the beginning to the end, by
-    // more than it takes to list so many processes.
+    // From which moment on time counts is tested where it is counted: kymo-perf, `bpf/waits`.
     let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&wall)]).json();
-    let total = |thread: &serde_json::Value| thread["total_ns"].as_u64().expect("a number");
     let threads = report["threads"].as_array().expect("a list");
-    let first = threads.iter().find(|thread| thread["tid"] == parent_tid).map(total);
-    let most = threads.iter().map(total).max();
-    assert!(most <= first.map(|ns| ns + 150_000_000), "{most:?} ns, of its parent {first:?} ns");
+    let total = |thread: &serde_json::Value| thread["total_ns"].as_u64().expect("a number");
+    assert!(threads.iter().any(|thread| thread["tid"] == parent_tid), "{report:#}");
+    assert!(threads.iter().map(total).max() <= Some(took.as_nanos() as u64), "{took:?}: {report:#}");
     let printed = kymo().succeed(["script", "-F", "comm,pid", "-i", text(&file)]).stdout;
     let samples: Vec<&str> = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let nameless: Vec<&&str> = samples.iter().filter(|line| line.starts_with(':')).collect();

@@ -2,6 +2,7 @@
 use super::emulated::{Emulated, told};
 use super::model::{DEAD, ModelTimes, SchedEvent, WaitModel};
 use super::*;
+use crate::bpf::follow::{Follow, FollowOptions};
 use crate::bpf::insn::{Assembler, R1, R3};
 use crate::bpf::python::tests::LAYOUT;
 use crate::bpf::types::Member;
@@ -47,6 +48,45 @@ fn typed_programs_load() {
     let program = Program { wanted, kernel_type: number, ..program.finish().into() };
     let kind = ProgramKind::TypedTracepoint;
     attach_typed_program(kind, "kymo_trial", c"sched_waking", &program, Some(&types)).expect("it is taken");
+}
+
+/// Regression: threads that were made between the start and the recording had more time than it.
+#[test]
+fn time_before_the_recording() {
+    const TEST: &str = "bpf::waits::time_before_the_recording";
+    let own = std::process::id() as i32;
+    let follower = match Follower::start_with(Follow::Processes(&[own]), &FollowOptions::default()) {
+        Ok(follower) => follower,
+        Err(error) => return skip(TEST, error.to_string()),
+    };
+    // No record before the end: that tells of each thread.
+    let hour = Duration::from_secs(3600);
+    let options = WaitOptions { long: hour, together: hour, ..WaitOptions::default() };
+    let tracer = match WaitTracer::start(Some(&follower), None, &options) {
+        Ok(tracer) => tracer,
+        Err(error) => return skip(TEST, error.to_string()),
+    };
+    let (tells, told) = std::sync::mpsc::channel();
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            tells.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("it is heard");
+            assert!(ended.recv().is_err(), "nothing is sent");
+        });
+        let tid = told.recv().expect("it runs");
+        assert!(!tracer.enter(own, tid, ThreadState::Blocked), "its maker has entered it");
+        std::thread::sleep(Duration::from_millis(20));
+        let began = monotonic_ns();
+        tracer.begin();
+        assert!(tracer.enter(own, tid, ThreadState::Blocked), "it is forgotten");
+        std::thread::sleep(Duration::from_millis(5));
+        let (left, now) = tracer.end();
+        let (record, until) = left.iter().find(|(record, _)| record.tid == tid).expect("its time");
+        assert_eq!(*until, now);
+        let whole = record.off_cpu_ns() + record.run_ns;
+        assert!((5_000_000..=now - began).contains(&whole), "{whole} of {} ns", now - began);
+        drop(ends);
+    });
 }
 
 /// Checks that a record is read as it is written, and that other kinds and cut bytes are none.

@@ -131,14 +131,19 @@ pub(super) fn impossible(recorded: &Recorded, report: &Value) -> Vec<String> {
     if unknown > total / SUM_PART {
         found.push(format!("{unknown} of {total} ns are unknown: {:#}", report["states"]));
     }
-    let wants_locks = recorded.accounts.iter().any(|account| account.state == "lock" || account.has_mutex());
+    // Threads that fork at once wait for each other: the C library holds its own locks meanwhile.
+    let wants = |account: &Account| ["lock", "child"].contains(&&*account.state) || account.has_mutex();
+    let wants_locks = recorded.accounts.iter().any(wants);
     // Runtimes have locks of their own. A program in C has those that it makes, and the kernel's:
     // that of its memory, where threads come and go.
     let of_memory = ["__madvise", "__mmap", "mmap", "__munmap", "munmap", "__mprotect", "clone3"];
     let is_of_memory = |place: &Value| of_memory.iter().any(|name| is_in(place, name));
-    let locks = places(report, |place| place["state"] == "lock" && !is_of_memory(place)).ns;
+    let is_unwanted = |place: &Value| place["state"] == "lock" && !is_of_memory(place);
+    let locks = places(report, is_unwanted).ns;
     if !wants_locks && recorded.has_no_runtime && locks > total / 500 {
-        found.push(format!("{locks} ns are called lock"));
+        let list = report["places"].as_array().into_iter().flatten();
+        let of: Vec<&Value> = list.filter(|place| is_unwanted(place)).collect();
+        found.push(format!("{locks} ns are called lock: {of:#?}"));
     }
     // Of children the program knows no CPU time.
     let has_children = recorded.accounts.iter().any(|account| account.state == "child");
