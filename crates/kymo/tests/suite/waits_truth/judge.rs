@@ -80,13 +80,14 @@ pub(super) fn differences(account: &Account, recorded: &Recorded, report: &Value
     // A thread of Go that has waited in the kernel waits for its scheduler, too, by its own clock.
     let of_scheduler = if recorded.is_go { of_state(report, "condition") } else { 0 };
     let (own, beside) = (account.ns, BESIDE_NS + of_state(report, "running") + of_scheduler);
-    let of_mutex = if account.has_mutex() {
-        places(report, |place| here(place) && place["state"] == "lock").ns
-    } else {
-        0
+    // A thread that has waited wants its mutex, and that of its interpreter.
+    let locked = match &*account.state {
+        "lock" => 0,
+        _ => places(report, |place| here(place) && place["state"] == "lock").ns,
     };
-    let whole = waited.ns + of_mutex + ready.ns + beside + own / SUM_PART;
+    let whole = waited.ns + locked + ready.ns + beside + own / SUM_PART;
     check(waited.ns <= own + own / SUM_PART, format!("{} ns, its own sum is {own}", waited.ns));
+    check(locked <= waited.ns, format!("{} ns, but {locked} ns are called lock", waited.ns));
     check(whole >= own, format!("{} ns and ready {}, its own sum is {own}", waited.ns, ready.ns));
     let own = account.longest;
     check(
