@@ -149,7 +149,10 @@ pub(super) fn impossible(recorded: &Recorded, report: &Value) -> Vec<String> {
     // Of children the program knows no CPU time.
     let has_children = recorded.accounts.iter().any(|account| account.state == "child");
     let (ran, own) = (of_state(report, "running"), recorded.ran_ns.filter(|_| !has_children));
-    if own.is_some_and(|own| ran > own + own / 10 + 20_000_000) {
+    // A thread that was ready counts as running where the kernel has left out that it got a CPU.
+    let longest_ready = places(report, |place| place["state"] == "runnable").longest;
+    let unseen_ns = recorded.unseen.saturating_mul(longest_ready);
+    if own.is_some_and(|own| ran > own + own / 10 + 20_000_000 + unseen_ns) {
         found.push(format!("{ran} ns are called running, its own CPU time is {own:?}"));
     }
     found

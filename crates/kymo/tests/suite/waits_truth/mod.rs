@@ -36,17 +36,18 @@ fn hold(test: &str, cases: &[Case]) {
     }
     let mut wrong = Vec::new();
     for case in cases {
-        let (mut found, unseen) = differences_of(test, case);
+        let (mut found, mut unseen) = differences_of(test, case);
         if !found.is_empty() && unseen > 0 {
             eprintln!(
                 "{} is recorded once more: {unseen} switches were left out:\n  {}",
                 case.label(),
                 found.join("\n  ")
             );
-            (found, _) = differences_of(test, case);
+            (found, unseen) = differences_of(test, case);
         }
         if !found.is_empty() {
-            wrong.push(format!("{}:\n  {}", case.label(), found.join("\n  ")));
+            let label = case.label();
+            wrong.push(format!("{label}: {unseen} switches were left out:\n  {}", found.join("\n  ")));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
