@@ -1,4 +1,4 @@
-//! Whether a thread waits for clients or for an answer, by the files of its system call.
+//! Whether a thread waits for work or for an answer, by the files of its system call.
 use crate::sockets::{SocketRole, Sockets};
 use kymo_perf::bpf::WaitedFiles;
 use kymo_perf::proc::{self, WaitingCall};
@@ -10,6 +10,7 @@ const POLLS: [(i64, i64); 2] = [(7, -2), (271, 73)];
 const SELECTS: [(i64, i64); 2] = [(23, -2), (270, 72)];
 const ACCEPTS: [(i64, i64); 2] = [(43, 202), (288, 242)];
 const READS: [(i64, i64); 4] = [(0, 63), (19, 65), (45, 207), (47, 212)];
+const RINGS: [(i64, i64); 1] = [(426, 426)];
 /// So many files of a call are looked at; of more it is not known what they are.
 const MOST_FILES: usize = 4096;
 
@@ -65,7 +66,7 @@ pub(crate) struct WaitedFilesReader {
 }
 
 impl WaitedFilesReader {
-    /// Whom a call of a process waits for. `read`: memory of the process, how much of it came.
+    /// What a call of a process waits for. `read`: memory of the process, how much of it came.
     pub(crate) fn look(
         &mut self,
         pid: i32,
@@ -75,7 +76,8 @@ impl WaitedFilesReader {
         let [first, second, third, fourth] = call.arguments;
         let is = |known: &[(i64, i64)]| is_any(call.number, known);
         let descriptors = match () {
-            () if is(&ACCEPTS) => return WaitedFiles::Clients,
+            () if is(&ACCEPTS) => return WaitedFiles::Work,
+            () if is(&RINGS) => return of_ring(pid, first as i32).unwrap_or_default(),
             () if is(&EPOLLS) => watched(pid, first as i32),
             () if is(&READS) => vec![first as i32],
             () if is(&POLLS) => polled(first, second, read).unwrap_or_default(),
@@ -99,19 +101,44 @@ impl WaitedFilesReader {
             _ => SocketRole::Unknown,
         };
         let roles: Vec<SocketRole> = files.iter().map(&mut role).collect();
-        whom(&roles)
+        by_roles(&roles)
     }
 }
 
-/// Whom a thread waits for that waits at such sockets: at one connection to a server it may wait
+/// What a thread waits for that waits for requests of an io_uring: for work, if none is in flight,
+/// because as many were answered as taken, and none waits for a file. A kernel that does not
+/// tell (before Linux 5.16) leaves it unknown. A request that is answered more than once may hide
+/// another one, unless it waits for a file.
+fn of_ring(pid: i32, descriptor: i32) -> Option<WaitedFiles> {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    if link.as_os_str() != "anon_inode:[io_uring]" {
+        return None;
+    }
+    let info = proc::text(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
+    is_empty_ring(&info)?.then_some(WaitedFiles::Work)
+}
+
+/// Whether of a ring nothing is in flight; `None`: its text does not tell.
+fn is_empty_ring(info: &str) -> Option<bool> {
+    let number = |name: &str| {
+        let after = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        after.trim().parse::<u32>().ok()
+    };
+    let mut polled = info.lines().skip_while(|line| *line != "PollList:").skip(1);
+    let waits_for_file = polled.next()?.starts_with(' ');
+    let is_answered = number("CachedSqHead")? == number("CachedCqTail")?;
+    Some(number("SqTail")? == number("CachedSqHead")? && is_answered && !waits_for_file)
+}
+
+/// What a thread waits for that waits at such sockets: at one connection to a server it may wait
 /// for the answer, whatever else it waits for.
-fn whom(roles: &[SocketRole]) -> WaitedFiles {
+fn by_roles(roles: &[SocketRole]) -> WaitedFiles {
     if roles.contains(&SocketRole::Connected) {
         return WaitedFiles::Answers;
     }
     match roles.is_empty() || roles.contains(&SocketRole::Unknown) {
         true => WaitedFiles::Unknown,
-        false => WaitedFiles::Clients,
+        false => WaitedFiles::Work,
     }
 }
 
@@ -212,13 +239,30 @@ mod tests {
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let [listener, client, accepted, reading, event] =
             [&listener as &dyn AsRawFd, &client, &accepted, &reading, &event].map(|file| file.as_raw_fd());
-        assert_eq!(poll(&[listener]), WaitedFiles::Clients);
-        assert_eq!(poll(&[listener, accepted, event, -1, reading]), WaitedFiles::Clients);
+        assert_eq!(poll(&[listener]), WaitedFiles::Work);
+        assert_eq!(poll(&[listener, accepted, event, -1, reading]), WaitedFiles::Work);
         assert_eq!(poll(&[listener, client]), WaitedFiles::Answers);
         assert_eq!(poll(&[event]), WaitedFiles::Unknown);
         assert_eq!(poll(&[]), WaitedFiles::Unknown);
         assert_eq!(poll(&[listener, 0x7fff_fff0]), WaitedFiles::Unknown);
         drop(writing);
         assert_eq!(poll(&[listener, reading]), WaitedFiles::Unknown);
+    }
+
+    /// Checks what the kernel says of a ring: as many answers as requests, and no poll; with more
+    /// requests than answers, taken or not, or a poll, something is in flight.
+    #[test]
+    fn rings() {
+        let of = |[tail, taken, answered]: [u32; 3], polled: &str| {
+            is_empty_ring(&format!(
+                "SqMask:\t0x7ff\nSqHead:\t{taken}\nSqTail:\t{tail}\nCachedSqHead:\t{taken}\nCqHead:\t1\n\
+                 CqTail:\t{answered}\nCachedCqTail:\t{answered}\nPollList:\n{polled}CqOverflowList:\n"
+            ))
+        };
+        assert_eq!(of([17, 17, 17], ""), Some(true));
+        assert_eq!(of([17, 17, 16], ""), Some(false));
+        assert_eq!(of([18, 17, 17], ""), Some(false));
+        assert_eq!(of([17, 17, 17], "  op=6, task_works=0\n"), Some(false));
+        assert_eq!(is_empty_ring("SqHead:\t1\nPollList:\n"), None);
     }
 }

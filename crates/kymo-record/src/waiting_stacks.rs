@@ -6,7 +6,7 @@
 //!  /proc/PID/mem -------> the stack ------------------'             no: it has waited in between
 //! ```
 //!
-//! Behind them it is looked at which files the threads wait for, and so whether for clients.
+//! Behind them it is looked at which files the threads wait for, and so whether for work.
 //!
 //! # Invariants
 //! - **T1** No page is brought into memory, and no thread of the process is stopped.
@@ -135,10 +135,10 @@ fn read_all(
     }
     let mut files = WaitedFilesReader::default();
     for (pid, tid, call) in calls {
-        let whom = files.look(pid, call, |at, bytes| reader.read(pid, at, bytes).unwrap_or(0));
+        let waited = files.look(pid, call, |at, bytes| reader.read(pid, at, bytes).unwrap_or(0));
         // One that has run meanwhile waits for something else.
-        if whom != WaitedFiles::Unknown && proc::waiting_call(pid, tid) == Some(call) {
-            found.send(ThreadFacts::Files(tid, whom)).ok()?;
+        if waited != WaitedFiles::Unknown && proc::waiting_call(pid, tid) == Some(call) {
+            found.send(ThreadFacts::Files(tid, waited)).ok()?;
         }
     }
     Some(())

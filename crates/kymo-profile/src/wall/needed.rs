@@ -32,11 +32,11 @@ pub(super) struct IdleWaits {
 /// From every wait that is none for something to do the marks go on: who ended that wait was waited
 /// for from its beginning to its end, and so was whoever ended what that one waited for in between.
 /// What the first thread of a process waits for is something to do, unless it was seen to wait for
-/// clients only.
+/// work only.
 pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
     let waits = &wall.waits;
     let threads = by_thread(waits);
-    let for_clients = for_clients(wall, &threads);
+    let for_work = for_work(wall, &threads);
     // Where there are many processes of one thread, their first threads are no others than the
     // rest.
     let mut processes: FxHashMap<i32, FxHashSet<i32>> = FxHashMap::default();
@@ -51,9 +51,9 @@ pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
         let call = (wall.is_arm, row.syscall);
         let is_place = || may_be_idle(state, wall.names(row.chain, true), call);
         row.task_state != 0
-            && match for_clients[index] {
-                Some(for_clients) => {
-                    for_clients && matches!(state, State::Poll | State::Network | State::Pipe)
+            && match for_work[index] {
+                Some(for_work) => {
+                    for_work && matches!(state, State::Poll | State::Network | State::Pipe | State::IoUring)
                 }
                 None => !is_first(row) && is_place(),
             }
@@ -84,20 +84,20 @@ pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
     waits.iter().zip(idle).map(with_short).collect()
 }
 
-/// For each wait whether it was for clients (`true`) or perhaps for an answer, where that is known.
+/// For each wait whether it was for work (`true`) or perhaps for an answer, where that is known.
 ///
 /// The files of a wait are looked at when the recording ends. It was the same for those before in
 /// the same call behind which the thread had nothing to do, because only a timer had ended them.
 /// One connection to a server makes every wait of that call perhaps one for an answer.
-fn for_clients(wall: &Wall, threads: &FxHashMap<i32, Vec<usize>>) -> Vec<Option<bool>> {
+fn for_work(wall: &Wall, threads: &FxHashMap<i32, Vec<usize>>) -> Vec<Option<bool>> {
     let mut found = vec![None; wall.waits.len()];
     for list in threads.values() {
         let Some((&last, before)) = list.split_last() else { continue };
-        let Some(for_clients) = wall.waits[last].for_clients else { continue };
-        found[last] = Some(for_clients);
+        let Some(for_work) = wall.waits[last].for_work else { continue };
+        found[last] = Some(for_work);
         let in_call = |at: &&usize| wall.waits[**at].syscall == wall.waits[last].syscall;
         let by_timer = |at: &&usize| in_call(at) && wall.end(**at) == End::Interrupt(A_TIMER);
-        match for_clients {
+        match for_work {
             false => before.iter().filter(in_call).for_each(|&at| found[at] = Some(false)),
             true => before.iter().rev().take_while(by_timer).for_each(|&at| found[at] = Some(true)),
         }

@@ -99,7 +99,7 @@ const PLACE_NAMES: [&str; 6] = ["call", "place", "blocked_ns", "waits", "longest
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
 /// For whom a thread waits for files.
-const FOR_CLIENTS: u64 = 1;
+const FOR_WORK: u64 = 1;
 const FOR_ANSWERS: u64 = 2;
 
 /// What lies between the two clock readings of a wait's beginning at most, ns: the clocks of CPUs
@@ -358,8 +358,8 @@ impl Rows {
             short_waits,
             short_preemptions,
             is_end: kind == END,
-            for_clients: match optional(&fields.files) {
-                Some(FOR_CLIENTS) => Some(true),
+            for_work: match optional(&fields.files) {
+                Some(FOR_WORK) => Some(true),
                 Some(FOR_ANSWERS) => Some(false),
                 _ => None,
             },

@@ -103,17 +103,16 @@ fn files_tell_for_whom_a_thread_waits() {
         short_call: Some(EPOLL),
         ..wait(thread, POLLS, begun, woken, 0, waker)
     };
-    let end =
-        |thread, begun, for_clients| WaitRow { is_end: true, for_clients, ..loops(thread, (begun, 400), 0) };
-    let all_idle = |for_clients| {
+    let end = |thread, begun, for_work| WaitRow { is_end: true, for_work, ..loops(thread, (begun, 400), 0) };
+    let all_idle = |for_work| {
         let wall = wall(
             vec![
                 loops((1, 1), (10, 100), 1),
                 loops((1, 2), (10, 100), 9),
                 loops((1, 1), (110, 200), 9),
                 loops((1, 2), (110, 200), 9),
-                end((1, 1), 210, for_clients),
-                end((1, 2), 210, for_clients),
+                end((1, 1), 210, for_work),
+                end((1, 2), 210, for_work),
             ],
             vec![wakeup(100, (7, 9), TIMER, 2), wakeup(200, (7, 9), TIMER, 1), wakeup(200, (7, 9), TIMER, 2)],
         );
@@ -742,7 +741,7 @@ proptest! {
                 short_waits,
                 short_preemptions,
                 is_end,
-                for_clients: [None, Some(true), Some(false)][shift as usize % 3],
+                for_work: [None, Some(true), Some(false)][shift as usize % 3],
                 ..WaitRow::nothing(time_ns, (1, tid), CommId::unnamed(tid), tid as ChainId)
             }
         };

@@ -35,9 +35,9 @@ pub struct WaitRow {
     pub short_preemptions: u64,
     /// The thread or the recording ended.
     pub is_end: bool,
-    /// Of a wait in which the recording ended: whether all its files are those of clients (`true`),
-    /// or one is a connection to a server; `None`: neither is known.
-    pub for_clients: Option<bool>,
+    /// Of a wait in which the recording ended: whether it is for work only, all its files being
+    /// those of clients (`true`), or one is a connection to a server; `None`: neither is known.
+    pub for_work: Option<bool>,
     /// The system call it was in, -1 outside of any.
     pub syscall: i64,
     /// The call's first argument.
@@ -137,7 +137,7 @@ impl WaitRow {
             short_waits: 0,
             short_preemptions: 0,
             is_end: false,
-            for_clients: None,
+            for_work: None,
             syscall: -1,
             argument: 0,
             operation: 0,

@@ -9,13 +9,13 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, Running, kymo, require, text};
+use crate::tools::{Need, Running, kymo, require, skip, text};
 use crate::wall::ready;
 
 /// A program of Python whose threads wait as its argument says, after it has written a line; its
 /// standard input has the ports.
 const LOOPS: &str = r#"
-import select, socket, sys, threading
+import ctypes, mmap, os, select, signal, socket, struct, sys, threading
 words = sys.argv[1:]
 def epoll(*files):
     loop = select.epoll()
@@ -38,6 +38,24 @@ def listener():
     return listening
 def connected():
     return socket.create_connection(("127.0.0.1", int(input())))
+def ring(has_request):
+    call, params = ctypes.CDLL(None).syscall, ctypes.create_string_buffer(120)
+    file = call(425, 8, params)
+    print("refused" if file < 0 else "ready", flush=True)
+    if has_request:
+        # A read of a pipe that nobody writes to.
+        (entries,), (tail,), (array,) = (struct.unpack_from("I", params, at) for at in (0, 44, 64))
+        ring, requests = mmap.mmap(file, array + 4 * entries), mmap.mmap(file, 64 * entries, offset=0x10000000)
+        byte = ctypes.create_string_buffer(1)
+        requests[:28] = struct.pack("=BBHiQQI", 22, 0, 0, os.pipe()[0], 0, ctypes.addressof(byte), 1)
+        ring[tail:tail + 4] = struct.pack("I", 1)
+    call(426, file, int(has_request), 1, 1, None, 8)
+if words[0] == "ring":
+    ring(words[1] == "request")
+if words[0] == "signals":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    threading.Thread(target=signal.sigwait, args=([signal.SIGUSR1],)).start()
+    print("ready", flush=True)
 if words[0] == "server":
     listening = listener()
     accepted, _ = listening.accept()
@@ -125,5 +143,29 @@ fn who_waits_for_an_answer_is_not_idle() {
         writeln!(input, "{port_of_server}").expect("it reads");
         assert_eq!(program.line(), "connected\n");
         assert_eq!(recorded(&program, &folder, "poll").0, 0, "{words:?}");
+    }
+}
+
+/// Checks a thread that waits for an io_uring without a request in flight, one with a request, and
+/// one that waits for signals.
+#[test]
+fn rings_without_requests_and_signals_are_idle() {
+    const TEST: &str = "wall_idle::rings_without_requests_and_signals_are_idle";
+    if !ready(TEST) || require(TEST, &[Need::Program("python3")]).is_none() {
+        return;
+    }
+    let folder = fresh_folder("wall-idle-rings");
+    for (words, state, is_idle) in [
+        (&["signals"][..], "other", true),
+        (&["ring", "empty"], "io_uring", true),
+        (&["ring", "request"], "io_uring", false),
+    ] {
+        let mut program = start(words);
+        if program.line() == "refused\n" {
+            skip(TEST, "io_uring is refused");
+            continue;
+        }
+        let (idle, all) = recorded(&program, &folder, state);
+        assert_eq!(idle, if is_idle { all } else { 0 }, "{words:?}");
     }
 }

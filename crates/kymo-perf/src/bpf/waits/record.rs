@@ -67,14 +67,15 @@ pub enum WaitKind {
     Stack = 4,
 }
 
-/// For whom a thread waits that waits for files: what was seen when the recording ended.
+/// What a thread waits for that waits for files, as was seen when the recording ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitedFiles {
     /// Nobody looked, or there are others among the files.
     #[default]
     Unknown = 0,
-    /// For clients: each socket among the files listens, or was accepted.
-    Clients = 1,
+    /// For work: each socket among the files listens, or was accepted; of its io_uring no request
+    /// is in flight.
+    Work = 1,
     /// Perhaps for an answer: one of the sockets has a peer, and nothing listens on its port.
     Answers = 2,
 }
@@ -83,7 +84,7 @@ impl WaitedFiles {
     /// As records hold it.
     pub fn from_number(number: u32) -> WaitedFiles {
         match number {
-            1 => WaitedFiles::Clients,
+            1 => WaitedFiles::Work,
             2 => WaitedFiles::Answers,
             _ => WaitedFiles::Unknown,
         }
@@ -103,7 +104,7 @@ pub struct WaitRecord {
     pub pid: i32,
     /// The thread that woke it, or in which the interrupt came that did; 0: nobody did.
     pub waker: i32,
-    /// For whom a thread waits that still does.
+    /// What a thread waits for that still does.
     pub files: WaitedFiles,
     /// The last wait until the thread was woken, ns.
     pub blocked_ns: u64,

@@ -98,7 +98,7 @@ fn records() {
         tid: 7,
         pid: 6,
         waker: 5,
-        files: WaitedFiles::Clients,
+        files: WaitedFiles::Work,
         blocked_ns: 100,
         runnable_ns: 20,
         run_ns: 3,
