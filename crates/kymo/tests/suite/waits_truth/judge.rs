@@ -136,8 +136,8 @@ pub(super) fn impossible(recorded: &Recorded, report: &Value) -> Vec<String> {
     let wants = |account: &Account| ["lock", "child"].contains(&&*account.state) || account.has_mutex();
     let wants_locks = recorded.accounts.iter().any(wants);
     // Runtimes have locks of their own. A program in C has those that it makes, and the kernel's:
-    // that of its memory, where threads come and go.
-    let of_memory = ["__madvise", "__mmap", "mmap", "__munmap", "munmap", "__mprotect", "clone3"];
+    // that of its memory, where threads come and go; `start` is its function that makes them.
+    let of_memory = ["__madvise", "__mmap", "mmap", "__munmap", "munmap", "__mprotect", "clone3", "start"];
     let is_of_memory = |place: &Value| of_memory.iter().any(|name| is_in(place, name));
     let is_unwanted = |place: &Value| place["state"] == "lock" && !is_of_memory(place);
     let locks = places(report, is_unwanted).ns;
