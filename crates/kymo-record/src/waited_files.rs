@@ -1,7 +1,8 @@
-//! Whether a thread waits for work or for an answer, by the files of its system call.
+//! Whether a thread waits for work or for an answer, by the files or signals of its system call.
 use crate::sockets::{SocketRole, Sockets};
 use kymo_perf::bpf::WaitedFiles;
 use kymo_perf::proc::{self, WaitingCall};
+use rustix::process::Signal;
 use std::fs;
 
 /// System calls by what their first arguments are: numbers of x86-64, and those of aarch64.
@@ -11,6 +12,12 @@ const SELECTS: [(i64, i64); 2] = [(23, -2), (270, 72)];
 const ACCEPTS: [(i64, i64); 2] = [(43, 202), (288, 242)];
 const READS: [(i64, i64); 4] = [(0, 63), (19, 65), (45, 207), (47, 212)];
 const RINGS: [(i64, i64); 1] = [(426, 426)];
+const SIGNAL_WAITS: [(i64, i64); 1] = [(128, 137)];
+/// The flag of `io_uring_enter` by which its first argument is no descriptor
+/// (IORING_ENTER_REGISTERED_RING).
+const REGISTERED_RING: u64 = 1 << 4;
+/// Signals by which the kernel tells of a child or a file: an answer, perhaps.
+const ANSWERS: [Signal; 3] = [Signal::CHILD, Signal::URG, Signal::IO];
 /// So many files of a call are looked at; of more it is not known what they are.
 const MOST_FILES: usize = 4096;
 
@@ -77,7 +84,9 @@ impl WaitedFilesReader {
         let is = |known: &[(i64, i64)]| is_any(call.number, known);
         let descriptors = match () {
             () if is(&ACCEPTS) => return WaitedFiles::Work,
-            () if is(&RINGS) => return of_ring(pid, first as i32).unwrap_or_default(),
+            () if is(&RINGS) && fourth & REGISTERED_RING != 0 => return WaitedFiles::Unknown,
+            () if is(&RINGS) => return ring_wait(pid, first as i32).unwrap_or_default(),
+            () if is(&SIGNAL_WAITS) => return signal_wait(first, read).unwrap_or_default(),
             () if is(&EPOLLS) => watched(pid, first as i32),
             () if is(&READS) => vec![first as i32],
             () if is(&POLLS) => polled(first, second, read).unwrap_or_default(),
@@ -101,15 +110,25 @@ impl WaitedFilesReader {
             _ => SocketRole::Unknown,
         };
         let roles: Vec<SocketRole> = files.iter().map(&mut role).collect();
-        by_roles(&roles)
+        socket_wait(&roles)
     }
+}
+
+/// What a thread waits for that waits for a set of signals: for work, if all are such as others
+/// send, or tell it of a time. Real-time signals may be of asynchronous reads.
+fn signal_wait(set: u64, read: impl FnOnce(u64, &mut [u8]) -> usize) -> Option<WaitedFiles> {
+    let mut bytes = [0; 8];
+    let set = (read(set, &mut bytes) == bytes.len()).then(|| u64::from_ne_bytes(bytes))?;
+    let is_in = |signal: Signal| set & 1 << (signal.as_raw() - 1) != 0;
+    let has_others = set >> 31 != 0 || ANSWERS.into_iter().any(is_in);
+    (set != 0 && !has_others).then_some(WaitedFiles::Work)
 }
 
 /// What a thread waits for that waits for requests of an io_uring: for work, if none is in flight,
 /// because as many were answered as taken, and none waits for a file. A kernel that does not
 /// tell (before Linux 5.16) leaves it unknown. A request that is answered more than once may hide
 /// another one, unless it waits for a file.
-fn of_ring(pid: i32, descriptor: i32) -> Option<WaitedFiles> {
+fn ring_wait(pid: i32, descriptor: i32) -> Option<WaitedFiles> {
     let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
     if link.as_os_str() != "anon_inode:[io_uring]" {
         return None;
@@ -132,7 +151,7 @@ fn is_empty_ring(info: &str) -> Option<bool> {
 
 /// What a thread waits for that waits at such sockets: at one connection to a server it may wait
 /// for the answer, whatever else it waits for.
-fn by_roles(roles: &[SocketRole]) -> WaitedFiles {
+fn socket_wait(roles: &[SocketRole]) -> WaitedFiles {
     if roles.contains(&SocketRole::Connected) {
         return WaitedFiles::Answers;
     }
@@ -247,6 +266,23 @@ mod tests {
         assert_eq!(poll(&[listener, 0x7fff_fff0]), WaitedFiles::Unknown);
         drop(writing);
         assert_eq!(poll(&[listener, reading]), WaitedFiles::Unknown);
+    }
+
+    /// Checks sets of signals: those that others send are work, and a time; one of a child is not.
+    #[test]
+    fn sets_of_signals() {
+        let of = |signals: &[i32]| {
+            let set: u64 = signals.iter().map(|signal| 1 << (signal - 1)).sum();
+            signal_wait(16, |_, bytes: &mut [u8]| {
+                bytes.copy_from_slice(&set.to_ne_bytes());
+                bytes.len()
+            })
+        };
+        assert_eq!(of(&[libc::SIGTERM, libc::SIGHUP, libc::SIGALRM]), Some(WaitedFiles::Work));
+        assert_eq!(of(&[libc::SIGTERM, libc::SIGCHLD]), None);
+        assert_eq!(of(&[34]), None);
+        assert_eq!(of(&[]), None);
+        assert_eq!(signal_wait(16, |_, _| 0), None);
     }
 
     /// Checks what the kernel says of a ring: as many answers as requests, and no poll; with more

@@ -33,12 +33,13 @@
 //!
 //! # What is idle
 //! A thread of a pool that has nothing to do waits, too, and most of all waiting is that. A wait is
-//! idle if it is on a condition, in an event loop, for a client or a signal, and nobody waited for
-//! the thread meanwhile, neither directly nor over others ([`Wall::is_idle`]). A thread that sleeps,
-//! or waits for an answer, is not idle: it may be what a client on another machine waits for. What
-//! the first thread of a process waits for is idle only if it was seen to wait for work: at the end of a
-//! recording the files of each wait are looked at, whether their sockets listen, were accepted, or
-//! were connected to a server, and whether a request of an io_uring is in flight.
+//! idle if it is on a condition, in an event loop or for a client, and nobody waited for the thread
+//! meanwhile, neither directly nor over others ([`Wall::is_idle`]). A thread that sleeps, or waits
+//! for an answer, is not idle: it may be what a client on another machine waits for. At the end of a
+//! recording the files of each wait are looked at: whether their sockets listen, were accepted, or
+//! were connected to a server, whether a request of an io_uring is in flight, and which signals a
+//! thread waits for. What the first thread of a process waits for is idle only if it was seen to
+//! wait for work; so is any wait for an io_uring or a signal.
 mod calls;
 mod collectors;
 mod division;

@@ -52,9 +52,7 @@ pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
         let is_place = || may_be_idle(state, wall.names(row.chain, true), call);
         row.task_state != 0
             && match for_work[index] {
-                Some(for_work) => {
-                    for_work && matches!(state, State::Poll | State::Network | State::Pipe | State::IoUring)
-                }
+                Some(for_work) => for_work && may_be_for_work(state),
                 None => !is_first(row) && is_place(),
             }
     };
@@ -82,6 +80,11 @@ pub(super) fn idle(wall: &Wall) -> Vec<IdleWaits> {
     // Of short waits nobody saw whom they were for.
     let with_short = |(row, own)| IdleWaits { own, short: own && !is_first(row) };
     waits.iter().zip(idle).map(with_short).collect()
+}
+
+/// Whether waits of this state may be told to be for work. Those for signals are `Other`.
+fn may_be_for_work(state: State) -> bool {
+    matches!(state, State::Poll | State::Network | State::Pipe | State::IoUring | State::Other)
 }
 
 /// For each wait whether it was for work (`true`) or perhaps for an answer, where that is known.

@@ -98,7 +98,7 @@ const PLACE_NAMES: [&str; 6] = ["call", "place", "blocked_ns", "waits", "longest
 
 /// The kind of a row at the end of a thread, or of the recording.
 const END: u64 = 2;
-/// For whom a thread waits for files.
+/// What a thread waits for, by its files and signals.
 const FOR_WORK: u64 = 1;
 const FOR_ANSWERS: u64 = 2;
 

@@ -294,12 +294,8 @@ const WAITING_PLACES: [&str; 5] = ["ep_poll", "do_epoll_", "inet_csk_accept", "u
 /// System calls that wait there: numbers of x86-64, and those of aarch64.
 const WAITING_CALLS: [(i64, i64); 5] = [(232, -2), (281, 22), (441, 441), (43, 202), (288, 242)];
 
-/// The system call of a thread that waits for signals, which others send: `rt_sigtimedwait`.
-const SIGNAL_CALL: (i64, i64) = (128, 137);
-
-/// Whether a thread that has nothing to do waits so: on a condition, in an event loop, for a client,
-/// or for a signal. One that sleeps, or waits for an answer, a disk or another process, has something
-/// to do.
+/// Whether a thread that has nothing to do waits so: on a condition, in an event loop, or for a
+/// client. One that sleeps, or waits for an answer, a disk or another process, has something to do.
 /// `kernel`: the functions of the wait's stack; `number`: its system call.
 pub(super) fn may_be_idle<'a>(
     state: State,
@@ -313,7 +309,6 @@ pub(super) fn may_be_idle<'a>(
         State::Poll | State::Network | State::Pipe => {
             kernel.any(is_place) || WAITING_CALLS.iter().any(is_call)
         }
-        State::Other => is_call(&SIGNAL_CALL),
         _ => false,
     }
 }

@@ -35,8 +35,8 @@ pub struct WaitRow {
     pub short_preemptions: u64,
     /// The thread or the recording ended.
     pub is_end: bool,
-    /// Of a wait in which the recording ended: whether it is for work only, all its files being
-    /// those of clients (`true`), or one is a connection to a server; `None`: neither is known.
+    /// Of a wait in which the recording ended: whether it is for work only (`true`), or one of its
+    /// files is a connection to a server; `None`: neither is known.
     pub for_work: Option<bool>,
     /// The system call it was in, -1 outside of any.
     pub syscall: i64,

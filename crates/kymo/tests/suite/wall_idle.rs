@@ -53,9 +53,10 @@ def ring(has_request):
 if words[0] == "ring":
     ring(words[1] == "request")
 if words[0] == "signals":
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    threading.Thread(target=signal.sigwait, args=([signal.SIGUSR1],)).start()
+    signals = [signal.SIGTERM] if words[1] == "sent" else [signal.SIGTERM, signal.SIGCHLD]
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     print("ready", flush=True)
+    signal.sigwait(signals)
 if words[0] == "server":
     listening = listener()
     accepted, _ = listening.accept()
@@ -146,8 +147,8 @@ fn who_waits_for_an_answer_is_not_idle() {
     }
 }
 
-/// Checks a thread that waits for an io_uring without a request in flight, one with a request, and
-/// one that waits for signals.
+/// Checks a thread that waits for an io_uring without a request in flight, one with a request, one
+/// that waits for a signal that others send, and one that may wait for a child.
 #[test]
 fn rings_without_requests_and_signals_are_idle() {
     const TEST: &str = "wall_idle::rings_without_requests_and_signals_are_idle";
@@ -156,7 +157,8 @@ fn rings_without_requests_and_signals_are_idle() {
     }
     let folder = fresh_folder("wall-idle-rings");
     for (words, state, is_idle) in [
-        (&["signals"][..], "other", true),
+        (&["signals", "sent"][..], "other", true),
+        (&["signals", "child"], "other", false),
         (&["ring", "empty"], "io_uring", true),
         (&["ring", "request"], "io_uring", false),
     ] {

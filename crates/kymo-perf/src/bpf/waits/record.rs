@@ -67,14 +67,14 @@ pub enum WaitKind {
     Stack = 4,
 }
 
-/// What a thread waits for that waits for files, as was seen when the recording ended.
+/// What a thread waits for that waits for files or signals, as was seen when the recording ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitedFiles {
     /// Nobody looked, or there are others among the files.
     #[default]
     Unknown = 0,
-    /// For work: each socket among the files listens, or was accepted; of its io_uring no request
-    /// is in flight.
+    /// For work: each socket among the files listens, or was accepted; no request of the io_uring
+    /// is in flight; the signals are those that others send.
     Work = 1,
     /// Perhaps for an answer: one of the sockets has a peer, and nothing listens on its port.
     Answers = 2,

@@ -143,8 +143,8 @@ pub(super) fn impossible(recorded: &Recorded, report: &Value) -> Vec<String> {
     let locks = places(report, is_unwanted).ns;
     if !wants_locks && recorded.has_no_runtime && locks > total / 500 {
         let list = report["places"].as_array().into_iter().flatten();
-        let of: Vec<&Value> = list.filter(|place| is_unwanted(place)).collect();
-        found.push(format!("{locks} ns are called lock: {of:#?}"));
+        let unwanted: Vec<&Value> = list.filter(|place| is_unwanted(place)).collect();
+        found.push(format!("{locks} ns are called lock: {unwanted:#?}"));
     }
     // Of children the program knows no CPU time.
     let has_children = recorded.accounts.iter().any(|account| account.state == "child");
