@@ -1,7 +1,7 @@
 //! Appends whole records to a recording, several pieces at once, and tracks which have landed.
 use super::port::Port;
 use super::retry::{RetryBudget, Retrying, Truncate, at};
-use kymo_data::{Features, FileWriter, RecordCursor, RecordHeader, Reserved, abi, whole_records_bytes};
+use kymo_data::{Features, FileWriter, RecordCursor, Reserved, WholeRecord, abi, whole_records_bytes};
 use kymo_perf::uring::{Answer, UringWrite};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -88,7 +88,8 @@ impl<W: Truncate> Landing<W> {
     /// A failure that is final, perhaps of something that was appended before. [`Landing::finish`]
     /// tells it again.
     pub(crate) fn append(&mut self, records: &[u8], samples: u64) -> io::Result<()> {
-        let compressed = is_compressed(records);
+        // All of them are, or none is.
+        let compressed = RecordCursor::new(records).next().is_some_and(|first| is_compressed(&first));
         let (mut rest, mut left) = (records, samples);
         let mut result = self.check();
         while result.is_ok() && !rest.is_empty() {
@@ -215,7 +216,7 @@ impl<W: Truncate> Landing<W> {
     /// Of a piece that failed, the whole records that landed before stay, but for what the table of
     /// features needs: there is no other room for it, and without it they could not be published.
     fn keep_part(&mut self, piece: Reserved, records: &[u8], done: usize) {
-        if is_compressed(records) {
+        if has_compressed(records) {
             return;
         }
         let whole = whole_records_bytes(records, done.saturating_sub(self.writer.table_bytes()));
@@ -245,7 +246,7 @@ impl<W: Truncate> Landing<W> {
             return false;
         }
         let room = records.len().saturating_sub(self.writer.table_bytes());
-        let whole = if is_compressed(&records) { 0 } else { whole_records_bytes(&records, room) };
+        let whole = if has_compressed(&records) { 0 } else { whole_records_bytes(&records, room) };
         let kept = Unsettled {
             end: begin + whole as u64,
             bytes: whole as u64,
@@ -351,9 +352,14 @@ impl<W: Truncate> Landing<W> {
     }
 }
 
-/// Whether these are packed records, of which a part is worth nothing.
-fn is_compressed(records: &[u8]) -> bool {
-    RecordHeader::parse(records).is_some_and(|header| header.kind == abi::PERF_RECORD_COMPRESSED)
+/// Whether compressed records are among these: how many samples are in a part of them is not known.
+/// Markers, which are not compressed, may come first.
+fn has_compressed(records: &[u8]) -> bool {
+    RecordCursor::new(records).any(|record| is_compressed(&record))
+}
+
+fn is_compressed(record: &WholeRecord<'_>) -> bool {
+    record.header.kind == abi::PERF_RECORD_COMPRESSED
 }
 
 /// How many of these whole records are samples.

@@ -2,7 +2,7 @@
 use super::landing::{Landing, count_samples};
 use super::port::Port;
 use super::retry::{Retrying, Truncate, WriteError};
-use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, WriteAt, abi};
+use kymo_data::{Attr, Compressor, EventSpec, Features, FileWriter, Recording, WriteAt, abi, build};
 use kymo_perf::uring::{Answer, UringWrite};
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -327,6 +327,33 @@ fn records_make_room_for_the_table() {
         let lost = if room < 16 { table.div_ceil(40) } else { 0 };
         assert_eq!(finished.lost_samples, lost, "{room}");
         assert_eq!(published(&disk), (0..100 - lost).collect::<Vec<_>>(), "{room}");
+    }
+}
+
+/// Checks that samples are counted in the file or as lost where the disk is full amid compressed
+/// records that come behind a marker, which is not compressed, in the same piece.
+#[test]
+fn compressed_records_behind_a_marker() {
+    for (room, is_port) in (0..900).step_by(7).flat_map(|room| [(room, false), (room, true)]) {
+        let mut compressor = Compressor::new(1).unwrap();
+        let features = Features { compressed: Some(compressor.info()), ..Features::default() };
+        let begin = |disk: &Faulty| {
+            FileWriter::create_with_features(Retrying(disk.clone()), &[event()], &features).unwrap()
+        };
+        let records_at = begin(&Faulty::new(Vec::new(), End::Never)).contiguous();
+        let disk = Faulty::new(Vec::new(), End::Full(records_at + room));
+        let port = Shuffled { disk: disk.clone(), waiting: Vec::new(), order: vec![0], answers: 0 };
+        let port = is_port.then(|| Box::new(port) as Box<dyn Port>);
+        let mut landing = Landing::new(begin(&disk), port);
+        for first in [0, 4, 8] {
+            _ = landing.append(&build::finished_round(), 0);
+            let (samples, mut packed) = ((first..first + 4).flat_map(|serial| sample(serial, 9)), Vec::new());
+            compressor.compress(&samples.collect::<Vec<u8>>(), &mut packed).unwrap();
+            _ = landing.append(&packed, 4);
+        }
+        let finished = landing.finish(&features);
+        let found = published(&disk).len() as u64;
+        assert_eq!(found + finished.lost_samples, 12, "{room} {is_port}");
     }
 }
 
