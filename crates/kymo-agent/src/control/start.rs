@@ -219,17 +219,22 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
         // The variable stays: what this program executes is to come up so, too, if it can.
         let Ok(at) = std::env::var(VARIABLE) else { return };
         super::exec_interpose::install();
-        if let Some(socket) = connect(&at) {
-            startup_gate::will_wait();
-            match converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE) {
+        let socket = connect(&at);
+        drop(at);
+        let Some(socket) = socket else { return super::exec_interpose::settle() };
+        startup_gate::will_wait();
+        let converses = converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE);
+        // Not before that thread is made: it would not be in restartable sequences either.
+        crate::patch::uncounted(|| {
+            match converses {
                 Ok(()) => {
                     startup_gate::wait();
                     startup_gate::wait_for_end();
                 }
                 Err(_) => startup_gate::let_run(),
             }
-        }
-        super::exec_interpose::settle();
+            super::exec_interpose::settle();
+        });
     });
 }
 

@@ -2,16 +2,17 @@
 //! place.
 //!
 //! ```text
-//!   WAITS  --writer-->  WRITES  --written-->  WAITS        the writer of sites has nobody to fear in between
-//!     |
-//!     '--Go, the tracer's end, or too long-->  RUNS
+//!   COMES --here-->  WAITS  --writer-->  WRITES  --written-->  WAITS
+//!     |                |                 nobody is to be feared in between
+//!     '----------------'--Go, the tracer's end, or too long-->  RUNS
 //! ```
 //! At `Go` the agent's thread ends, and the first thread waits until it is gone: what a program may
 //! do only with one thread, it may do then (`unshare(CLONE_NEWUSER)`). And the C library carries
 //! out a change of user in all threads, and ends the program if the results differ: a thread of
 //! ours does not have the capabilities that the program has given to its own thread alone.
 //!
-//! It waits in a system call of its own, so it stands in no site of any library.
+//! It waits in a system call of its own, so it stands in no site of any library. Nothing is written
+//! before it is here, where what it calls is not counted.
 use crate::sys::clock::own_tid;
 use crate::sys::raw;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 const RUNS: u32 = 0;
 const WAITS: u32 = 1;
 const WRITES: u32 = 2;
+const COMES: u32 = 3;
 
 /// A tracer that takes longer is in trouble, and the program is not to be.
 const TRACER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,11 +36,14 @@ static ENDS: AtomicI32 = AtomicI32::new(0);
 /// Before there is anybody who could let it run.
 pub(super) fn will_wait() {
     // Relaxed: the thread that reads it is made after this.
-    STATE.store(WAITS, Ordering::Relaxed);
+    STATE.store(COMES, Ordering::Relaxed);
 }
 
 /// Returns when the program may run.
 pub(super) fn wait() {
+    // Release: pairs with the Acquire in hold(). If it may run already, it does.
+    _ = STATE.compare_exchange(COMES, WAITS, Ordering::Release, Ordering::Relaxed);
+    raw::wake(&STATE);
     let until = Instant::now() + TRACER_TIMEOUT;
     loop {
         // Acquire: pairs with the Release in let_run() and release(): the code that runs now is
@@ -91,6 +96,10 @@ impl crate::patch::Hold for StartupGate {
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         if threads != 2 {
             return Err("a library of the program has made threads before it began".to_owned());
+        }
+        // The making of this thread comes to its end.
+        while STATE.load(Ordering::Relaxed) == COMES {
+            raw::wait_while(&STATE, COMES, Duration::from_millis(10));
         }
         // Acquire: as if it had been stopped here.
         match STATE.compare_exchange(WAITS, WRITES, Ordering::Acquire, Ordering::Relaxed) {

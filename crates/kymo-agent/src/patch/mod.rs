@@ -198,7 +198,16 @@ pub(crate) use slots::{share as share_counters, sizes as counter_sizes};
 /// Excludes the calling thread, which is the agent's: from now on nothing that it does is counted
 /// or recorded.
 pub(crate) fn exclude_current_thread() {
-    crate::sys::rseq::leave_for(os::possible_cpus() as u32);
+    // For good.
+    _ = crate::sys::rseq::leave_for(os::possible_cpus() as u32);
+}
+
+/// Runs code of ours in a thread of the program: nothing that it does is counted or recorded.
+pub(crate) fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    let left = crate::sys::rseq::leave_for(os::possible_cpus() as u32);
+    let done = work();
+    left.into_iter().for_each(crate::sys::rseq::LeftArea::join);
+    done
 }
 
 /// What happens at a hit.

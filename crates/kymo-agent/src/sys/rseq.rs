@@ -107,32 +107,52 @@ fn find() -> Option<*const AtomicU64> {
     Some(thread_pointer().wrapping_offset(offset()?).wrapping_add(FIELD_AT).cast())
 }
 
-/// Takes the calling thread out of restartable sequences for good, and lets it find the number of a
-/// CPU that does not exist in its place: what counts by CPU finds no counter there. For a thread of
-/// ours, which calls functions that are probed as any other.
+/// What C libraries register: the first form of the structure, or as much as the kernel knows.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn leave_for(cpu: u32) {
+const FIRST_BYTES: u64 = 32;
+
+/// The calling thread's area, which the kernel does not know any more.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct LeftArea {
+    area: *const u8,
+    bytes: u64,
+}
+
+/// Takes the calling thread out of restartable sequences, and lets it find the number of a CPU that
+/// does not exist in its place: what counts by CPU finds no counter there. For code of ours, which
+/// calls functions that are probed as any other. `None`: it was in none.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn leave_for(cpu: u32) -> Option<LeftArea> {
     const UNREGISTER: u64 = 1;
-    /// What C libraries register: the first form of the structure, or as much as the kernel knows.
-    const FIRST_BYTES: u64 = 32;
     const AT_RSEQ_FEATURE_SIZE: u64 = 27;
     const AT_RSEQ_ALIGN: u64 = 28;
-    let Some(offset) = offset() else { return };
-    let area = thread_pointer().wrapping_offset(offset);
+    let area = thread_pointer().wrapping_offset(offset()?);
     // SAFETY: two numbers that the kernel gave to this process.
     let known = [AT_RSEQ_FEATURE_SIZE, AT_RSEQ_ALIGN].map(|what| unsafe { libc::getauxval(what) });
     let rounded = known[0].next_multiple_of(known[1].max(FIRST_BYTES));
-    let left = [FIRST_BYTES, known[0], rounded].into_iter().any(|bytes| {
+    let bytes = [FIRST_BYTES, known[0], rounded].into_iter().find(|&bytes| {
         // SAFETY: the area of this thread; the kernel compares all numbers with what was
         // registered.
         unsafe { libc::syscall(libc::SYS_rseq, area, bytes, UNREGISTER, SIGNATURE) == 0 }
+    })?;
+    // SAFETY: the first word of this thread's area, which the kernel does not touch any more.
+    unsafe { area.cast::<AtomicU32>().cast_mut().as_ref() }.inspect(|number| {
+        // Relaxed: read by this thread.
+        number.store(cpu, Ordering::Relaxed);
     });
-    if left {
-        // SAFETY: the first word of this thread's area, which the kernel does not touch any more.
-        unsafe { area.cast::<AtomicU32>().cast_mut().as_ref() }.inspect(|number| {
-            // Relaxed: read by this thread.
-            number.store(cpu, Ordering::Relaxed);
-        });
+    Some(LeftArea { area, bytes })
+}
+
+#[cfg(target_arch = "x86_64")]
+impl LeftArea {
+    /// Takes the thread, which has to be the same, into restartable sequences again.
+    pub(crate) fn join(self) {
+        let args = [self.area as u64, self.bytes, 0, u64::from(SIGNATURE), 0, 0];
+        // SAFETY: the area that the C library had registered for this thread; it lives as long as
+        // the thread. By no function of the C library: that would be counted.
+        _ = unsafe { super::raw::call(libc::SYS_rseq, args) };
     }
 }
 

@@ -175,6 +175,35 @@ fn the_c_library() {
     assert_eq!(forks.map(|probe| probe["hits"].as_u64().unwrap_or(0)).max(), Some(5), "{found}");
 }
 
+/// Checks that what the agent calls in a command is not counted there, however long it waits: as
+/// many calls of the C library's functions as the kernel counts.
+#[test]
+fn calls_of_the_agent_are_not_counted() {
+    const TEST: &str = "launched::calls_of_the_agent_are_not_counted";
+    let Some(()) = require(TEST, &[Need::Root, Need::Uprobes]) else { return };
+    let Some(program) = program(TEST, &[]) else { return };
+    let functions = ["malloc", "calloc", "sched_yield", "__close", "open64"];
+    let counted = |engine: &str| {
+        let probes = functions.map(|name| format!("libc.so.6:{name}"));
+        let start = ["probe", "--engine", engine, "--json"].map(str::to_owned);
+        let command = ["--", program.text(), "7"].map(str::to_owned);
+        let found = kymo().succeed([&start[..], &probes, &command].concat()).json();
+        let probes = found["probes"].as_array().expect("a list").clone();
+        let hits = |name: &str| -> u64 {
+            let named = probes.iter().filter(|probe| {
+                probe["name"].as_str().is_some_and(|its| its.ends_with(&format!(":{name}")) || its == name)
+            });
+            named.map(|probe| probe["hits"].as_u64().expect("a number")).sum()
+        };
+        functions.map(hits)
+    };
+    let expected = counted("kernel");
+    assert!(expected[0] > 0, "{expected:?}");
+    for _ in 0..5 {
+        assert_eq!(counted("inproc"), expected, "{functions:?}");
+    }
+}
+
 /// Checks that a command whose kymo is killed goes on to its end.
 #[test]
 fn abandoned() {
