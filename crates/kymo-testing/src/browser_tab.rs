@@ -211,6 +211,21 @@ impl BrowserTab {
         self.mouse("mouseReleased", at, 1);
     }
 
+    /// Clicks into a field until it has the keyboard: the page may move while it draws.
+    ///
+    /// # Panics
+    /// When it does not get it in two minutes.
+    pub fn focus(&mut self, field: &str) {
+        let is_there = format!("document.activeElement === document.querySelector({})", json!(field));
+        let until = Instant::now() + ANSWER_TIME;
+        self.click(field, (0.3, 0.5));
+        while self.evaluate(&is_there) != true {
+            assert!(Instant::now() < until, "{field} does not get the keyboard");
+            std::thread::sleep(POLL);
+            self.click(field, (0.3, 0.5));
+        }
+    }
+
     /// Presses a key, with Shift if asked for.
     pub fn press(&mut self, key: &str, shift: bool) {
         let text = if key.chars().count() == 1 {

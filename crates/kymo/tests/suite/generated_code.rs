@@ -34,6 +34,8 @@ fn machine(classes: &Path, options: &[&str]) -> Running {
     java.args(["-Xmx64m", "-XX:+UseSerialGC"]).args(options).arg("-cp").arg(classes).arg("Collects");
     let mut machine = Running::start(&mut java);
     assert_eq!(machine.line(), "ready\n");
+    // One of this number that was killed may have left them.
+    left(&machine.pid()).iter().for_each(|file| _ = std::fs::remove_file(file));
     machine
 }
 

@@ -83,7 +83,7 @@ fn a_visit_by_mouse() {
 
     tab.click("#window-in", (0.5, 0.5));
     tab.wait_for("location.hash.includes('window=')");
-    tab.click("#query", (0.3, 0.5));
+    tab.focus("#query");
     "hot_d".chars().for_each(|letter| tab.press(&letter.to_string(), false));
     let searched = tab.check("check.matched > 0");
     assert!(searched["matched"].as_f64() < searched["whole"].as_f64(), "{searched:#}");
