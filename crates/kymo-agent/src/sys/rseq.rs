@@ -152,7 +152,15 @@ impl LeftArea {
         let args = [self.area as u64, self.bytes, 0, u64::from(SIGNATURE), 0, 0];
         // SAFETY: the area that the C library had registered for this thread; it lives as long as
         // the thread. By no function of the C library: that would be counted.
-        _ = unsafe { super::raw::call(libc::SYS_rseq, args) };
+        if unsafe { super::raw::call(libc::SYS_rseq, args) } == 0 {
+            return;
+        }
+        // As threads are that were never in: what counts takes the first CPU for theirs.
+        // SAFETY: as in leave_for(); the kernel does not touch it.
+        unsafe { self.area.cast::<AtomicU32>().cast_mut().as_ref() }.inspect(|number| {
+            // Relaxed: read by this thread.
+            number.store(0, Ordering::Relaxed);
+        });
     }
 }
 
@@ -250,5 +258,27 @@ mod tests {
         }
         unmark();
         assert_eq!(undisturbed(), Some(false));
+    }
+
+    /// Checks that a thread which has left finds the number that was said, and that of a CPU once it
+    /// has joined again.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn left_and_joined() {
+        const NOWHERE: u32 = 70_000;
+        let Some(offset) = offset() else {
+            kymo_testing::skip("sys::rseq::left_and_joined", "no restartable sequences here");
+            return;
+        };
+        let body = move || {
+            // SAFETY: the first word of this thread's area, as long as a word.
+            let number = || unsafe { thread_pointer().wrapping_offset(offset).cast::<u32>().read_volatile() };
+            let left = leave_for(NOWHERE).expect("the C library had registered it");
+            assert_eq!(number(), NOWHERE);
+            left.join();
+            assert!(number() < NOWHERE);
+            assert!(leave_for(NOWHERE).is_some(), "it is registered again");
+        };
+        std::thread::spawn(body).join().unwrap();
     }
 }
