@@ -147,6 +147,7 @@ impl<'a> StubWriter<'a> {
                 convention: function.convention,
                 hits: is_entry.then(|| HitCounter::Word(self.region.word(index * LINE_WORDS))),
                 hits_behind: function.counts_behind,
+                condition: &function.condition,
                 while_set: self.while_set,
                 timed: routines.map(|routines| (index, routines)),
                 exits: &function.exits,

@@ -19,8 +19,9 @@
 //! - **M4** Sites do not touch one another, nor what the kernel probes.
 //!
 //! # Limits
-//! Hits are counted, and calls timed. Values, conditions, callers, records, markers and lines are
-//! the kernel's. What a program executes is a program of its own, which is not followed.
+//! Hits are counted, also by conditions of registers, and calls timed. Values, other conditions,
+//! callers, records, markers and lines are the kernel's. What a program executes is a program of
+//! its own, which is not followed.
 mod attached;
 mod build;
 mod command;
@@ -30,6 +31,7 @@ pub(crate) use attached::enter;
 pub(crate) use command::{StubLaunch, prepare};
 
 use crate::engine::ProbeRequest;
+use kymo_core::probe::value::Condition;
 use kymo_perf::inject::CodeWriter;
 
 /// In words, how code was written, where that is not as usual here: a tracer writes it.
@@ -45,10 +47,14 @@ pub(crate) const WORDS: &str = "without a library in the program: kymo wrote the
 /// # Errors
 /// Why not.
 fn check(request: &ProbeRequest) -> Result<(), &'static str> {
-    let conditions = request.conditions.iter().any(|(entry, back)| !entry.is_empty() || !back.is_empty());
+    let any = |chosen: fn(&(Condition, Condition)) -> &Condition| {
+        request.conditions.iter().any(|both| !chosen(both).is_empty())
+    };
     match () {
         () if !request.values.is_empty() => Err("it does not tell arguments"),
-        () if conditions => Err("the program cannot load the agent, and stubs alone look at no condition"),
+        () if any(|(_, back)| back) || (request.timed && any(|(entry, _)| entry)) => {
+            Err("the program cannot load the agent, and stubs alone look at no condition where calls end")
+        }
         () if request.callers => {
             Err("the program cannot load the agent, and stubs alone tell no callers apart")
         }

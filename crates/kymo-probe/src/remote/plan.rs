@@ -6,6 +6,8 @@ use crate::modules::CodeMapping;
 use kymo_agent::patch::{
     Convention, Function, Memory, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
 };
+use kymo_core::probe::value::Condition;
+use kymo_core::probe::wire::ProbeAction;
 use kymo_perf::inject::RemoteTarget;
 use kymo_symbols::sites::{ProbeModule, Site, SiteKind};
 use std::collections::HashMap;
@@ -25,6 +27,8 @@ pub(super) struct PlannedFunction {
     pub(super) entry: Patch,
     /// Hits are counted behind the displaced instructions.
     pub(super) counts_behind: bool,
+    /// Which hits are counted.
+    pub(super) condition: Condition,
     /// Where calls end, ascending; empty unless they are timed.
     pub(super) exits: Vec<u64>,
     /// What else is patched for these.
@@ -243,11 +247,23 @@ impl Planner<'_> {
         let entry = entry.map_err(|refusal| refusal.to_string())?;
         self.is_of_file(code, &entry)?;
         let is_interruptible = convention == Convention::Go && body.is_none();
+        let condition =
+            self.request.conditions.get(number).map(|(entry, _)| entry.clone()).unwrap_or_default();
+        if is_interruptible && !condition.is_empty() {
+            return Err("a Go function without a check of its stack has no room for a condition".to_owned());
+        }
+        if !is_of_registers(&condition) {
+            return Err(
+                "the program cannot load the agent, and stubs alone look at registers, not at memory"
+                    .to_owned(),
+            );
+        }
         let mut planned = PlannedFunction {
             number,
             convention,
             entry,
             counts_behind: body.is_some(),
+            condition,
             exits: Vec::new(),
             exit_patches: Vec::new(),
             is_interruptible,
@@ -303,6 +319,12 @@ impl Planner<'_> {
             }
         }
     }
+}
+
+/// Whether a condition compares nothing but whole registers, as long as stubs have room for it.
+fn is_of_registers(condition: &Condition) -> bool {
+    let action = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
+    action.is_supported() && condition.iter().flatten().all(|test| test.operand.steps.is_empty())
 }
 
 /// A jump that the process has, and its file has not.

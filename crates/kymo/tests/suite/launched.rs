@@ -123,10 +123,10 @@ fn what_cannot_be_preloaded() {
     let start = ["probe", "--engine", "inproc", "--json"];
     let said = kymo().run([&start[..], &["probed_outer", "--", program.text(), "10"]].concat());
     assert_eq!(hits(&said.json(), "probed_outer"), (10, "inproc".to_owned()), "{}", said.stderr);
-    let condition = ["--if", "arg1 == 1", "probed_outer", "--", program.text(), "10"];
+    let condition = ["--ret", "--if", "arg1 == 1", "probed_outer", "--", program.text(), "10"];
     let said = kymo().run([&start[..], &condition].concat()).ends(1);
     assert!(said.stdout.is_empty(), "{}{}", said.stderr, said.stdout);
-    said.says("stubs alone look at no condition");
+    said.says("stubs alone look at no condition where calls end");
     let Some(program) = self::program(TEST, &[]) else { return };
     let setuid = Command::new("chmod").arg("u+s").arg(&program.path).status().expect("chmod");
     assert!(setuid.success());

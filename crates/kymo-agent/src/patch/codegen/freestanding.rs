@@ -11,6 +11,8 @@
 //!   moved: push rbp ..               moved: ret                       a bucket of the site += 1
 //!   jmp behind them
 //! ```
+//! Where only some hits are counted, the comparisons of `predicate.rs` stand around the `inc`.
+//!
 //! In Go the check of the stack comes first, because a function begins anew after its stack has
 //! grown, and nothing may be below the stack pointer before it.
 //!
@@ -34,7 +36,7 @@
 //!   runtime
 //!   looks up in which function a fault was.
 use super::context::Emitted;
-use super::moved;
+use super::{moved, predicate};
 use crate::patch::site::{Site, is_call};
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, al, cl, dword_ptr, eax, ecx, esi, qword_ptr, r8, r8d, r14, rax, rcx, rdi, rdx,
@@ -45,6 +47,7 @@ use iced_x86::{
     MemoryOperand, Mnemonic, Register,
 };
 use kymo_core::latency::{CALLS, UNTIMED};
+use kymo_core::probe::value::Condition;
 use std::fmt;
 
 /// Slots of a bucket, all of which are looked at.
@@ -137,6 +140,8 @@ pub struct FreestandingSpec<'a> {
     pub hits: Option<HitCounter>,
     /// Hits are counted behind the displaced instructions, instead of before.
     pub hits_behind: bool,
+    /// Which hits are counted, by registers alone. All of them where calls are timed.
+    pub condition: &'a Condition,
     /// A byte that is 0 in processes that are not to count.
     pub while_set: Option<u64>,
     /// The site's number and the routines, where calls are timed.
@@ -226,6 +231,16 @@ fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<Freestandin
 /// Counts a hit, and notes when the call began.
 fn hit(a: &mut CodeAssembler, spec: &FreestandingSpec<'_>) -> Emitted {
     let Some(hits) = spec.hits else { return Ok(()) };
+    if !spec.condition.is_empty() {
+        let mut other = a.create_label();
+        predicate::open(a)?;
+        predicate::only_if(a, spec.condition, false, other)?;
+        let mut child = unless_child(a, spec)?;
+        hits.count(a)?;
+        land(a, &mut child)?;
+        a.set_label(&mut other)?;
+        return predicate::close(a);
+    }
     match (spec.timed, spec.convention) {
         (Some((number, routines)), _) => {
             keep(a, spec)?;
@@ -610,6 +625,7 @@ mod tests {
             convention,
             hits: Some(HitCounter::Word(AT + 0x10_0000)),
             hits_behind: behind,
+            condition: const { &Condition::new() },
             while_set: None,
             timed: None,
             exits: &[],

@@ -16,6 +16,7 @@ use crate::patch::mapping::Mapping;
 use crate::patch::site::Site;
 use crate::patch::slots::{CAPACITY, PAGE_SLOTS, Slots};
 use kymo_core::latency::{CALLS, SLOTS as TIME_SLOTS};
+use kymo_core::probe::value::Condition;
 
 /// A slot of a function's page that nothing counts in.
 const UNUSED: u32 = 2;
@@ -58,6 +59,7 @@ impl CallStubs {
             convention: Convention::C,
             hits: is_entry.then_some(HitCounter::Routine),
             hits_behind: false,
+            condition: &Condition::new(),
             while_set: None,
             timed: Some((spec.hits / PAGE_SLOTS, routines)),
             exits: ends,
