@@ -97,6 +97,28 @@ pub fn register(name: &str) -> Option<Register> {
     }
 }
 
+/// Looks whether an argument may be named by its number (`arg1`) at a site, where the function's
+/// parameters are these.
+///
+/// # Errors
+/// That Go passes arguments otherwise than the processor's ABI says: in registers of its own, and
+/// before 1.17 in memory.
+pub fn check_numbered(
+    site: &Site,
+    routine: &Result<&Routine<'_>, CallError>,
+    expression: &str,
+) -> Result<(), String> {
+    let (name, _) = split_kind(expression);
+    let is_numbered = name.starts_with("arg") && register(name).is_some();
+    let is_parameter = matches!(routine, Ok(routine) if routine.names().iter().any(|known| known == name));
+    if is_numbered && !is_parameter && site.kind == SiteKind::Function && site.is_go() {
+        return Err(format!(
+            "`{name}` is not known: Go passes arguments in registers of its own; name the parameter, or a register ($rax)"
+        ));
+    }
+    Ok(())
+}
+
 /// A whole register, as a value.
 fn plain(name: &str, register: Register) -> Fetch {
     Fetch {
@@ -217,6 +239,7 @@ pub fn listed(
             values.words.extend(all.words);
             continue;
         }
+        check_numbered(site, routine, &part.expression)?;
         let found = resolve_one(&site.kind, routine, part, true)?;
         let list = if is_result(&part.expression) { &mut values.back } else { &mut values.entry };
         list.extend(found);
@@ -240,7 +263,8 @@ pub fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>, return
         Ok(routine) => routine,
         Err(error) => {
             values.words.push(error.to_string());
-            let registers = (1..=3).filter_map(|number| Some((number, Register::argument(number - 1)?)));
+            let known = if site.is_go() { 0 } else { 3 };
+            let registers = (1..=known).filter_map(|number| Some((number, Register::argument(number - 1)?)));
             values.entry.extend(registers.map(|(number, register)| plain(&format!("arg{number}"), register)));
             if returns {
                 values.back.push(plain("ret", Register::result()));

@@ -187,7 +187,9 @@ fn tests(
 ) -> Result<Condition, String> {
     let mut lists: Condition = vec![Vec::new()];
     for part in parts {
-        let any = part.tests(&site.kind, routine).map_err(|why| format!("--if at {}: {why}", site.name))?;
+        let any = arguments::check_numbered(site, routine, &part.expression)
+            .and_then(|()| part.tests(&site.kind, routine))
+            .map_err(|why| format!("--if at {}: {why}", site.name))?;
         let with = |list: &Vec<Test>| -> Vec<Vec<Test>> {
             any.iter().map(|more| list.iter().chain(more).cloned().collect()).collect()
         };

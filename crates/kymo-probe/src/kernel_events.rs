@@ -170,7 +170,12 @@ type Events = Vec<(bool, Option<String>)>;
 /// The events that each site is to be.
 fn fields(selector: &ProbeSelector, sites: &[Site], say: &dyn Fn(&str)) -> anyhow::Result<Vec<Events>> {
     let Some(parts) = &selector.arguments else {
-        let plain = |site: &Site| vec![(selector.returns && site.kind == SiteKind::Function, None)];
+        let plain = |site: &Site| {
+            let returns = selector.returns && site.kind == SiteKind::Function;
+            // The usual ones are registers in which Go passes other things.
+            let none = (!returns && site.is_go()).then(String::new);
+            vec![(returns, none)]
+        };
         return Ok(sites.iter().map(plain).collect());
     };
     let asked = arguments::each(sites, |_, site, routine| {

@@ -240,6 +240,64 @@ impl Thousand {
     }
 }
 
+/// Calls `chosen` with 0 to 9,999, and with -3 to 3 in turns.
+const CHOSEN_C: &str = r#"#include <stdio.h>
+__attribute__((noinline, noclone)) long chosen(long x, int y) { __asm__ volatile("" ::: "memory"); return x * 3 + y; }
+int main(void) {
+    long s = 0;
+    for (long x = 0; x < 10000; x++) s += chosen(x, (int)(x % 7) - 3);
+    printf("%ld\n", s);
+    return 0;
+}
+"#;
+const CHOSEN_GO: &str = r#"package main
+
+import "fmt"
+
+//go:noinline
+func chosen(x int, y int32) int {
+	return len(fmt.Sprint(x)) + int(y)
+}
+
+func main() {
+	s := 0
+	for x := 0; x < 10000; x++ {
+		s += chosen(x, int32(x%7)-3)
+	}
+	fmt.Println(s)
+}
+"#;
+
+/// Checks that conditions of registers choose calls inside of programs that cannot load the agent,
+/// as many as there are; and that arguments of Go's functions are known by their names, but not by
+/// their numbers: the processor's ABI has others in those registers.
+#[test]
+fn conditions_of_registers() {
+    const TEST: &str = "probe_static::conditions_of_registers";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("gcc")]) else { return };
+    let check = |program: &Thousand, name: &str, condition: &str, hits: u64| {
+        let start = ["probe", "--engine", "inproc", "--json", "--if", condition, name, "--"];
+        let said = kymo().succeed(start.iter().copied().chain([text(&program.program)]));
+        let probe = &said.json()["probes"][0];
+        assert_eq!(probe["hits"], hits, "{condition} in {}: {}", program.program.display(), said.stderr);
+        assert_eq!(probe["engine"], "inproc", "{}", said.stderr);
+    };
+    for (name, compiler, options) in KINDS {
+        let mut command = Command::new(compiler);
+        let Some(program) = compile(TEST, name, CHOSEN_C, command.arg("-O2").args(options)) else { continue };
+        check(&program, "chosen", "arg1 < 1000", 1000);
+        check(&program, "chosen", "arg1 == 7 || arg1 >= 9990", 11);
+        check(&program, "chosen", "arg2:s32 < 0 && arg1 < 70", 30);
+    }
+    let Some(program) = compile(TEST, "chosen_go", CHOSEN_GO, &mut go()) else { return };
+    check(&program, "main.chosen", "x < 100 && x != 7", 99);
+    check(&program, "main.chosen", "y == 3", 10_000 / 7);
+    let numbered = ["probe", "--if", "arg1 < 100", "main.chosen", "--", text(&program.program)];
+    let said = kymo().run(numbered);
+    assert!(said.code.is_some_and(|code| code != 0), "{}", said.stderr);
+    said.says("Go passes arguments in registers of its own");
+}
+
 /// Checks that all functions of static and musl programs are counted exactly from inside, from a
 /// command's first call on, that all calls are timed, and that the programs print what they print
 /// without kymo.
