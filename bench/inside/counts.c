@@ -1,17 +1,15 @@
-// count THREADS: ns of a counted call, by how the counter is chosen and raised; median of the
+// counts THREADS: ns of a counted call, by how the counter is chosen and raised; median of the
 // rounds of all threads. Pinned.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/rseq.h>
 #include <time.h>
 #define CALLS 200000
 #define ROUNDS 41
-static unsigned long *rows; // a page for each CPU
 __attribute__((used)) static unsigned long shared[64] __attribute__((aligned(64)));
 __attribute__((used)) static unsigned long *table[4096];
 __attribute__((used)) static long offset;

@@ -111,7 +111,8 @@ pub fn check_numbered(
     let (name, _) = split_kind(expression);
     let is_numbered = name.starts_with("arg") && register(name).is_some();
     let is_parameter = matches!(routine, Ok(routine) if routine.names().iter().any(|known| known == name));
-    if is_numbered && !is_parameter && site.kind == SiteKind::Function && site.is_go() {
+    let is_marker = matches!(site.kind, SiteKind::Marker { .. });
+    if is_numbered && !is_parameter && !is_marker && site.is_go() {
         return Err(format!(
             "`{name}` is not known: Go passes arguments in registers of its own; name the parameter, or a register ($rax)"
         ));

@@ -80,8 +80,8 @@ pub(crate) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
     (action.needs_handler(records), back)
 }
 
-/// Whether one of the tests looks at memory.
-pub(crate) fn reads_memory(condition: &Condition) -> bool {
+/// Whether one of the tests looks at memory, not at registers alone.
+pub fn reads_memory(condition: &Condition) -> bool {
     condition.iter().flatten().any(|test| !test.operand.steps.is_empty())
 }
 

@@ -167,7 +167,7 @@ pub use codegen::freestanding::{
     CALL_TABLE_BYTES, CallCounts, CallTable, Convention, FreestandingError, FreestandingSpec,
     FreestandingStub, HitCounter, MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, routines,
 };
-pub use filter::{FilteredProbe, Measure};
+pub use filter::{FilteredProbe, Measure, reads_memory};
 pub use install::arena::places_near;
 pub use install::call_sites::{TimedCall, attach_calls};
 pub use install::error::PatchError;

@@ -5,6 +5,7 @@ use crate::inproc::Refusals;
 use crate::modules::CodeMapping;
 use kymo_agent::patch::{
     Convention, Function, Memory, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
+    reads_memory,
 };
 use kymo_core::probe::value::Condition;
 use kymo_core::probe::wire::ProbeAction;
@@ -252,7 +253,8 @@ impl Planner<'_> {
         if is_interruptible && !condition.is_empty() {
             return Err("a Go function without a check of its stack has no room for a condition".to_owned());
         }
-        if !is_of_registers(&condition) {
+        let action = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
+        if !action.is_supported() || reads_memory(&condition) {
             return Err(
                 "the program cannot load the agent, and stubs alone look at registers, not at memory"
                     .to_owned(),
@@ -319,12 +321,6 @@ impl Planner<'_> {
             }
         }
     }
-}
-
-/// Whether a condition compares nothing but whole registers, as long as stubs have room for it.
-fn is_of_registers(condition: &Condition) -> bool {
-    let action = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
-    action.is_supported() && condition.iter().flatten().all(|test| test.operand.steps.is_empty())
 }
 
 /// A jump that the process has, and its file has not.
