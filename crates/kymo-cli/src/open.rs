@@ -15,8 +15,8 @@ use rustix::fs::{Dir, FlockOperation, flock};
 
 use crate::damage;
 
-/// How often a recording that is being made is opened: its recorder may move the table of features
-/// between two reads of it, which looks like damage.
+/// How often a recording that is being made is opened: its recorder may finish it between two reads,
+/// which looks like damage.
 const MOST_LIVE_TRIES: u32 = 20;
 const LIVE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -62,7 +62,7 @@ pub fn own_recording(name: &Path) -> anyhow::Result<Recording> {
 }
 
 /// The recording in a file that is open, and in the other files of its directory. While a kymo still
-/// records into the file, it says so, and takes up to 0.2 s if its header is moved meanwhile.
+/// records into the file, it says so, and takes up to 0.2 s if the recorder finishes meanwhile.
 ///
 /// # Errors
 /// What is wrong with the file.

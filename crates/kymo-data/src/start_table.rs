@@ -6,8 +6,8 @@
 //! ```
 //!
 //! perf looks for features only after the data, and passes over this. The list stays where it is,
-//! so a reader has names and formats also where the table after the data is missing: the recorder
-//! was killed while it moved that table, or the file was cut. The state says whether the recorder
+//! so a reader has names and formats also where the table after the data is missing: the file was
+//! cut, or is of a kymo that took the table away for a moment. The state says whether the recorder
 //! came to its end.
 
 use crate::mark;

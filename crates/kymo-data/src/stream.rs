@@ -380,6 +380,8 @@ impl StreamReader {
     /// The stream's end, with bytes left that are no whole record.
     fn end(&mut self, rest: &[u8], position: u64) {
         match RecordHeader::parse(rest) {
+            // The recorder was killed, or seen, while it published: see `writer`.
+            Some(header) if header.kind == PERF_RECORD_HEADER_EVENT_TYPE && self.goes_on(header, rest) => {}
             Some(header) => {
                 let missing = usize::from(header.size).saturating_sub(rest.len());
                 let what = format!(
@@ -395,6 +397,13 @@ impl StreamReader {
             }
         }
         self.close();
+    }
+
+    /// Whether the file has all bytes of a record of which the stream has only the `rest`.
+    fn goes_on(&self, header: RecordHeader, rest: &[u8]) -> bool {
+        let missing = usize::from(header.size).saturating_sub(rest.len()) as u64;
+        let end = self.stream.range.end.checked_add(missing);
+        end.zip(self.stream.source.len().ok()).is_some_and(|(end, len)| end <= len)
     }
 
     fn close(&mut self) {

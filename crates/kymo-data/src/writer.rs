@@ -1,34 +1,37 @@
 //! Writes recordings as files that are valid at every moment.
 //!
 //! ```text
-//!  header | ids | attrs | early payloads | start table | table | records ... | table | payloads
-//!                                                                              ^ published end
+//!  header | ids | attrs | early payloads | start table
+//!  | cover | table | records ... | cover | table | payloads
+//!                                        ^ published end
 //! ```
 //!
-//! The header's data size is brought up to date by [`FileWriter::publish`], so that a recorder that
-//! is killed leaves a file that ends at the last publication. A reader looks for the table of
-//! features where the data ends. Features that are known when the recording starts (the formats of
-//! tracepoints, without which perf opens nothing) are given to
-//! [`FileWriter::create_with_features`]: their payloads lie before the data, and each publication
-//! writes a small table of them after the records. The next one turns the old table into a record
-//! that readers pass over. In that moment the header has no features: kymo then takes those of the
-//! [start table](crate::start_table), which also says whether the recorder came to its end.
+//! [`FileWriter::publish`] brings the header up to date, so that a recorder that is killed leaves a
+//! file that ends at the last publication. A reader looks for the table of features where the data
+//! ends. Features that are known when the recording starts (the formats of tracepoints, without
+//! which perf opens nothing) are given to [`FileWriter::create_with_features`]: their payloads lie
+//! before the data, and each publication writes a small table of them after the records.
 //!
-//! perf opens no file without a single record: a recorder publishes one before it gives the file
-//! its name.
+//! Before each table lies a cover: a FINISHED_ROUND record without a body, which means nothing at
+//! the end of the data. The first one is there from the beginning: perf opens no file without a
+//! record. The next publication first makes it a record that readers pass over, so long
+//! that it has the table within it, and then the header. Between the two the last record reaches
+//! beyond the end of the data; perf and kymo pass over it there, too. So the header has features
+//! that can be read at every moment, also those of a file that someone else reads meanwhile: what a
+//! table says is never written over.
 //!
 //! Invariants:
-//! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table at
-//!   `table`.
+//! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table behind
+//!   `cover`.
 //! - I2: the header never tells of bytes that are not written.
-//! - I3: the header has feature bits only while the table after the data that it tells of is whole.
+//! - I3: the table after the data that the header tells of is whole.
 
 use crate::abi::{PERF_RECORD_HEADER_EVENT_TYPE, SMALLEST_EVENT_TYPE_RECORD};
 use crate::attr::{Attr, size_written};
 use crate::build;
 use crate::features::{EventDesc, Features, GroupDesc};
 use crate::header::{FILE_HEADER_BYTES, MAGIC, PIPE_HEADER_BYTES};
-use crate::record::RecordHeader;
+use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::source::WriteAt;
 use crate::start_table::{self, FeatureSection, RecorderState};
 use std::collections::BTreeMap;
@@ -37,6 +40,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where the header has the size of the data.
 const DATA_SIZE_AT: u64 = 48;
+/// A record without a body.
+const COVER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
+/// perf maps as many bytes as end with the data, and takes a last record that reaches beyond them
+/// only where they are so many more than a page (`fetch_mmaped_event` in its `util/session.c`).
+const PAGE_BYTES: usize = 4096;
 
 /// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,10 +99,10 @@ struct WriteState {
     islands: BTreeMap<u64, u64>,
     /// Data end that the header tells.
     published: u64,
-    /// Where the table of the published state lies; it has to become a record before data after it
-    /// is published.
-    table: Option<u64>,
-    /// A table that was given a place, but records before it are not written yet.
+    /// Where the cover of the published table lies; it has to grow over the table before data after
+    /// it is published.
+    cover: Option<u64>,
+    /// A cover and table that were given a place, but records before them are not written yet.
     pending: Option<u64>,
     /// Features whose payloads lie before the data: bit, offset, size.
     early: Vec<FeatureSection>,
@@ -146,27 +154,28 @@ impl<W: WriteAt> FileWriter<W> {
             bytes.extend_from_slice(&payload);
             bytes.resize(bytes.len().next_multiple_of(8), 0);
         }
-        bytes.extend_from_slice(&start_table::bytes(&sections));
-        let data_offset = bytes.len() as u64;
-        let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
-        let mut state = WriteState {
-            next: data_offset,
-            contiguous: data_offset,
-            published: data_offset,
-            early: sections,
-            ..WriteState::default()
-        };
-        let table = state.table();
-        if !table.is_empty() {
-            state.table = Some(data_offset);
-            state.next += table.len() as u64;
-            state.contiguous = state.next;
-            bytes.extend_from_slice(&table);
+        let start_table = start_table::bytes(&sections);
+        let mut state = WriteState { early: sections, ..WriteState::default() };
+        let end = state.end_of_records();
+        if !end.is_empty() {
+            let least = PAGE_BYTES + end.len();
+            bytes.resize(bytes.len().max(least.saturating_sub(start_table.len())), 0);
         }
+        bytes.extend_from_slice(&start_table);
+        let data_offset = bytes.len() as u64;
+        bytes.extend_from_slice(&end);
+        state.contiguous = bytes.len() as u64;
+        state.next = state.contiguous;
+        state.published = data_offset;
+        if !end.is_empty() {
+            state.cover = Some(data_offset);
+            state.published += COVER_BYTES;
+        }
+        let (size, bits) = (state.published - data_offset, state.early_bits());
         let writer =
             FileWriter { out, data_offset, attrs_offset, attrs_size, attr_bytes, state: Mutex::new(state) };
         if let Some(start) = bytes.get_mut(..FILE_HEADER_BYTES as usize) {
-            start.copy_from_slice(&writer.header(0, &bits));
+            start.copy_from_slice(&writer.header(size, &bits));
         }
         writer.out.write_all_at(&bytes, 0)?;
         Ok(writer)
@@ -189,7 +198,7 @@ impl<W: WriteAt> FileWriter<W> {
 
     /// How many bytes a publication needs after the records.
     pub fn table_bytes(&self) -> usize {
-        self.lock().table().len()
+        self.lock().end_of_records().len()
     }
 
     /// What the records go to.
@@ -285,15 +294,15 @@ impl<W: WriteAt> FileWriter<W> {
             }
             return Ok(());
         }
-        let table_bytes = state.table().len() as u64;
-        let after_table = state.table.map_or(self.data_offset, |table| table + table_bytes);
+        let end_bytes = state.end_of_records().len() as u64;
+        let after_table = state.cover.map_or(self.data_offset, |cover| cover + end_bytes);
         if state.pending.is_some() || state.next == after_table {
             return Ok(());
         }
-        let table = state.next;
-        state.next += table_bytes;
-        state.pending = Some(table);
-        if table == state.contiguous {
+        let place = state.next;
+        state.next += end_bytes;
+        state.pending = Some(place);
+        if place == state.contiguous {
             self.publish_table(&mut state)?;
         }
         Ok(())
@@ -301,32 +310,28 @@ impl<W: WriteAt> FileWriter<W> {
 
     /// Publishes with the table at `state.pending`, where all records end.
     fn publish_table(&self, state: &mut WriteState) -> io::Result<()> {
-        let Some(at) = state.pending else { return Ok(()) };
-        let bits: Vec<u32> = state.early.iter().map(|entry| entry.0).collect();
-        let table = state.table();
-        self.out.write_all_at(&table, at)?;
-        self.retire_table(state)?;
-        self.out.write_all_at(&self.header(at - self.data_offset, &bits), 0)?;
-        state.table = Some(at);
+        let Some(cover) = state.pending else { return Ok(()) };
+        let end = state.end_of_records();
+        self.out.write_all_at(&end, cover)?;
+        self.cover_table(state)?;
+        let published = cover + COVER_BYTES;
+        self.out.write_all_at(&self.header(published - self.data_offset, &state.early_bits()), 0)?;
+        state.cover = Some(cover);
         state.pending = None;
-        state.published = at;
-        state.islands.insert(at, at + table.len() as u64);
+        state.published = published;
+        state.islands.insert(cover, cover + end.len() as u64);
         state.advance();
         Ok(())
     }
 
-    /// Turns the published table into a record that readers pass over. For that moment the header
-    /// has no features.
-    fn retire_table(&self, state: &mut WriteState) -> io::Result<()> {
-        let Some(table) = state.table else { return Ok(()) };
-        self.out.write_all_at(&self.header(state.published - self.data_offset, &[]), 0)?;
+    /// Makes the published table the body of a record that readers pass over. What it says stays.
+    fn cover_table(&self, state: &mut WriteState) -> io::Result<()> {
+        let Some(cover) = state.cover else { return Ok(()) };
         // The type that perf gave up: every version of it passes over such records.
-        let size = state.table().len() as u16;
-        let mut record =
-            RecordHeader { kind: PERF_RECORD_HEADER_EVENT_TYPE, misc: 0, size }.to_bytes().to_vec();
-        record.resize(usize::from(size), 0);
-        self.out.write_all_at(&record, table)?;
-        state.table = None;
+        let size = state.end_of_records().len() as u16;
+        let record = RecordHeader { kind: PERF_RECORD_HEADER_EVENT_TYPE, misc: 0, size };
+        self.out.write_all_at(&record.to_bytes(), cover)?;
+        state.cover = None;
         Ok(())
     }
 
@@ -355,11 +360,11 @@ impl<W: WriteAt> FileWriter<W> {
         let mut tail = table_of(&sections);
         tail.append(&mut payloads);
         self.out.write_all_at(&tail, end)?;
-        self.retire_table(&mut state)?;
+        self.cover_table(&mut state)?;
         let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
         self.out.write_all_at(&self.header(end - self.data_offset, &bits), 0)?;
         state.published = end;
-        let pending = if state.pending.is_some() { state.table().len() as u64 } else { 0 };
+        let pending = if state.pending.is_some() { state.end_of_records().len() as u64 } else { 0 };
         let lost = (state.next - end).saturating_sub(pending);
         drop(state);
         let ended = if lost == 0 { RecorderState::Finished } else { RecorderState::Incomplete };
@@ -383,13 +388,20 @@ impl<W: WriteAt> FileWriter<W> {
 }
 
 impl WriteState {
-    /// The table of early features, with as many bytes as the record that it becomes.
-    fn table(&self) -> Vec<u8> {
-        let mut table = table_of(&self.early);
-        if !table.is_empty() {
-            table.resize(table.len().max(SMALLEST_EVENT_TYPE_RECORD), 0);
+    fn early_bits(&self) -> Vec<u32> {
+        self.early.iter().map(|entry| entry.0).collect()
+    }
+
+    /// A cover and the table of early features, with as many bytes as the record that they become;
+    /// nothing where there are no early features.
+    fn end_of_records(&self) -> Vec<u8> {
+        if self.early.is_empty() {
+            return Vec::new();
         }
-        table
+        let mut end = build::finished_round();
+        end.extend_from_slice(&table_of(&self.early));
+        end.resize(end.len().max(SMALLEST_EVENT_TYPE_RECORD), 0);
+        end
     }
 
     /// Moves the end of what is whole over pieces that now touch it.

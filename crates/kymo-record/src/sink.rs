@@ -1,7 +1,7 @@
 //! The two forms of a recording behind one interface: a file whose header is updated, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
-use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, abi, build};
+use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, abi, build};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
@@ -19,13 +19,6 @@ pub(crate) enum Sink {
     },
     /// The file is complete, and there is no next one yet.
     Closed,
-}
-
-/// Publishes an empty round: perf opens no file without a record, and a recorder may be killed
-/// before the first one comes.
-fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
-    writer.append(&build::finished_round())?;
-    writer.publish()
 }
 
 impl Sink {
@@ -47,7 +40,6 @@ impl Sink {
                 let port = open_port(&file, Choice::from_env());
                 let writer =
                     FileWriter::create_with_features(Retrying(file), events, features).map_err(fail)?;
-                publish_first_round(&writer).map_err(fail)?;
                 (Sink::File(Box::new(Landing::new(writer, port))), naming)
             }
             Opened::Pipe(stream) => {

@@ -323,7 +323,7 @@ fn records_make_room_for_the_table() {
         landing.append(&bytes, 100).expect("there is room for records");
         assert!(landing.publish(true).is_err());
         let finished = landing.finish(&early);
-        // One feature has 16 bytes in it; what is kept free is as much as a record that retires it.
+        // One feature has 16 bytes in it; what is kept free is for the record that it becomes, too.
         let lost = if room < 16 { table.div_ceil(40) } else { 0 };
         assert_eq!(finished.lost_samples, lost, "{room}");
         assert_eq!(published(&disk), (0..100 - lost).collect::<Vec<_>>(), "{room}");
