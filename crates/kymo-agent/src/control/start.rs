@@ -13,6 +13,7 @@ use super::{stage, startup_gate};
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -85,16 +86,22 @@ impl BorrowedStack {
 
 /// Starts the conversation's thread; EBUSY, EINPROGRESS, EAGAIN.
 fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c_int> {
-    // Away from the numbers that a program closes or gives anew. With threads the kernel waits for
-    // all CPUs when the table of descriptors grows (expand_files): a borrowed thread does not.
-    let is_alone = by == HeldBy::FirstWaits;
+    // Where this is the only thread, what follows takes no time. With others the kernel waits for a
+    // grace period of RCU when the table of descriptors grows (expand_files) and when barriers are
+    // registered: seconds on a busy machine, in which the agent does not answer. A borrowed thread
+    // does not wait for that.
+    let is_alone = by == HeldBy::FirstWaits || is_only_thread();
     let socket = if is_alone { memory_file::out_of_the_way(socket) } else { socket };
+    if is_alone {
+        crate::patch::register_barriers();
+    }
     if is_counted_for() {
         return Err(libc::EBUSY);
     }
     stage::begin()?;
     let body = move || {
         hold_signals_back();
+        // Away from the numbers that a program closes or gives anew.
         let socket = UnixDatagram::from(if is_alone { socket } else { memory_file::out_of_the_way(socket) });
         filters::begin(socket.as_raw_fd());
         // It calls functions of the C library as the program does.
@@ -116,6 +123,11 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> Result<(), c
         stage::end();
         libc::EAGAIN
     })
+}
+
+fn is_only_thread() -> bool {
+    // The kernel adds the number of threads to the two links of a folder (proc_task_getattr).
+    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() == 3)
 }
 
 fn converse(socket: &UnixDatagram, by: HeldBy) -> SessionEnd {
@@ -289,6 +301,29 @@ mod tests {
         }
         let _other = listen(Some(12345));
         assert!(connect(&at).is_none(), "another user's");
+    }
+
+    /// Checks that a process knows whether this thread is its only one: then nothing waits for a
+    /// grace period of RCU.
+    #[test]
+    fn only_threads() {
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || told.recv());
+            assert!(!is_only_thread());
+            // SAFETY: the child calls nothing that another thread may have locked: a short path
+            // needs no memory.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(c_int::from(is_only_thread())) };
+            }
+            let mut status = 0;
+            // SAFETY: our child, and a number of ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 1));
+            drop(tell);
+        });
     }
 
     fn listener(name: &str) -> OwnedFd {

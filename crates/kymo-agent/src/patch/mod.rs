@@ -188,7 +188,7 @@ use kymo_core::holds::HoldRole;
 
 pub use kymo_core::probe::returns_oddly;
 pub use layout::DEPTH;
-pub(crate) use os::add_to_count;
+pub(crate) use os::{add_to_count, register_barriers};
 pub use record::Record;
 pub use rings::Rings;
 pub use runtime::shadow::calls::missed as returns_missed;

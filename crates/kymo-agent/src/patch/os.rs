@@ -11,21 +11,30 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+/// Of linux/membarrier.h.
+const SYNC_CORE: c_int = 1 << 5;
+const REGISTER_SYNC_CORE: c_int = 1 << 6;
+static CORES_REGISTERED: OnceLock<bool> = OnceLock::new();
+
+fn membarrier(command: c_int) -> bool {
+    // SAFETY: three numbers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Registers the barriers that patching and probes ask for later (membarrier(2)). At once in a
+/// process of one thread; in others the kernel waits for a grace period of RCU.
+pub(crate) fn register_barriers() {
+    CORES_REGISTERED.get_or_init(|| membarrier(REGISTER_SYNC_CORE));
+    _ = crate::fence::Membarrier::register();
+}
+
 /// Makes every core that runs this process see instructions as they are now in memory, before this
 /// returns.
 pub(crate) fn sync_cores() -> io::Result<()> {
-    /// Of linux/membarrier.h.
-    const SYNC_CORE: c_int = 1 << 5;
-    const REGISTER_SYNC_CORE: c_int = 1 << 6;
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    let call = |command: c_int| {
-        // SAFETY: three numbers.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-    };
-    REGISTERED.get_or_init(|| call(REGISTER_SYNC_CORE));
+    CORES_REGISTERED.get_or_init(|| membarrier(REGISTER_SYNC_CORE));
     // Where a registration is needed and failed, this fails, too. A forked child keeps its
     // parent's.
-    if call(SYNC_CORE) { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if membarrier(SYNC_CORE) { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends a signal with a number to one thread of this process.

@@ -42,8 +42,7 @@ use protocol_error::broken;
 /// For one question with all that belongs to it, and for a program that is stopped in the middle of
 /// it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A program that is held before its first instruction waits no longer; and an agent that has just
-/// been started answers at once.
+/// A program that is held before its first instruction waits no longer.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// For each question when the probing is over.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -217,8 +216,6 @@ impl Client {
             Reply::Failed { reason } => not_loaded(reason),
             _ => ProtocolError::Unexpected.into(),
         };
-        let patience = self.patience;
-        self.patience = patience.min(STARTUP_TIMEOUT);
         match self.ask(&Command::Hello { version: VERSION, children })? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, pid } => {
                 self.be_guarded().map_err(EnterError::failed("starting the guard of its connection"))?;
@@ -233,7 +230,6 @@ impl Client {
                 }
                 self.cpus = cpus;
                 self.counters = Some(counters);
-                self.patience = patience;
                 Ok(self)
             }
             Reply::Hello { version, .. } => Err(not_loaded(format!(
