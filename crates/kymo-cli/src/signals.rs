@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kymo_perf::sys::BlockedSignals;
-use kymo_perf::workload::die_by;
+use kymo_perf::workload::{die_by, signal_started};
 use kymo_record::Silence;
 use signal_hook::consts::{SIGCONT, SIGUSR2, SIGWINCH, SIGXFSZ};
 pub use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
@@ -85,7 +85,8 @@ impl Signals {
         let _ = rustix::io::read(&self.readable, &mut bytes);
     }
 
-    /// When a signal came and the output does not answer: says so, and at last ends this process by that signal.
+    /// When a signal came and the output does not answer: says so, and at last ends the command that
+    /// this process has started, and this process by that signal.
     ///
     /// # Errors
     /// If there is no descriptor left.
@@ -101,6 +102,8 @@ impl Signals {
                     "kymo {verb}: {output}: its file system does not answer; ended, the file has what was published before \
                      (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
                 );
+                // As it is ended where the output answers.
+                signal_started(SIGTERM);
                 // Relaxed: the handler ran before the descriptor could be read.
                 let came = last.load(Ordering::Relaxed) as i32;
                 die_by(if came == 0 { pending } else { came });

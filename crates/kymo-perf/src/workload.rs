@@ -20,6 +20,10 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, PoisonError};
+
+/// The command that was started last. It stays when that has ended: a signal is then sent to nobody.
+static STARTED: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 /// What the child reads from the "go" pipe: execute the command.
 const GO: u8 = 1;
@@ -173,6 +177,7 @@ impl Workload {
     /// Why it could not be executed (ENOENT: no such command).
     pub fn start(&mut self) -> io::Result<()> {
         if let Some(go) = self.go.take() {
+            *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.pidfd.try_clone()?);
             rustix::io::write(&go, &[self.order])?;
         }
         let mut errno = [0u8; 4];
@@ -184,11 +189,7 @@ impl Workload {
 
     /// Sends a signal to the command; one that has ended is left alone.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: not a signal number that would break rustix's own use (checked by from_named_raw
-        // being total for 1..=31).
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            let _ = pidfd_send_signal(&self.pidfd, signal);
-        }
+        send(&self.pidfd, signal);
     }
 
     /// How the command ended, if it has; does not block.
@@ -251,6 +252,22 @@ impl Drop for Workload {
             // Never started: the end of the pipe makes it exit at once.
             let _ = self.wait();
         }
+    }
+}
+
+/// Sends a signal to the command that this process has started last, if it runs: for a thread that
+/// ends this process while another one, which has the [`Workload`], does not come back.
+pub fn signal_started(signal: i32) {
+    if let Some(pidfd) = &*STARTED.lock().unwrap_or_else(PoisonError::into_inner) {
+        send(pidfd, signal);
+    }
+}
+
+fn send(pidfd: &OwnedFd, signal: i32) {
+    // SAFETY: not a signal number that would break rustix's own use (checked by from_named_raw
+    // being total for 1..=31).
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        let _ = pidfd_send_signal(pidfd, signal);
     }
 }
 

@@ -108,22 +108,24 @@ fn a_mapped_file_that_does_not_answer() {
 }
 
 /// Checks an output on a file system that stops to answer: a signal ends kymo, which says what it waits for and when it
-/// gives that up; that the kernel keeps it until the file system is gone, kymo says, too.
+/// gives that up; that the kernel keeps it until the file system is gone, kymo says, too. What kymo has started ends, as
+/// well, at whatever write the file system stopped.
 #[test]
 fn an_output_that_does_not_answer() {
     const TEST: &str = "faults::mute::an_output_that_does_not_answer";
     let Some(()) = require(TEST, &[Need::Root, Need::Program("mount")]) else { return };
     std::thread::scope(|scope| {
-        for (way, by) in [("uring", Signal::TERM), ("pwrite", Signal::INT), ("pwrite", Signal::HUP)] {
-            scope.spawn(move || ends_by(TEST, way, by));
+        let ways = [("uring", Signal::TERM, 1), ("pwrite", Signal::INT, 3), ("pwrite", Signal::HUP, 9)];
+        for (way, by, writes) in ways {
+            scope.spawn(move || ends_by(TEST, way, by, writes));
         }
     });
 }
 
-/// Ends a recording onto such a file system by this signal.
-fn ends_by(test: &str, way: &str, by: Signal) {
+/// Ends a recording onto a file system that stops after so many writes by this signal.
+fn ends_by(test: &str, way: &str, by: Signal, writes: u32) {
     let place = folder(&format!("mute-output-{way}-{}", by.as_raw()));
-    let faulty = match Faulty::mount(&place, Fault::MuteAfter(3)) {
+    let faulty = match Faulty::mount(&place, Fault::MuteAfter(writes)) {
         Ok(faulty) => faulty,
         Err(why) => return skip(test, why),
     };
@@ -147,6 +149,7 @@ fn ends_by(test: &str, way: &str, by: Signal) {
     }
     // Now it only waits in the kernel.
     faulty.abort();
+    // Its program has the pipe, too: this returns when both have ended.
     let mut rest = String::new();
     said.read_to_string(&mut rest).expect("its words");
     let status = child.wait().expect("its end");
