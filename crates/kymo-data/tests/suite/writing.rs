@@ -239,7 +239,8 @@ fn pipes_without_their_end() {
     assert!(cut.lacks_its_end() && cut.problems[0].what.contains("did not finish"), "{:?}", cut.problems);
 }
 
-/// What is in a file, without the cover of its last table, which is none of the records that were written.
+/// What is in a file, without the cover of its last table, which is none of the records that were
+/// written.
 fn without_cover(mut there: Vec<Owned>, records: &[Owned]) -> Vec<Owned> {
     if !records.starts_with(&there) && there.last().is_some_and(|last| last.0 == PERF_RECORD_FINISHED_ROUND) {
         there.pop();

@@ -108,8 +108,8 @@ fn a_mapped_file_that_does_not_answer() {
 }
 
 /// Checks an output on a file system that stops to answer: a signal ends kymo, which says what it waits for and when it
-/// gives that up; that the kernel keeps it until the file system is gone, kymo says, too. What kymo has started ends, as
-/// well, at whatever write the file system stopped.
+/// gives that up; that the kernel keeps it until the file system is gone, kymo says, too.
+/// What kymo has started ends, as well, at whatever write the file system stopped.
 #[test]
 fn an_output_that_does_not_answer() {
     const TEST: &str = "faults::mute::an_output_that_does_not_answer";
