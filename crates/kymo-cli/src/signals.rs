@@ -85,28 +85,33 @@ impl Signals {
         let _ = rustix::io::read(&self.readable, &mut bytes);
     }
 
-    /// When a signal came and the output does not answer: says so, and at last ends the command that
-    /// this process has started, and this process by that signal.
+    /// When a signal came and the output does not answer: says so, ends the command that this process
+    /// has started, and at last this process by that signal.
     ///
     /// # Errors
     /// If there is no descriptor left.
     pub fn end_when_silent(&self, verb: &'static str, output: &str) -> anyhow::Result<()> {
         let (output, last) = (output.to_owned(), Arc::clone(&self.last));
-        let tell = move |silence| match silence {
-            Silence::Waiting(left) => eprintln!(
-                "kymo {verb}: {output}: its file system does not answer; waiting {} s more",
-                left.as_secs().max(1)
-            ),
-            Silence::GivenUp { pending } => {
-                eprintln!(
-                    "kymo {verb}: {output}: its file system does not answer; ended, the file has what was published before \
-                     (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
-                );
-                // As it is ended where the output answers.
+        let mut command_ends = false;
+        let tell = move |silence| {
+            // As it is ended where the output answers: a second signal may end this process from here on.
+            if !std::mem::replace(&mut command_ends, true) {
                 signal_started(SIGTERM);
-                // Relaxed: the handler ran before the descriptor could be read.
-                let came = last.load(Ordering::Relaxed) as i32;
-                die_by(if came == 0 { pending } else { came });
+            }
+            match silence {
+                Silence::Waiting(left) => eprintln!(
+                    "kymo {verb}: {output}: its file system does not answer; waiting {} s more",
+                    left.as_secs().max(1)
+                ),
+                Silence::GivenUp { pending } => {
+                    eprintln!(
+                        "kymo {verb}: {output}: its file system does not answer; ended, the file has what was published before \
+                         (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
+                    );
+                    // Relaxed: the handler ran before the descriptor could be read.
+                    let came = last.load(Ordering::Relaxed) as i32;
+                    die_by(if came == 0 { pending } else { came });
+                }
             }
         };
         // Without a thread for it the second signal is left.
