@@ -14,11 +14,10 @@
 //!
 //! Before each table lies a cover: a FINISHED_ROUND record without a body, which means nothing at
 //! the end of the data. The first one is there from the beginning: perf opens no file without a
-//! record. The next publication first makes it a record that readers pass over, so long
-//! that it has the table within it, and then the header. Between the two the last record reaches
-//! beyond the end of the data; perf and kymo pass over it there, too. So the header has features
-//! that can be read at every moment, also those of a file that someone else reads meanwhile: what a
-//! table says is never written over.
+//! record. The next publication first makes it a record that readers pass over, with the table in
+//! its body, and then changes the header. Between the two the last record reaches beyond the end of
+//! the data; perf and kymo pass over it there, too. So the header has features at every moment, and
+//! who reads the file meanwhile finds them whole: what a table says is never written over.
 //!
 //! Invariants:
 //! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table behind
@@ -42,8 +41,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const DATA_SIZE_AT: u64 = 48;
 /// A record without a body.
 const COVER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
-/// perf maps as many bytes as end with the data, and takes a last record that reaches beyond them
-/// only where they are so many more than a page (`fetch_mmaped_event` in its `util/session.c`).
+/// perf maps the file up to the end of the data. It takes a last record that reaches beyond that
+/// only where a page and the record are no more than what is mapped (`fetch_mmaped_event` in its
+/// `util/session.c`). With larger pages it refuses the smallest files in that state.
 const PAGE_BYTES: usize = 4096;
 
 /// An event to be recorded.

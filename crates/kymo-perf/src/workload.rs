@@ -177,7 +177,7 @@ impl Workload {
     /// Why it could not be executed (ENOENT: no such command).
     pub fn start(&mut self) -> io::Result<()> {
         if let Some(go) = self.go.take() {
-            *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.pidfd.try_clone()?);
+            *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = self.pidfd.try_clone().ok();
             rustix::io::write(&go, &[self.order])?;
         }
         let mut errno = [0u8; 4];
