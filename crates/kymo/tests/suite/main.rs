@@ -51,7 +51,7 @@
 //! | Python's functions in call chains | `python.rs` |
 //! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
-//! | where threads wait: `--wall` | `wall.rs`, `wall_idle.rs` |
+//! | where threads wait: `--wall` | `wall.rs`, `wall_idle.rs`; their sums: `wall_sums.rs` |
 //! | waits against programs' own accounts of them | `waits_truth/` |
 //! | contended locks: `kymo locks` | `locks.rs`; how long they are held: `lock_holds.rs` |
 //! | questions about a recording: `kymo query` | `query.rs` |
@@ -153,5 +153,6 @@ mod view;
 mod waits_truth;
 mod wall;
 mod wall_idle;
+mod wall_sums;
 mod watch;
 mod watch_finds;
