@@ -122,6 +122,7 @@ mod rule;
 mod space;
 mod stack;
 mod stats;
+mod step;
 mod unwinder;
 
 #[cfg(test)]
