@@ -13,12 +13,11 @@ use crate::sys::socket::refuse_descriptors;
 use kymo_core::holds::{HoldReport, TABLE_BYTES};
 use kymo_core::latency::{self, Latencies};
 use kymo_core::probe::wire::{
-    Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
-    ProbeStatus, Reply, VERSION,
+    Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSpec, ProbeStatus, Reply,
+    VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg, send};
-use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,10 +26,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+mod agent_state;
 mod holding;
 mod interrupt;
 mod limits;
 mod protocol_error;
+use agent_state::{AgentState, PlacedProbe};
 use holding::Holding;
 use interrupt::INTERRUPT;
 pub use interrupt::interrupt_by;
@@ -86,45 +87,6 @@ pub struct ProbeCounts {
     pub latencies: Latencies,
     /// Calls that were not timed, because too many were under way at once.
     pub untimed: u64,
-}
-
-/// Where a probe counts, and what there was before.
-#[derive(Debug)]
-struct PlacedProbe {
-    placed: ProbeSlots,
-    times_before: Vec<Bucket>,
-}
-
-/// What the agent said besides its answers.
-#[derive(Debug, Default)]
-struct AgentState {
-    places: BTreeMap<u32, PlacedProbe>,
-    /// Not told to anybody yet.
-    refused: Vec<(u32, String)>,
-    /// All that were ever added, and whether they were refused.
-    added: HashMap<u32, bool>,
-    /// It has answered something that nobody asked: nothing that it answers from then on can be
-    /// told apart.
-    has_answered_unasked: bool,
-}
-
-impl AgentState {
-    /// Each is refused once; only for a probe that there is.
-    fn refuse(&mut self, id: u32, reason: String) -> Result<(), ProtocolError> {
-        let refused = self.added.get_mut(&id).ok_or(ProtocolError::Unexpected)?;
-        if !std::mem::replace(refused, true) {
-            self.refused.push((id, reason));
-        }
-        Ok(())
-    }
-
-    fn place(&mut self, placed: ProbeSlots) -> Result<(), ProtocolError> {
-        if !self.added.contains_key(&placed.id) {
-            return Err(ProtocolError::Unexpected);
-        }
-        self.places.insert(placed.id, PlacedProbe { placed, times_before: Vec::new() });
-        Ok(())
-    }
 }
 
 /// What a packet was.
@@ -692,23 +654,6 @@ impl Client {
             Ok(Reply::Left) | Err(ProtocolError::Gone) => Ok(()),
             answer => Err(answer.map_or_else(|error| error, ProtocolError::instead_of_answer)),
         }
-    }
-}
-
-impl PlacedProbe {
-    /// Its calls since it was armed, by what their slots hold now.
-    fn latencies(&self, now: impl Fn(u32) -> u64) -> Latencies {
-        let mut latencies = Latencies::default();
-        for bucket in latency::USED {
-            latencies.add_bucket(bucket, self.since(bucket, &now));
-        }
-        latencies
-    }
-
-    /// What came into a slot of its times since it was armed.
-    fn since(&self, slot: u32, now: impl Fn(u32) -> u64) -> u64 {
-        let before = self.times_before.iter().find(|before| before.number == slot);
-        now(slot).wrapping_sub(before.map_or(0, |before| before.calls))
     }
 }
 

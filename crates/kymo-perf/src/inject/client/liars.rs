@@ -5,7 +5,7 @@
 //! that is true and steers no terminal.
 use super::exercise::{ask_everything, exercise, is_shown, pair, wanted};
 use super::*;
-use kymo_core::probe::wire::{self, ProbeState};
+use kymo_core::probe::wire::{self, Bucket, ProbeSlots, ProbeState};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::fs::File;

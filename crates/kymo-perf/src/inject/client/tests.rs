@@ -1,7 +1,7 @@
 //! Agents that do not listen, talk without end, or say what nobody asked.
 use super::exercise::{pair, wanted};
 use super::*;
-use kymo_core::probe::wire;
+use kymo_core::probe::wire::{self, ProbeSlots};
 use rustix::net::{Shutdown, shutdown};
 
 /// A client that soon loses patience, and who answers it. Nobody here says when something is to
