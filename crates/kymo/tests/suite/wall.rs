@@ -258,6 +258,32 @@ fn stacks_that_are_written_before_the_wait() {
     assert!(asleep > 50_000_000, "the writer sleeps 150 ms: {report:#}");
 }
 
+/// Checks that waits which have no stacks there are at their places even so: their system calls,
+/// and from where these were made, tell it.
+#[test]
+fn places_of_waits_without_stacks() {
+    const TEST: &str = "wall::places_of_waits_without_stacks";
+    const NAPS: &str = "
+import time
+for _ in range(10):
+    for _ in range(5): time.sleep(0.000001)
+    time.sleep(0.1)
+";
+    if require(TEST, &[Need::Root, Need::Program("python3")]).is_none() {
+        return;
+    }
+    let file = fresh_folder("wall-places").join("wall.data");
+    let record = ["record", "-q", "--wall", "--wall-at-switch", "-e", "cpu-clock", "-o", text(&file)];
+    kymo().succeed([&record[..], &["--", "python3", "-c", NAPS]].concat());
+    let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&file)]).json();
+    let timers =
+        report["places"].as_array().expect("a list").iter().filter(|place| place["state"] == "timer");
+    let (known, unknown): (Vec<&Value>, Vec<&Value>) =
+        timers.partition(|place| place["functions"].as_array().is_some_and(|names| !names.is_empty()));
+    let waits = |places: &[&Value]| places.iter().filter_map(|place| place["waits"].as_u64()).sum::<u64>();
+    assert!(waits(&known) >= 50 && waits(&unknown) < 10, "{report:#}");
+}
+
 /// Checks a chain: the first thread waits for one that waits for one that sleeps; its path is the
 /// sleep of the last.
 #[test]

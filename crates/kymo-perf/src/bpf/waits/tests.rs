@@ -178,7 +178,7 @@ impl Scheduler {
             processes: BTreeMap::new(),
             next_tid: 20,
             knows_quotas: programs.0.throttle != ThrottleSource::None,
-            reads_calls: programs.1 == TaskAccess::Loads && !directly,
+            reads_calls: programs.1 == TaskAccess::Loads,
             told_calls: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -236,7 +236,12 @@ impl Scheduler {
                     let call = Emulated::call_at(self.model.since(record.tid));
                     assert!(record.syscall == call || record.syscall == -1, "{event:?}");
                 }
-                WaitKind::Stack => assert!(self.model.is_blocked(record.tid), "{event:?}"),
+                WaitKind::Stack => {
+                    assert!(self.model.is_blocked(record.tid), "{event:?}");
+                    let told = (record.blocked_ns, record.runnable_ns, record.run_ns, record.short);
+                    assert_eq!(told, (0, 0, 0, ShortWaits::default()), "{event:?}");
+                    assert_eq!((record.syscall, record.place, record.waker), (-1, 0, 0), "{event:?}");
+                }
                 WaitKind::Wait | WaitKind::End => {}
             }
             if is_lost && record.kind == WaitKind::End {

@@ -53,16 +53,16 @@ impl Assembler {
         self.place(counted);
     }
 
-    /// The record at R9 has the call of the thread that the tracepoint's first argument is, which
-    /// is blocked, its arguments, and where it was made.
-    pub(super) fn store_call(&mut self, wanted: &mut Vec<(usize, Member)>) {
-        self.load64(R1, R6, 0);
+    /// The record at R9 has the call of the thread in this argument of the tracepoint, which does
+    /// not run yet, its arguments, and where it was made.
+    pub(super) fn store_call(&mut self, argument: i16, wanted: &mut Vec<(usize, Member)>) {
+        self.load64(R1, R6, 8 * argument);
         self.call(BpfHelper::TaskRegisters);
         for (from, to) in ARGUMENT_REGISTERS.into_iter().zip([at::ARGUMENT_0, at::ARGUMENT_1]) {
             self.load64(R1, R0, from);
             self.store64(R9, to, R1);
         }
-        self.load64(R3, R6, 0);
+        self.load64(R3, R6, 8 * argument);
         self.load_place(wanted);
         self.store64(R9, at::SYSCALL, R2);
         self.store64(R9, at::PLACE, R4);

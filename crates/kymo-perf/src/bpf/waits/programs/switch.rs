@@ -1,5 +1,5 @@
 //! The program at each context switch.
-use super::super::record::{WaitKind, at};
+use super::super::record::{RECORD_BYTES, WaitKind, at};
 use super::{
     BLOCKED, BLOCKED_NS, ENDED, GONE, HELD, INDEX, LOST, NOW_NS, OTHER, PENDING, READY, RUNNABLE_NS, RUNNING,
     THROTTLED, TID, TaskAccess, Thresholds, ThrottleSource, UNSEEN, VALUE, WaitMaps, entry,
@@ -127,8 +127,15 @@ impl Assembler {
         self.store32_imm(R9, at::KIND, WaitKind::Stack as i32);
         self.load64(R1, FP, TID);
         self.store32(R9, at::TID, R1);
-        self.load64(R1, R7, entry::PID);
-        self.store32(R9, at::PID, R1);
+        for (to, from) in [(at::PID, entry::PID), (at::TASK_STATE, entry::TASK_STATE)] {
+            self.load64(R1, R7, from);
+            self.store32(R9, to, R1);
+        }
+        self.store32_imm(R9, at::WAKER, 0);
+        // What the record before has there is another thread's.
+        for word in (at::BLOCKED..RECORD_BYTES as i16 & !7).step_by(8) {
+            self.store64_imm(R9, word, if word == at::SYSCALL { -1 } else { 0 });
+        }
         self.write_record(maps);
         self.jump_if(R0, 0, end);
         self.add_one(maps.counts, LOST, INDEX);
@@ -243,6 +250,9 @@ impl Assembler {
             self.store64(R9, to, R1);
         }
         if directly {
+            if maps.tasks == TaskAccess::Loads {
+                self.store_call(2, wanted);
+            }
             self.write_record(maps);
             self.jump_if(R0, 0, rest);
             self.add_one(maps.counts, LOST, INDEX);

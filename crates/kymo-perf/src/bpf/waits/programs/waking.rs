@@ -43,7 +43,7 @@ pub(in super::super) fn waking(maps: WaitMaps, thresholds: Thresholds) -> Progra
     a.store32(R9, at::TID, R1);
     a.store64(R9, at::BLOCKED, R8);
     match maps.tasks {
-        TaskAccess::Loads => a.store_call(&mut wanted),
+        TaskAccess::Loads => a.store_call(0, &mut wanted),
         TaskAccess::Copies => {
             a.store64_imm(R9, at::SYSCALL, -1);
             a.store64_imm(R9, at::PLACE, 0);
