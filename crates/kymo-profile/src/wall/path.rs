@@ -6,6 +6,8 @@ use rustc_hash::FxHashMap;
 
 /// So many threads may have woken each other at one moment.
 const MOST_HOPS: u32 = 64;
+/// So many waits that only their wake-ups tell may follow each other.
+const MOST_WAKEUPS: usize = 64;
 
 /// A stretch of the path: a thread in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,11 @@ struct Between {
 }
 
 impl Between {
+    fn is_empty(&self) -> bool {
+        let waited = self.waited.iter().flatten().map(|(time, ..)| *time);
+        waited.chain([self.run, self.ready]).all(|time| time == 0)
+    }
+
     /// The steps of this span, the latest first: each has its share of it.
     fn steps(self, (begin, end): (u64, u64), mut step: impl FnMut(State, u64, u64, Option<usize>)) {
         let places = self.waited.unwrap_or([(0, State::Running, None); 3]);
@@ -107,7 +114,7 @@ impl<'a> Paths<'a> {
             let list = threads.get(&tid).map_or(&[][..], Vec::as_slice);
             let after = list.partition_point(|at| span(&wall.waits[*at]).0 < now);
             let Some(&at) = after.checked_sub(1).and_then(|before| list.get(before)) else {
-                let parts = list.first().map_or(Between::default(), |first| wall.between(*first));
+                let parts = wall.between_from(list);
                 // Before it was made the path is that of the thread that waited for it.
                 let waiter = waiters.pop();
                 let since = waiter.map_or(begin_ns, |_| self.born(tid).clamp(begin_ns, now));
@@ -119,7 +126,7 @@ impl<'a> Paths<'a> {
             let row = &wall.waits[at];
             let (begun, woken) = span(row);
             // What the next row says of the time before its wait; in which order is not known.
-            let parts = list.get(after).map_or(Between::default(), |next| wall.between(*next));
+            let parts = wall.between_from(list.get(after..).unwrap_or_default());
             parts.steps((row.time_ns, now), |state, begin, end, wait| step(tid, state, begin, end, wait));
             let state = wall.state(at);
             let ready = if state == State::Throttled { state } else { State::Runnable };
@@ -168,6 +175,13 @@ impl Wall {
             (waited[number], short.state, short.wait)
         });
         Between { run: row.run_ns, ready: row.all_short_runnable_ns(), waited: Some(waited) }
+    }
+
+    /// The same of the first of these rows, which are of one thread. A wait that only its wake-up
+    /// tells knows nothing of the time before it: that is in the sums of a row behind it.
+    fn between_from(&self, rows: &[usize]) -> Between {
+        let mut near = rows.iter().take(MOST_WAKEUPS).map(|row| self.between(*row));
+        near.find(|between| !between.is_empty()).unwrap_or_default()
     }
 
     /// The path that ends with this thread at `end_ns`, back to `begin_ns`; the latest step first.

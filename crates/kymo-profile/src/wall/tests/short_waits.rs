@@ -188,3 +188,24 @@ fn are_at_their_place() {
     assert_eq!((found.len(), found[0].0, &found[0].1[..5]), (2, 120, "sleep"), "{found:?}");
     spans_sum_to_the_threads(&wall).expect("they do");
 }
+
+/// Checks that the time around a wait which only its wake-up tells is divided as the sums say, on
+/// both sides of it: none of it is running that was not.
+#[test]
+fn around_a_wait_without_its_switch() {
+    let known = wait((1, 3), CONDITION, 5, 10, 0, 4);
+    let next = WaitRow {
+        run_ns: 20,
+        short_blocked_ns: 180,
+        short_waits: 10,
+        short_longest_ns: Some(80),
+        ..wait((1, 3), LOCK, 210, 220, 0, 5)
+    };
+    let woken = WakeupRow { blocked_ns: 80, ..wakeup(150, (1, 4), WAKES, 3) };
+    let wall = wall(vec![known, next], vec![woken]);
+    assert_eq!(wall.waits.len(), 3);
+    let steps = wall.critical_path(3, 10, 210);
+    let running = steps.iter().filter(|step| step.state == State::Running);
+    let running: u64 = running.map(|step| step.end_ns - step.begin_ns).sum();
+    assert_eq!(running, 20, "{steps:?}");
+}
