@@ -276,7 +276,9 @@ def record(kind, rest):
 def load(index, name):
     rest = struct.pack('<IIQQQQ', pid, pid, address, address, len(code), index) + name + bytes(1) + code
     return record(0, rest)
-spin = lambda at: ctypes.CFUNCTYPE(None, ctypes.c_long)(at)(400000000)
+def spin(at):
+    loop, end = ctypes.CFUNCTYPE(None, ctypes.c_long)(at), time.thread_time() + 0.1
+    while time.thread_time() < end: loop(2000000)
 load(1, b'early_name')
 spin(address)
 print(load(2, b'late_name'))
@@ -325,7 +327,7 @@ fn a_jitdump_is_read_with_its_times() {
             let is_right = time > from - slack && time < to + slack;
             assert!(is_right || clock.is_empty(), "{name} at {time}: {replaced:?}");
         }
-        // The loops are equally long, and one name has two of them.
+        // Each loop has as much time on a CPU, and one name has two of them.
         let count = |name: &str| counts.get(name).copied().unwrap_or(0);
         let (early, late, other) = (count("early_name"), count("late_name"), count("other_name"));
         let all = early + late + other;
