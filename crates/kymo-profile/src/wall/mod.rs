@@ -217,6 +217,7 @@ impl Wall {
         wall.has_collectors = collectors::may_be_there(&wall.timeline.modules);
         wall.sites = Sites::of_stacks(&wall);
         wall.add_unseen_waits();
+        wall.add_stacks_of_places();
         wall.place_ends();
         wall.states = wall.states_of_waits();
         wall.short = wall.short_places();

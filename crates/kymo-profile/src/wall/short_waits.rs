@@ -45,6 +45,21 @@ impl Wall {
         known
     }
 
+    /// Gives waits without stacks that of another one at the same place. Before Linux 6.16 few
+    /// waits have stacks.
+    pub(super) fn add_stacks_of_places(&mut self) {
+        let at_places = self.waits_at_places();
+        for at in 0..self.waits.len() {
+            let row = self.waits[at];
+            let Some(place) = row.place.filter(|_| !row.is_end && !row.is_preempted()) else { continue };
+            let has_none =
+                [false, true].into_iter().all(|kernel| self.frames(row.chain, kernel).next().is_none());
+            if has_none && let Some(known) = at_places.get(&(row.thread.0, place)) {
+                self.waits[at].chain = self.waits[*known].chain;
+            }
+        }
+    }
+
     /// What the short waits of each row were for: by their place, else by the last wait of the
     /// thread in their call, else by the call alone, else by the row's own wait or the one before.
     pub(super) fn short_places(&self) -> Vec<[ShortPlace; 3]> {

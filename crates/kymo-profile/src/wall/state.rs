@@ -132,7 +132,7 @@ impl SpanState {
 const THROTTLED: u32 = 1 << 31;
 
 /// System calls that wait: numbers of x86-64, those of aarch64, and what for.
-const CALLS: [(i64, i64, State); 20] = [
+const CALLS: [(i64, i64, State); 25] = [
     (232, -2, State::Poll),
     (281, 22, State::Poll),
     (441, 441, State::Poll),
@@ -153,6 +153,12 @@ const CALLS: [(i64, i64, State); 20] = [
     (74, 82, State::Disk),
     (75, 83, State::Disk),
     (26, 227, State::Disk),
+    // Signals and messages of System V.
+    (34, -2, State::Other),
+    (128, 137, State::Other),
+    (130, 133, State::Other),
+    (69, 189, State::Other),
+    (70, 188, State::Other),
 ];
 
 /// The system call `futex`.
@@ -184,7 +190,7 @@ impl WaitCall {
             _ if self.is_futex() => self.state_of_futex(user),
             0.. => {
                 let is_call = |(x86, arm, _): &&(i64, i64, State)| here((*x86, *arm)) == self.number;
-                CALLS.iter().find(is_call).map_or(State::Other, |(.., state)| *state)
+                CALLS.iter().find(is_call).map_or(State::Unknown, |(.., state)| *state)
             }
             _ => State::Unknown,
         }

@@ -209,3 +209,24 @@ fn around_a_wait_without_its_switch() {
     let running: u64 = running.map(|step| step.end_ns - step.begin_ns).sum();
     assert_eq!(running, 20, "{steps:?}");
 }
+
+/// Checks that a wait without a stack has that of another one at its place in its process, which
+/// says what it was for, and that one of no known place stays unknown.
+#[test]
+fn waits_without_stacks_have_those_of_their_place() {
+    let futex = WaitRow { syscall: 202, operation: 128, ..wait((1, 3), CONDITION, 5, 10, 0, 4) };
+    let mut made = wall(Vec::new(), Vec::new());
+    let none = made.no_stack;
+    made = wall(
+        vec![
+            WaitRow { place: Some(9), ..futex },
+            WaitRow { place: Some(9), time_ns: 20, chain: none, ..futex },
+            WaitRow { place: Some(8), time_ns: 30, chain: none, ..futex },
+            WaitRow { place: None, time_ns: 40, chain: none, syscall: 0, ..futex },
+        ],
+        Vec::new(),
+    );
+    let states: Vec<State> = (0..4).map(|at| made.state(at)).collect();
+    assert_eq!(states, [State::Condition, State::Condition, State::Unknown, State::Unknown]);
+    assert_eq!(made.waits[1].chain, CONDITION);
+}
