@@ -55,6 +55,8 @@ impl Account {
 pub(super) enum Mode {
     /// It is kymo's command.
     Run,
+    /// The same, with records as before Linux 6.16.
+    RunAtSwitch,
     /// Its threads are there, and begin when kymo records.
     Attach,
 }
@@ -112,7 +114,11 @@ impl Case {
         let mut words: Vec<String> = program.iter().map(|word| (*word).to_owned()).collect();
         words.push(kind.to_owned());
         words.extend(numbers);
-        let how = if mode == Mode::Attach { "-attached" } else { "" };
+        let how = match mode {
+            Mode::Run => "",
+            Mode::RunAtSwitch => "-at-switch",
+            Mode::Attach => "-attached",
+        };
         if mode == Mode::Attach {
             words.push("attached".to_owned());
         }
@@ -167,6 +173,7 @@ impl Case {
         };
         let (unseen, said) = match self.mode {
             Mode::Run => recorded(&[&["--"], &words[..]].concat()),
+            Mode::RunAtSwitch => recorded(&[&["--wall-at-switch", "--"], &words[..]].concat()),
             Mode::Attach => {
                 let mut program = Running::start(Command::new(words[0]).args(&words[1..]));
                 assert_eq!(program.line(), "ready\n", "{}", self.label);

@@ -76,6 +76,29 @@ fn of_c() {
     hold("waits_truth::of_c", &kinds.map(|kind| Case::of_c(kind, Mode::Run)));
 }
 
+/// Checks programs in C where few waits have stacks, as before Linux 6.16: what each is for is
+/// known by another one at its place. One of which there is only one may be unknown.
+#[test]
+fn of_c_before_linux_6_16() {
+    const TEST: &str = "waits_truth::of_c_before_linux_6_16";
+    if !crate::wall::ready(TEST) {
+        return;
+    }
+    for kind in ["lock", "condition", "semaphore", "pipe"] {
+        let case = Case::of_c((kind, 16, 10, 5000), Mode::RunAtSwitch);
+        let recorded = case.record(&fresh_folder(&format!("before-6-16-{kind}")));
+        let report = kymo().succeed(["report", "--wall", "--json", "-i", text(&recorded.file)]).json();
+        let places = report["places"].as_array().expect("a list");
+        let waits = |states: &[&str]| -> u64 {
+            let of = |place: &&Value| place["state"].as_str().is_some_and(|state| states.contains(&state));
+            places.iter().filter(of).filter_map(|place| place["waits"].as_u64()).sum()
+        };
+        let (unknown, known) = (waits(&["unknown", "other"]), waits(&[kind]));
+        let known = known + if kind == "semaphore" { waits(&["condition"]) } else { 0 };
+        assert!(known >= 100 && unknown <= 10, "{kind}: {known} and {unknown} unknown: {report:#}");
+    }
+}
+
 /// Checks programs in C that run already, and begin to wait once kymo is there.
 #[test]
 fn of_c_attached() {
