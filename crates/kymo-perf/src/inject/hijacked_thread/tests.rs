@@ -104,13 +104,17 @@ fn while_it_computes() {
     let sum = |meanwhile: &dyn Fn(i32)| {
         let mut program = started("sha256sum");
         let mut input = program.stdin.take().unwrap();
+        let (over, is_over) = std::sync::mpsc::channel();
         let feed = std::thread::spawn(move || {
             let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
             for _ in 0..200 {
                 input.write_all(&block).unwrap();
             }
+            // It is there until the last of them has gone.
+            is_over.recv().unwrap();
         });
         meanwhile(program.id() as i32);
+        over.send(()).unwrap();
         feed.join().unwrap();
         let output = program.wait_with_output().unwrap();
         assert!(output.status.success(), "{:?}", output.status);
