@@ -140,7 +140,6 @@ fn only_who_was_not_waited_for_is_idle() {
     assert!(places.last().is_some_and(|place| place.idle && place.threads == 1), "{places:?}");
 }
 
-/// Checks that waits without rows of their own have their share of the path, and are no running
 /// Checks a wait whose switch back the kernel has left out: its time is in the sums of the thread's
 /// next row, the wake-up tells where and how long it was, so that a path goes on behind it, and all
 /// time is what it was.
@@ -198,12 +197,6 @@ fn paths_end_where_threads_begin() {
     assert_eq!(of(steps.last().expect("a step")).0, 1, "{steps:?}");
 }
 
-/// Checks that short waits which were all in one call count where the thread has waited in it, and
-/// not as idle where its own wait is; and that a call alone tells what the waits of a thread were
-/// Checks a thread that waits shortly for a lock and on a condition in turns, in one call: each has
-/// its own sum, number and longest, in the table, on the path and in the spans; nothing is an
-/// Checks that the report says how much time may have the wrong state where short waits of several
-/// Checks that the short waits of a thread that had no row count where another thread of its
 /// Checks that the time of a thread that had no row is not put where it ended, and that of a wait
 /// in which the recording ends not where the thread has waited before, elsewhere.
 #[test]

@@ -60,17 +60,17 @@ fn sums(test: &str, threads: &str) {
 
 /// Checks them with 100 threads.
 #[test]
-fn of_100_threads() {
-    sums("wall_sums::of_100_threads", "100");
+fn kernel_account_100_threads() {
+    sums("wall_sums::kernel_account_100_threads", "100");
 }
 
 /// Checks them with 2,000 threads.
 #[test]
-fn of_2000_threads() {
+fn kernel_account_2000_threads() {
     if std::env::var_os("KYMO_SOAK").is_none() {
-        return skip("wall_sums::of_2000_threads", "KYMO_SOAK is not set");
+        return skip("wall_sums::kernel_account_2000_threads", "KYMO_SOAK is not set");
     }
-    sums("wall_sums::of_2000_threads", "2000");
+    sums("wall_sums::kernel_account_2000_threads", "2000");
 }
 
 /// Keeps a CPU from being idle while others wait, until it is dropped: some kernels leave out
@@ -96,8 +96,8 @@ impl Drop for Busy {
 /// within 1 %. Each time that a thread comes or goes, both look at the clock one after the other,
 /// and the first of them writes a record in between (3 to 5 us on a busy machine).
 #[test]
-fn are_those_of_all_switches() {
-    const TEST: &str = "wall_sums::are_those_of_all_switches";
+fn replayed_switches() {
+    const TEST: &str = "wall_sums::replayed_switches";
     if require(TEST, &NEEDS).is_none() {
         return;
     }
@@ -162,8 +162,8 @@ END { clear(@out); clear(@last); }
 /// Checks the time off the CPU of each thread against an independent script in the same seconds:
 /// within 1 % and what both spend at each turn.
 #[test]
-fn are_those_of_bpftrace() {
-    const TEST: &str = "wall_sums::are_those_of_bpftrace";
+fn bpftrace_agrees() {
+    const TEST: &str = "wall_sums::bpftrace_agrees";
     if require(TEST, &[Need::Root, Need::Program("cc"), Need::Program("bpftrace")]).is_none() {
         return;
     }

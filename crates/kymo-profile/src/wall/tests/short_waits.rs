@@ -3,7 +3,7 @@ use super::*;
 
 /// Checks that short waits count for what the thread waited for last, and that all parts sum.
 #[test]
-fn are_of_the_last_state() {
+fn last_state_has_short_waits() {
     let first = WaitRow { run_ns: 7, ..wait((1, 1), LOCK, 0, 50, 5, 0) };
     let preempted = WaitRow {
         runnable_ns: 40,
@@ -21,9 +21,10 @@ fn are_of_the_last_state() {
     assert_eq!((thread.total_ns(), thread.waits, thread.preemptions), (118, 5, 1));
 }
 
+/// Checks that waits without rows of their own have their share of the path, and are no running
 /// time: 5,000 short sleeps of a program that hardly runs.
 #[test]
-fn have_their_share_of_the_path() {
+fn path_has_share_of_short_waits() {
     let first = WaitRow { run_ns: 5, ..wait((1, 1), SLEEP, 5, 10, 0, 0) };
     let later = WaitRow {
         run_ns: 20,
@@ -54,9 +55,11 @@ fn have_their_share_of_the_path() {
     assert_eq!(wall.longest_short_waits().into_iter().collect::<Vec<_>>(), [((1, 210, SLEEP), 7)]);
 }
 
+/// Checks that short waits which were all in one call count where the thread has waited in it, and
+/// not as idle where its own wait is; and that a call alone tells what the waits of a thread were
 /// for that had no row.
 #[test]
-fn are_of_their_call() {
+fn call_has_short_waits() {
     let of_call = |row: WaitRow, syscall| WaitRow { syscall, ..row };
     let sleep = of_call(wait((1, 2), SLEEP, 0, 50, 0, 0), 230);
     let mixed = WaitRow {
@@ -85,9 +88,11 @@ fn are_of_their_call() {
     spans_sum_to_the_threads(&wall).expect("they do");
 }
 
+/// Checks a thread that waits shortly for a lock and on a condition in turns, in one call: each has
+/// its own sum, number and longest, in the table, on the path and in the spans; nothing is an
 /// estimate.
 #[test]
-fn of_several_places_are_exact() {
+fn short_waits_at_three_places_are_exact() {
     let [at_lock, at_condition, sleeps] = [(LOCK, 7), (CONDITION, 8), (SLEEP, 9)].map(|(chain, place)| {
         WaitRow { place: Some(place), syscall: 202, ..wait((1, 2), chain, 1, 10, 0, 0) }
     });
@@ -146,9 +151,10 @@ fn of_several_places_are_exact() {
     assert!(spans_sum_to_the_threads(&wall).is_ok());
 }
 
+/// Checks that the report says how much time may have the wrong state where short waits of several
 /// calls were added up, and nothing where they were of one.
 #[test]
-fn of_several_calls_are_estimates() {
+fn short_waits_in_two_calls_are_estimates() {
     let row = |short_call, short_mixed_ns| WaitRow {
         syscall: 230,
         short_blocked_ns: 100,
@@ -167,9 +173,10 @@ fn of_several_calls_are_estimates() {
     }
 }
 
+/// Checks that the short waits of a thread that had no row count where another thread of its
 /// process waited at the same place, and not where one of another process did.
 #[test]
-fn are_at_their_place() {
+fn place_has_short_waits() {
     let of_place = |row: WaitRow, place| WaitRow { syscall: 230, place: Some(place), ..row };
     let end = |thread, place| WaitRow {
         is_end: true,
@@ -215,9 +222,8 @@ fn around_a_wait_without_its_switch() {
 #[test]
 fn waits_without_stacks_have_those_of_their_place() {
     let futex = WaitRow { syscall: 202, operation: 128, ..wait((1, 3), CONDITION, 5, 10, 0, 4) };
-    let mut made = wall(Vec::new(), Vec::new());
-    let none = made.no_stack;
-    made = wall(
+    let none = wall(Vec::new(), Vec::new()).no_stack;
+    let made = wall(
         vec![
             WaitRow { place: Some(9), ..futex },
             WaitRow { place: Some(9), time_ns: 20, chain: none, ..futex },

@@ -79,8 +79,8 @@ fn of_c() {
 /// Checks programs in C where few waits have stacks, as before Linux 6.16: what each is for is
 /// known by another one at its place. One of which there is only one may be unknown.
 #[test]
-fn of_c_before_linux_6_16() {
-    const TEST: &str = "waits_truth::of_c_before_linux_6_16";
+fn few_stacks_before_linux_6_16() {
+    const TEST: &str = "waits_truth::few_stacks_before_linux_6_16";
     if !crate::wall::ready(TEST) {
         return;
     }
