@@ -11,8 +11,10 @@
 use crate::channel::{Sender, timespec};
 use crate::ring_scan::{DrainRequest, ScanInterval};
 use crate::shared::{DrainShared, Message};
-use crate::user_rings::UserRing;
-use kymo_core::ring::Reader;
+use crate::user_rings::{Retained, UserRing};
+use kymo_core::ring::slots::Publisher;
+use kymo_core::ring::{Corrupt, Reader, Span};
+use kymo_perf::event_clock::monotonic_ns;
 use kymo_perf::ring::Ring;
 use kymo_perf::sys::{self, counter};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -51,6 +53,8 @@ pub(crate) struct RingSource<'a> {
 struct RingState<'a> {
     index: usize,
     reader: Reader<'a>,
+    /// Of a ring with slots.
+    publisher: Option<Publisher<'a>>,
     user_ring: Option<UserRing<'a>>,
     /// How much is still taken from it, once the recording is to end: its program may write for
     /// ever.
@@ -63,6 +67,16 @@ struct RingState<'a> {
     /// Somebody waits to hear of it, also if it is empty.
     asked: bool,
     starved: bool,
+}
+
+impl<'a> RingState<'a> {
+    /// What is in the ring now.
+    fn begin(&mut self) -> Result<Span<'a>, Corrupt> {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.turn(self.reader.position(), monotonic_ns());
+        }
+        self.reader.begin()
+    }
 }
 
 /// Empties the sources until the stop sign, then once more. `cpu`: where to run.
@@ -90,6 +104,7 @@ pub(crate) fn run(
     let states = sources.into_iter().map(|source| RingState {
         index: source.index,
         reader: Reader::new(source.ring.area()),
+        publisher: source.ring.slots().map(Publisher::new),
         user_ring: source.user_ring,
         left_bytes: None,
         fds: source.fds,
@@ -225,7 +240,7 @@ impl<'a> Drain<'a> {
         // The round first, then the ring's head (`round`), between the ticks (`scan`).
         let before = self.shared.clock.tick();
         let round = self.shared.round.now();
-        let span = state.reader.begin();
+        let span = state.begin();
         let scan = ScanInterval { before, after: self.shared.clock.tick() };
         let span = match span {
             Ok(span) => span,
@@ -276,16 +291,14 @@ impl<'a> Drain<'a> {
         if state.user_ring.is_none() {
             self.shared.aliases.translate(copy);
         }
-        let kept = state.user_ring.as_mut().map_or(copied, |user_ring| user_ring.retain_own(copy));
+        let whole = Retained { kept_bytes: copied, corrupt_bytes: 0 };
+        let retained = state.user_ring.as_mut().map_or(whole, |user_ring| user_ring.retain_own(copy));
+        let Retained { kept_bytes: kept, corrupt_bytes } = retained;
         if emptied && let Some(user_ring) = &mut state.user_ring {
             user_ring.emptied(counted);
         }
-        if kept < copied {
-            // Relaxed: a statistic.
-            self.shared
-                .corrupt_in(state.user_ring.is_some())
-                .fetch_add((copied - kept) as u64, Ordering::Relaxed);
-        }
+        // Relaxed: a statistic.
+        self.shared.corrupt_in(state.user_ring.is_some()).fetch_add(corrupt_bytes as u64, Ordering::Relaxed);
         if kept == 0 {
             self.spare = Some(buffer);
             if emptied && self.out.send(Message::Empty { ring: state.index, round, scan }).is_ok() {
@@ -391,6 +404,7 @@ mod tests {
         let state = RingState {
             index: 0,
             reader: Reader::new(ring.area()),
+            publisher: None,
             user_ring: Some(UserRing::new(
                 &[(7, 60_007)],
                 std::process::id().cast_signed(),

@@ -142,6 +142,15 @@ fn lost_in(rings: &[Ring]) -> u64 {
     rings.iter().fold(0, |all, ring| all.saturating_add(ring.lost()))
 }
 
+/// What became of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retained {
+    /// At the front.
+    pub(crate) kept_bytes: usize,
+    /// What a program does not write.
+    pub(crate) corrupt_bytes: usize,
+}
+
 /// Threads whose process is known, by the lowest bits of their numbers.
 const THREADS: usize = 1024;
 
@@ -170,24 +179,27 @@ impl<'a> UserRing<'a> {
 
     /// Moves those records to the front that a program may write: samples of code in user space, of
     /// its own events and threads, as long as they say; and puts what is known otherwise into them,
-    /// times among that. Returns their length. What else the program wrote must not get into the
-    /// recording, where it would be taken for the kernel's word.
+    /// times among that. What else the program wrote must not get into the recording, where it
+    /// would be taken for the kernel's word.
     ///
     /// To be called when the records were copied out.
-    pub(crate) fn retain_own(&mut self, records: &mut [u8]) -> usize {
+    pub(crate) fn retain_own(&mut self, records: &mut [u8]) -> Retained {
         let now = counter::ticks();
         self.clock.keep_up();
         self.retain_until(records, now)
     }
 
-    fn retain_until(&mut self, records: &mut [u8], now: u64) -> usize {
+    fn retain_until(&mut self, records: &mut [u8], now: u64) -> Retained {
         // Nothing that follows a size which the kernel would not write is a record of the program.
-        let mut aligned = true;
-        let (kept, _) = retain_records(records, |header, record| {
+        let (mut aligned, mut abandoned_bytes) = (true, 0);
+        let all_bytes = records.len();
+        let (kept_bytes, _) = retain_records(records, |header, record| {
             aligned &= header.size.is_multiple_of(8);
+            // Kind 0: the ring counts it as lost.
+            abandoned_bytes += if aligned && header.kind == 0 { record.len() } else { 0 };
             aligned && self.complete(record, now).is_some()
         });
-        kept
+        Retained { kept_bytes, corrupt_bytes: all_bytes - kept_bytes - abandoned_bytes }
     }
 
     /// Puts what is known into a record; `None` if it is none of the program's.
@@ -309,11 +321,11 @@ mod tests {
         cut.truncate(40);
         let mut records =
             [&mine[0], &foreign.concat(), &mine[1], &cut].into_iter().flatten().copied().collect::<Vec<u8>>();
-        let kept = own().retain_own(&mut records);
+        let kept = own().retain_own(&mut records).kept_bytes;
         let ids: Vec<u64> = records[..kept].chunks(RAW_AT + 12).map(|record| get(record, ID_AT)).collect();
         assert_eq!((kept, ids), (2 * (RAW_AT + 12), vec![7, 9]));
         let mut zero = vec![0; 64];
-        assert_eq!(own().retain_own(&mut zero), 0);
+        assert_eq!(own().retain_own(&mut zero), Retained { kept_bytes: 0, corrupt_bytes: 64 });
     }
 
     /// Checks that a program cannot put its events into the past or the future, into another
@@ -329,7 +341,7 @@ mod tests {
             put(&mut one, PID_AT, pid);
             all.extend(one);
         }
-        let kept = user_ring.retain_until(&mut all, 900);
+        let kept = user_ring.retain_until(&mut all, 900).kept_bytes;
         assert_eq!(kept, all.len());
         let me = u64::from(std::process::id());
         let seen = all.chunks(RAW_AT + 12).map(|one| {
@@ -349,7 +361,7 @@ mod tests {
         let by = |user_ring: &mut UserRing<'_>, tid: u32| {
             let mut one = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
             put(&mut one, TID_AT, tid);
-            user_ring.retain_own(&mut one) > 0
+            user_ring.retain_own(&mut one).kept_bytes > 0
         };
         let mut user_ring = user_ring(child.id().cast_signed());
         assert!(by(&mut user_ring, child.id()) && by(&mut user_ring, child.id()));

@@ -35,6 +35,7 @@ struct Flight {
     patience: RetryBudget,
 }
 
+#[derive(Clone, Copy)]
 struct Unsettled {
     end: u64,
     bytes: u64,
@@ -137,7 +138,8 @@ impl<W: Truncate> Landing<W> {
         let beyond = self.unsettled.iter().filter(|piece| piece.end > published);
         let (bytes, samples) = beyond.fold((0, 0), |sum, piece| (sum.0 + piece.bytes, sum.1 + piece.samples));
         let lost_bytes = bytes + self.staged.0.len() as u64 + self.refused.0;
-        if lost_bytes > 0
+        // After a failure the recording has ended early, even if each record before it is there.
+        if (lost_bytes > 0 || self.failed.is_some())
             && let Err(late) = self.writer.mark_incomplete()
         {
             self.failed.get_or_insert(late);
@@ -238,26 +240,43 @@ impl<W: Truncate> Landing<W> {
     /// possible.
     fn make_room(&mut self) -> bool {
         let end = self.writer.contiguous();
-        let Some(index) = self.unsettled.iter().position(|piece| piece.end == end) else { return false };
-        let Unsettled { bytes, samples, .. } = self.unsettled[index];
-        let begin = end - bytes;
-        let mut records = vec![0; bytes as usize];
+        let Some(last) = self.unsettled.iter().position(|piece| piece.end == end) else { return false };
+        let (first, lost) = self.last_pieces(last, self.writer.table_bytes() as u64);
+        let begin = end - lost.bytes;
+        let mut records = vec![0; lost.bytes as usize];
         if self.writer.get_ref().0.read_back(&mut records, begin).is_err() {
             return false;
         }
         let room = records.len().saturating_sub(self.writer.table_bytes());
         let whole = if has_compressed(&records) { 0 } else { whole_records_bytes(&records, room) };
-        let kept = Unsettled {
-            end: begin + whole as u64,
-            bytes: whole as u64,
-            samples: count_samples(&records[..whole]),
-        };
+        let samples = count_samples(&records[..whole]);
+        let kept = Unsettled { end: begin + whole as u64, bytes: whole as u64, samples };
         self.writer.give_up_after(kept.end);
-        let lost =
-            Unsettled { end, bytes: bytes - kept.bytes, samples: samples.saturating_sub(kept.samples) };
-        self.unsettled[index] = lost;
-        self.unsettled.insert(index, kept);
+        let lost = Unsettled {
+            bytes: lost.bytes - kept.bytes,
+            samples: lost.samples.saturating_sub(kept.samples),
+            ..lost
+        };
+        self.unsettled.drain(first..=last);
+        self.unsettled.insert(first, lost);
+        self.unsettled.insert(first, kept);
         true
+    }
+
+    /// The pieces up to `last` that have so many bytes together, if there are as many behind what
+    /// was published: where they begin in `unsettled`, and all of them as one.
+    fn last_pieces(&self, last: usize, bytes: u64) -> (usize, Unsettled) {
+        let (mut first, mut all) = (last, self.unsettled[last]);
+        while all.bytes < bytes
+            && let Some(before) = first.checked_sub(1)
+            && self.unsettled[before].end == all.end - all.bytes
+            && self.unsettled[before].end > self.writer.published()
+        {
+            first = before;
+            all.bytes += self.unsettled[before].bytes;
+            all.samples += self.unsettled[before].samples;
+        }
+        (first, all)
     }
 
     /// Collects records until they are worth a request.

@@ -175,6 +175,11 @@ fn published(disk: &Faulty) -> Vec<u64> {
     if bytes[48..56] == [0; 8] { Vec::new() } else { serials(bytes) }
 }
 
+fn says_it_is_incomplete(disk: &Faulty) -> bool {
+    let recording = Recording::open(Arc::new(disk.bytes()), Vec::new()).expect("opens");
+    recording.problems.iter().any(|one| one.what.contains("could not write what came after"))
+}
+
 /// What is done with a recording.
 #[derive(Clone, Debug)]
 enum Step {
@@ -308,7 +313,8 @@ fn a_full_disk_keeps_what_was_written() {
 }
 
 /// Checks that records which end where the table of features does not fit any more make room for it:
-/// the last ones go, and no others.
+/// the last ones go, and no others. Written as one piece, or each as a piece that is smaller than
+/// the table.
 #[test]
 fn records_make_room_for_the_table() {
     let early = Features { hostname: Some("here".into()), ..Features::default() };
@@ -316,17 +322,21 @@ fn records_make_room_for_the_table() {
         |disk: &Faulty| FileWriter::create_with_features(Retrying(disk.clone()), &[event()], &early).unwrap();
     let unlimited = start(&Faulty::new(Vec::new(), End::Never));
     let (begin, table) = (unlimited.contiguous(), unlimited.table_bytes() as u64);
-    for room in 0..table {
+    for (room, piece) in (0..table).flat_map(|room| [(room, 100), (room, 1)]) {
         let disk = Faulty::new(Vec::new(), End::Full(begin + 100 * 40 + room));
         let mut landing = Landing::new(start(&disk), None);
-        let bytes: Vec<u8> = (0..100).flat_map(|serial| sample(serial, 0)).collect();
-        landing.append(&bytes, 100).expect("there is room for records");
+        let records: Vec<Vec<u8>> = (0..100).map(|serial| sample(serial, 0)).collect();
+        for records in records.chunks(piece) {
+            landing.append(&records.concat(), piece as u64).expect("there is room for records");
+        }
         assert!(landing.publish(true).is_err());
         let finished = landing.finish(&early);
         // One feature has 16 bytes in it; what is kept free is for the record that it becomes, too.
         let lost = if room < 16 { table.div_ceil(40) } else { 0 };
-        assert_eq!(finished.lost_samples, lost, "{room}");
-        assert_eq!(published(&disk), (0..100 - lost).collect::<Vec<_>>(), "{room}");
+        assert_eq!(finished.lost_samples, lost, "{room} {piece}");
+        assert_eq!(published(&disk), (0..100 - lost).collect::<Vec<_>>(), "{room} {piece}");
+        // Even with all of them it ended before it was meant to, and says so.
+        assert!(says_it_is_incomplete(&disk), "{room} {piece}");
     }
 }
 
