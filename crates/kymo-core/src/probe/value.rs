@@ -86,6 +86,11 @@ pub struct Characters {
 /// be read does not hold.
 pub type Condition = Vec<Vec<Test>>;
 
+/// Whether one of the tests looks at memory, not at registers alone.
+pub fn reads_memory(condition: &Condition) -> bool {
+    condition.iter().flatten().any(|test| !test.operand.steps.is_empty())
+}
+
 /// Registers as the processor numbers them, by their names and by what calls use them for (System V
 /// ABI; AAPCS64).
 pub mod register {

@@ -39,6 +39,7 @@
 //! | tail, Release (reader) | tail, Acquire (writer) | the reader is done with the bytes before tail |
 pub mod backward;
 mod reader;
+pub mod slots;
 mod writer;
 
 #[cfg(all(test, loom))]
