@@ -440,14 +440,13 @@ impl Uprobes {
 
     fn reading(&self, place: usize) -> UprobeCounts {
         let words = self.words.words();
+        let lines = (place << self.bank_bits..(place + 1) << self.bank_bits).map(|bank| bank * self.line);
         let mut reading = UprobeCounts::default();
-        for bank in 0..1usize << self.bank_bits {
-            let line = ((place << self.bank_bits) + bank) * self.line;
-            // Relaxed: counters; a reader may see a call's count before its bucket.
-            let word = |at: i16| words[line + at as usize].load(Ordering::Relaxed);
-            reading.hits += word(HITS);
+        // Times first: a call is counted before it is timed, perhaps in another bank. Acquire: hits
+        // are read behind them, as they are counted before.
+        for line in lines.clone() {
+            let word = |at: i16| words[line + at as usize].load(Ordering::Acquire);
             reading.missed += word(MISSED);
-            reading.lost += word(LOST);
             reading.latencies.count += if self.line == SHORT_LINE { word(RETURNS) } else { 0 };
             if self.line == LONG_LINE {
                 let mut latencies = Latencies::default();
@@ -459,6 +458,12 @@ impl Uprobes {
                 latencies.max_ns = word(LONGEST);
                 reading.latencies.merge(&latencies);
             }
+        }
+        for line in lines {
+            // Relaxed: counters.
+            let word = |at: i16| words[line + at as usize].load(Ordering::Relaxed);
+            reading.hits += word(HITS);
+            reading.lost += word(LOST);
         }
         reading
     }
