@@ -5,6 +5,7 @@
 //! which unmaps on drop, and their lengths are those of the mapping, not those that the shared page
 //! claims. The memory is changed by the kernel at any time, so it is seen only as atomics.
 #![allow(unsafe_code, reason = "views of memory that the kernel changes")]
+use kymo_core::ring::slots::{FREE_AT, LOST_AT, RESERVED_AT, SlotArea};
 use kymo_core::ring::{Area, AtomicU64, backward};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
@@ -15,8 +16,6 @@ use std::ptr::{NonNull, null_mut};
 const HEAD_AT: usize = 1024;
 /// Where the control page holds the reader's counter.
 const TAIL_AT: usize = 1032;
-/// Where writers that are programs count what they lost.
-const LOST_AT: usize = 2048;
 
 /// What a ring does when it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +35,8 @@ pub struct Ring {
     base: NonNull<u8>,
     page_bytes: usize,
     data_bytes: usize,
+    /// Of the slots that many writers write; `None`: there is one writer.
+    slot_bytes: Option<usize>,
 }
 
 // SAFETY: the mapping belongs to no thread, and everything in it is reached through atomics.
@@ -59,6 +60,26 @@ impl Ring {
     /// As [`Ring::map`].
     pub(crate) fn map_part(fd: BorrowedFd<'_>, offset: u64, data_pages: usize) -> io::Result<Ring> {
         Ring::map_at(fd, offset, data_pages, Keeps::Oldest)
+    }
+
+    /// The same, for records of one size that many writers write: a power of two, no more than a
+    /// page.
+    ///
+    /// # Errors
+    /// As [`Ring::map`].
+    pub(crate) fn map_slots(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        data_pages: usize,
+        slot_bytes: usize,
+    ) -> io::Result<Ring> {
+        let fits = slot_bytes.is_power_of_two() && (16..=rustix::param::page_size()).contains(&slot_bytes);
+        if !fits {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut ring = Ring::map_at(fd, offset, data_pages, Keeps::Oldest)?;
+        ring.slot_bytes = Some(slot_bytes);
+        Ok(ring)
     }
 
     /// Maps the ring of an event, of the given kind. The event must fit: the kernel writes a ring
@@ -85,7 +106,7 @@ impl Ring {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(null_mut(), page_bytes + data_bytes, prot, flags, fd, offset) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Ring { keeps, base, page_bytes, data_bytes })
+        Ok(Ring { keeps, base, page_bytes, data_bytes, slot_bytes: None })
     }
 
     /// The size of the data in bytes.
@@ -105,9 +126,7 @@ impl Ring {
     /// read.
     pub fn area(&self) -> Area<'_> {
         assert_eq!(self.keeps, Keeps::Oldest, "nobody makes room in this ring");
-        // SAFETY: within the control page, which is at least 4096 bytes long.
-        let tail = unsafe { self.words(TAIL_AT, 1) };
-        Area::new(self.head(), &tail[0], self.data())
+        Area::new(self.head(), self.control(TAIL_AT), self.data())
             .expect("a power of two of pages is a power of two of words")
     }
 
@@ -133,12 +152,8 @@ impl Ring {
         const SHIFT_AT: usize = 48;
         const ZERO_AT: usize = 64;
         const HAS_ZERO: u64 = 1 << 4;
-        let word = |at: usize| {
-            // SAFETY: within the control page.
-            let words = unsafe { self.words(at, 1) };
-            // Acquire: the kernel raises the count before and behind its changes.
-            words[0].load(std::sync::atomic::Ordering::Acquire)
-        };
+        // Acquire: the kernel raises the count before and behind its changes.
+        let word = |at: usize| self.control(at).load(std::sync::atomic::Ordering::Acquire);
         for _ in 0..100 {
             let lock = word(LOCK_AT) as u32;
             let (valid, factors, zero) = (word(CAPABILITIES_AT), word(SHIFT_AT), word(ZERO_AT));
@@ -150,18 +165,31 @@ impl Ring {
         None
     }
 
-    /// How many records did not fit, as the writer of a `map_part` counts them.
+    /// How many records did not fit, as the writers of a `map_part` or of slots count them; of
+    /// slots with those that are not complete.
     pub fn lost(&self) -> u64 {
-        // SAFETY: within the control page.
-        let words = unsafe { self.words(LOST_AT, 1) };
         // Relaxed: a count.
-        words[0].load(std::sync::atomic::Ordering::Relaxed)
+        let count = || self.control(LOST_AT).load(std::sync::atomic::Ordering::Relaxed);
+        self.slots().map_or_else(count, |slots| slots.lost())
+    }
+
+    /// The slots, if many writers write it.
+    pub fn slots(&self) -> Option<SlotArea<'_>> {
+        let (reserved, free, lost) =
+            (self.control(RESERVED_AT), self.control(FREE_AT), self.control(LOST_AT));
+        let slot_bytes = self.slot_bytes?;
+        Some(SlotArea { reserved, free, head: self.head(), lost, data: self.data(), slot_bytes })
+    }
+
+    /// A word of the control page, at less than 4096 and a multiple of 8.
+    fn control(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: within the control page, which is at least 4096 bytes long.
+        let words = unsafe { self.words(at, 1) };
+        &words[0]
     }
 
     fn head(&self) -> &AtomicU64 {
-        // SAFETY: within the control page, which is at least 4096 bytes long.
-        let head = unsafe { self.words(HEAD_AT, 1) };
-        &head[0]
+        self.control(HEAD_AT)
     }
 
     fn data(&self) -> &[AtomicU64] {

@@ -156,6 +156,21 @@ pub struct Service {
     pub sites: Vec<usize>,
     /// What counts there.
     pub engine: Box<dyn Engine>,
+    /// Those of the sites, ascending, that it could not probe when the command had started, and
+    /// nobody else does.
+    pub not_probed: Vec<usize>,
+}
+
+impl Service {
+    /// An engine that has probed all of its sites.
+    pub fn new(sites: Vec<usize>, engine: Box<dyn Engine>) -> Service {
+        Service { sites, engine, not_probed: Vec::new() }
+    }
+
+    /// The numbers of the sites that are probed.
+    pub fn probed(&self) -> impl Iterator<Item = usize> {
+        self.sites.iter().copied().filter(|site| self.not_probed.binary_search(site).is_err())
+    }
 }
 
 /// Which engines may serve.
@@ -181,7 +196,7 @@ impl Choice {
         (
             "shadow",
             Choice::Shadow,
-            "As inproc, but replaces return addresses: times calls by condition and caller, and ends programs that copy their stacks",
+            "As inproc, but replaces return addresses: times calls by conditions of memory, and ends programs that copy their stacks",
         ),
     ];
 

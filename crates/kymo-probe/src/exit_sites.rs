@@ -36,11 +36,11 @@ impl PartExits {
 }
 
 /// The exits of a function, by the parts that they are in, if all of them can be looked at by code
-/// that is patched there.
+/// that is patched there. `results`: what each call returns is to be known.
 ///
 /// # Errors
 /// Why not, in words.
-pub(crate) fn by_part(site: &Site) -> Result<Vec<PartExits>, String> {
+pub(crate) fn by_part(site: &Site, results: bool) -> Result<Vec<PartExits>, String> {
     let calls = site.call_sites()?;
     if calls.exits.len() > MOST_EXITS {
         return Err(format!("it has {} exits", calls.exits.len()));
@@ -48,17 +48,23 @@ pub(crate) fn by_part(site: &Site) -> Result<Vec<PartExits>, String> {
     if calls.exits.iter().any(|exit| matches!(exit.when, ExitWhen::Leaves { .. })) {
         return Err("it may end at a computed jump, which stubs do not look at".to_owned());
     }
+    if results && calls.exits.iter().any(|exit| !exit.returns) {
+        return Err(
+            "it may end by a jump to another function, and what that returns is not known there".to_owned()
+        );
+    }
     let mut parts: Vec<PartExits> = Vec::new();
     for exit in &calls.exits {
-        let its = |part: &&mut PartExits| (part.offset..part.offset + part.bytes).contains(&exit.offset);
-        match parts.iter_mut().find(its) {
-            Some(part) => part.exits.push(exit.offset - part.offset),
+        let its = |part: &PartExits| (part.offset..part.offset + part.bytes).contains(&exit.offset);
+        let at = match parts.iter().position(its) {
+            Some(at) => at,
             None => {
-                let mut part = PartExits::of(site, exit.offset)?;
-                part.exits.push(exit.offset - part.offset);
-                parts.push(part);
+                parts.push(PartExits::of(site, exit.offset)?);
+                parts.len() - 1
             }
-        }
+        };
+        let part = &mut parts[at];
+        part.exits.push(exit.offset - part.offset);
     }
     parts.iter_mut().for_each(|part| part.exits.sort_unstable());
     Ok(parts)

@@ -71,7 +71,7 @@ fn plan(
     if !timed {
         return Ok(());
     }
-    for part in exit_sites::by_part(site)? {
+    for part in exit_sites::by_part(site, false)? {
         let function =
             kymo_agent::patch::Function { start: part.svma, bytes: part.bytes, next: part.svma + part.room };
         let exits = part.exits.iter().map(|exit| part.svma + exit);

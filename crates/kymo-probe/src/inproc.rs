@@ -44,6 +44,7 @@ fn overlaps_patch(function: u64, others: &[u64]) -> bool {
     others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
 }
 
+const TOO_LONG: &str = "its condition is too long";
 const CROWDED: &str = "another probe is among the bytes of a patch";
 
 /// Sites that the kernel serves: their offsets, ascending, by file.
@@ -140,9 +141,14 @@ impl Plan {
             let site = &sites[number];
             let is_timed = timed && site.kind == SiteKind::Function;
             if is_timed && choice != Choice::Shadow {
-                match exit_sites::by_part(site) {
-                    Ok(parts) => plan.want_call(site, wanted, &parts),
-                    Err(reason) => plan.refused.push((number, reason)),
+                let action = action(request, number);
+                let parts = exit_sites::by_part(site, !action.return_condition.is_empty());
+                match (parts, plan.actions.number(action)) {
+                    (Ok(parts), Some(action_id)) => {
+                        plan.want_call(site, ProbeSpec { action_id, ..wanted }, &parts);
+                    }
+                    (Ok(_), None) => plan.refused.push((number, TOO_LONG.to_owned())),
+                    (Err(reason), _) => plan.refused.push((number, reason)),
                 }
                 continue;
             }
@@ -150,7 +156,7 @@ impl Plan {
             // Only at a function's first instruction the stack shows who called.
             action.callers &= site.kind == SiteKind::Function;
             let Some(action_id) = plan.actions.number(action) else {
-                plan.refused.push((number, "its condition is too long".to_owned()));
+                plan.refused.push((number, TOO_LONG.to_owned()));
                 continue;
             };
             let kind = if is_timed { ProbeKind::Latency } else { ProbeKind::Count };
@@ -181,20 +187,7 @@ impl Plan {
     fn want_call(&mut self, site: &Site, wanted: ProbeSpec, parts: &[PartExits]) {
         let module = mapped_name(site);
         self.want(module.clone(), ProbeSpec { kind: ProbeKind::LatencyAtExits, ..wanted });
-        let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
-        for part in parts {
-            for &exit in &part.exits {
-                let exit = ProbeSpec {
-                    offset: part.offset,
-                    size_bytes: bytes(part.bytes),
-                    room_bytes: bytes(part.room),
-                    inside_bytes: bytes(exit),
-                    kind: ProbeKind::Exit,
-                    ..wanted
-                };
-                self.want(module.clone(), exit);
-            }
-        }
+        exits_of(&wanted, parts).for_each(|exit| self.want(module.clone(), exit));
         self.served.push(wanted.id as usize);
     }
 
@@ -251,6 +244,20 @@ impl Plan {
             readings[place].missed = readings[place].missed.saturating_add(count.untimed);
         }
     }
+}
+
+/// What an agent is asked for where calls of a function end.
+pub(crate) fn exits_of(wanted: &ProbeSpec, parts: &[PartExits]) -> impl Iterator<Item = ProbeSpec> {
+    let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
+    let exit = move |part: &PartExits, exit: u64| ProbeSpec {
+        offset: part.offset,
+        size_bytes: bytes(part.bytes),
+        room_bytes: bytes(part.room),
+        inside_bytes: bytes(exit),
+        kind: ProbeKind::Exit,
+        ..*wanted
+    };
+    parts.iter().flat_map(move |part| part.exits.iter().map(move |&at| exit(part, at)))
 }
 
 /// A site's file as lists of mappings name it: without links.

@@ -27,12 +27,14 @@
 
 mod actions;
 mod agent;
+mod agent_events;
 pub mod arguments;
 pub mod callers;
 pub mod capability;
 pub mod condition;
 pub mod engine;
 pub mod error;
+mod event_format;
 mod exit_sites;
 pub mod exits;
 mod forecast;

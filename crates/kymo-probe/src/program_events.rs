@@ -1,23 +1,22 @@
 //! Events by the names of functions (`-e probe:SELECTOR`) that the program writes itself: kymo's agent patches the functions, and the recorder drains what they
 //! write into the same recording. What cannot be served so is left to the kernel's tracepoints (`probe_events`).
-use crate::actions::{self, ActionTable};
+use crate::actions;
+use crate::agent_events::AgentEvents;
 use crate::arguments::{self, NumberStyle};
 use crate::capability::{Unsupported, check_events};
 use crate::engine::Choice;
 use crate::error::usage;
-use crate::inproc::{arm, candidates};
+use crate::event_format::{EventField, Fields, fetches, fields, format, plain};
 use crate::kernel_events::{Written, new_probes};
 use crate::memory_events::RecordingTarget;
+use crate::remote::{EventRequest, StubEvents};
 use crate::{condition, modules};
 use anyhow::bail;
-use kymo_core::probe::value::Operand;
-use kymo_core::probe::wire::{
-    EventId, Fetch, FetchKind, Layout, MOST_FETCHES, ProbeAction, ProbeKind, ProbeSpec, ProbeState,
-    ProbeStatus,
-};
-use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
+use kymo_core::probe::value::Condition;
+use kymo_core::probe::wire::{EventId, MOST_FETCHES, ProbeAction};
+use kymo_perf::inject::ProgramClock;
 use kymo_perf::machine::Machine;
-use kymo_record::{Callers, RecordingClock, UserEvent, UserEventControl, UserRings};
+use kymo_record::{RecordingClock, UserEvent, UserEventControl, UserRings};
 use kymo_symbols::place;
 use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, stack_walker};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -34,8 +33,7 @@ const IDS: u64 = 0x6b79_6d6f << 32;
 const RINGS_BYTES: usize = 64 << 20;
 const RING_BYTES: (usize, usize) = (256 << 10, 8 << 20);
 
-/// The counter itself in the place of times (a tick is a nanosecond from 0 on).
-const TICKS: (u64, u64) = (1 << 32, 0);
+const UNKNOWN_BEGIN: &str = "where calls end, it is not known which of them a condition of their begin, or one in N, has chosen; --engine shadow knows";
 
 /// How probes are to be served.
 #[derive(Clone, Copy, Debug)]
@@ -75,17 +73,6 @@ struct Place {
     name: String,
     /// What it carries, if not what the convention for calls says.
     fields: Option<Fields>,
-}
-
-/// The values of an event.
-type Fields = Vec<EventField>;
-
-/// One value of an event.
-#[derive(Clone, Debug)]
-struct EventField {
-    name: String,
-    fetch: Fetch,
-    style: NumberStyle,
 }
 
 /// One selector and its places.
@@ -143,15 +130,12 @@ pub fn find(
     if all.is_empty() {
         return Ok(None);
     }
-    if all.iter().flat_map(|selected| &selected.places).any(|place| place.returns) {
-        if asked.engine != Choice::Shadow {
-            return refuse(
-                "a program sees returns only by replaced return addresses; --engine shadow does that",
-            );
-        }
-        if let Some(walker) = stack_walker(modules.iter().map(|module| &**module)) {
-            return refuse(&format!("{walker}, and replaced return addresses would crash it"));
-        }
+    let returns = all.iter().flat_map(|selected| &selected.places).any(|place| place.returns);
+    if returns
+        && asked.engine == Choice::Shadow
+        && let Some(walker) = stack_walker(modules.iter().map(|module| &**module))
+    {
+        return refuse(&format!("{walker}, and replaced return addresses would crash it"));
     }
     let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();
     if places > MOST {
@@ -163,7 +147,7 @@ pub fn find(
         Ok(entered) => entered,
         Err(reason) => return refuse(&reason),
     };
-    let Entered { agent, events, rings, told, clock, served, reasons } = entered;
+    let Entered { control, events, rings, told, clock, served, reasons } = entered;
     for (name, reason) in &reasons {
         refuse(&format!("{name}: {reason}"))?;
     }
@@ -178,7 +162,7 @@ pub fn find(
     }
     let functions = events_of(&served, &all);
     say(&format!("{} events of {functions} are written by the program itself", events.len()));
-    let guests = UserRings { events, pid, rings, clock: told, control: Box::new(agent) };
+    let guests = UserRings { events, pid, rings, clock: told, control };
     Ok(Some(ProgramProbes { texts: left, alone, guests, clock }))
 }
 
@@ -254,7 +238,7 @@ fn events_of(served: &[bool], all: &[Selected]) -> String {
 
 /// What came of entering the program.
 struct Entered {
-    agent: Agent,
+    control: Box<dyn UserEventControl + Send>,
     events: Vec<UserEvent>,
     rings: Vec<kymo_perf::ring::Ring>,
     /// What makes times of the counter's ticks.
@@ -265,6 +249,9 @@ struct Entered {
     /// What is not, and why.
     reasons: Vec<(String, String)>,
 }
+
+/// An event with its site, and whether it is of the site's returns.
+type SiteEvent = ((usize, bool), UserEvent);
 
 /// The events of a site: whether it is the return, and its values if expressions were typed.
 type Events = Vec<(bool, Option<Fields>)>;
@@ -311,7 +298,7 @@ fn asked_fields(
         if !values.back.is_empty() {
             events.push((true, list(&values.back)));
         } else if selector.returns {
-            events.push((true, Ok(fields(true))));
+            events.push((true, Ok(fields(true, site.is_go()))));
         }
         Ok(events)
     });
@@ -324,18 +311,6 @@ fn asked_fields(
             .ok_or_else(|| "these are too many values of one event".to_owned())
     };
     Ok(asked.into_iter().map(|events| events.into_iter().map(known).collect()).collect())
-}
-
-/// The values of an event: named, as the convention for calls has them.
-fn fields(returns: bool) -> Fields {
-    // What is returned, or the first three arguments, as the kernel's events of the same places have them.
-    let named: &[(&str, u8)] = if returns { &[("ret", 0)] } else { &[("arg1", 7), ("arg2", 6), ("arg3", 2)] };
-    let field = |&(name, register): &(&str, u8)| EventField {
-        name: name.to_owned(),
-        fetch: Fetch { operand: Operand::register(register), kind: FetchKind::Number },
-        style: NumberStyle::Hexadecimal,
-    };
-    named.iter().map(field).collect()
 }
 
 /// The recording's times by the processor's counter; and the clock that the kernel has to use for that.
@@ -360,73 +335,21 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &ProgramOptions<'_>)
     for place in all.iter().flat_map(|selected| &selected.places) {
         at.entry(place.site).or_default()[usize::from(place.returns)] = Some(place);
     }
-    let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
-    let (mut wanted, mut refused) = candidates(sites, &returns, false);
-    let mut numbers = ActionTable::default();
-    let mut events: Vec<(usize, UserEvent)> = Vec::new();
-    for (site, wanted) in &mut wanted {
-        let Some(names) = at.get(site) else { continue };
-        let mut how =
-            ProbeAction { every: if asked.every > 1 { asked.every } else { 0 }, ..ProbeAction::default() };
-        if let Some(typed) = &typed {
-            (how.entry_condition, how.return_condition) = typed[*site].clone();
-        }
-        if !how.is_supported() {
-            return Err("the condition is too long".to_owned());
-        }
-        for (returns, name) in [false, true].into_iter().zip(names) {
-            let Some(Place { name, fields: asked, .. }) = name else { continue };
-            let fields = asked.clone().unwrap_or_else(|| fields(returns));
-            let number = events.len();
-            let kind = FIRST_KIND + number as u16;
-            let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
-            let event = UserEvent {
-                name: name.clone(),
-                system: format!("kymo_{}", std::process::id()),
-                format: format(&plain(name), kind, &fields, returns),
-                kind: u64::from(kind),
-                id,
-            };
-            events.push((*site, event));
-            let event = Some(EventId { id, kind });
-            let fetches = fetches(&fields);
-            if returns {
-                (how.return_event, how.return_fetches) = (event, fetches);
-            } else {
-                (how.event, how.fetches) = (event, fetches);
-            }
-        }
-        wanted.kind = ProbeKind::Record;
-        wanted.action_id = numbers.number(how).ok_or("there are too many events")?;
-    }
-    if wanted.is_empty() {
-        let reason = refused.into_iter().next().map(|(_, reason)| reason);
-        return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
-    }
-    let said = |broken: ProtocolError| broken.to_string();
-    let mut callers = Callers::default();
-    let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
-        .map_err(|refusal| refusal.to_string())?;
+    let at_exits = asked.engine != Choice::Shadow;
+    let (actions, mut events) = actions(sites, &at, at_exits, (typed.as_deref(), asked.every))?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (least, most) = RING_BYTES;
     let usual = (RINGS_BYTES / cpus).clamp(least, most);
-    let bytes = asked.ring_bytes.unwrap_or(usual).clamp(4096, 1 << 30).next_power_of_two();
-    let rings = client.rings(bytes as u32, TICKS.0, TICKS.1).map_err(said)?;
-    numbers.tell(&client).map_err(said)?;
-    // Whether they can be is known once they are; they begin with the recording, though, so this only counts.
-    let trial = |(site, wanted): &(usize, ProbeSpec)| {
-        let kind = if returns(*site) { ProbeKind::Latency } else { ProbeKind::Count };
-        (*site, ProbeSpec { kind, action_id: 0, ..*wanted })
+    let ring_bytes = asked.ring_bytes.unwrap_or(usual).clamp(4096, 1 << 30).next_power_of_two();
+    let request = EventRequest { pid, sites, actions, ring_bytes, at_exits };
+    let by_stubs = if at_exits { StubEvents::enter(&request)? } else { None };
+    let (writer, rings, refused) = match by_stubs {
+        Some((stubs, rings, refused)) => (EventWriter::Stubs(Box::new(stubs)), rings, refused),
+        None => {
+            let (agent, rings, refused) = AgentEvents::enter(&request)?;
+            (EventWriter::Agent(Box::new(agent)), rings, refused)
+        }
     };
-    let outcome = arm(&client, sites, &wanted.iter().map(trial).collect::<Vec<_>>()).map_err(said)?;
-    refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
-    let listed = client.list().map_err(said)?;
-    let waits = listed.iter().filter(|listed: &&ProbeStatus| listed.state == ProbeState::Waiting);
-    let why = "its module is not mapped, or by another name";
-    refused.extend(waits.map(|listed| (listed.id as usize, why.to_owned())));
-    let ids: Vec<u32> = wanted.iter().map(|(_, wanted)| wanted.id).collect();
-    client.remove(&ids).map_err(said)?;
-    client.commit().map_err(said)?;
     let reason: HashMap<usize, String> = refused.into_iter().collect();
     let served = |selected: &Selected| selected.places.iter().all(|place| !reason.contains_key(&place.site));
     let served: Vec<bool> = all.iter().map(served).collect();
@@ -438,163 +361,86 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &ProgramOptions<'_>)
     let kept: HashSet<usize> = (all.iter().zip(&served).filter(|(_, served)| **served))
         .flat_map(|(selected, _)| selected.places.iter().map(|place| place.site))
         .collect();
-    wanted.retain(|(site, _)| kept.contains(site));
-    events.retain(|(site, _)| kept.contains(site));
-    let event_of: HashMap<u32, usize> = (events.iter().enumerate().rev())
-        .map(|(number, (site, _))| (*site as u32 + sites.len() as u32, number))
-        .collect();
-    // Numbers are given once.
-    wanted.iter_mut().for_each(|(_, wanted)| wanted.id += sites.len() as u32);
+    events.retain(|(place, _)| kept.contains(&place.0));
+    let mut event_of: HashMap<usize, [Option<usize>; 2]> = HashMap::new();
+    for (number, ((site, returns), _)) in events.iter().enumerate() {
+        event_of.entry(*site).or_default()[usize::from(*returns)] = Some(number);
+    }
     let events: Vec<UserEvent> = events.into_iter().map(|(_, event)| event).collect();
-    let agent = Agent { client: Some(client), sites: sites.to_vec(), wanted, event_of, events: events.len() };
-    Ok(Entered { agent, events, rings, told, clock, served, reasons })
+    let control = writer.keep(&kept, event_of);
+    Ok(Entered { control, events, rings, told, clock, served, reasons })
 }
 
-/// A name that readers of tracefs's descriptions take.
-fn plain(name: &str) -> String {
-    let name = name.strip_prefix("probe:").unwrap_or(name);
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(50).collect()
+/// Who writes the events.
+enum EventWriter {
+    Agent(Box<AgentEvents>),
+    Stubs(Box<StubEvents>),
 }
 
-/// What the agent is to fetch for these.
-fn fetches(fields: &[EventField]) -> Vec<Fetch> {
-    fields.iter().map(|field| field.fetch.clone()).collect()
-}
-
-/// Describes an event as tracefs describes the kernel's own of programs.
-fn format(name: &str, kind: u16, fields: &[EventField], returns: bool) -> String {
-    let mut text = format!("name: {name}\nID: {kind}\nformat:\n");
-    // Readers know the end of what all events have by an empty line.
-    const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
-    text.push_str(COMMON);
-    let mut field = |declaration: &str, at: u32, bytes: u32, signed: bool| {
-        text.push_str(&format!(
-            "\tfield:{declaration};\toffset:{at};\tsize:{bytes};\tsigned:{};\n",
-            u8::from(signed)
-        ));
-    };
-    let (mut shown, mut values) = if returns {
-        field("unsigned long __probe_func", 8, 8, false);
-        field("unsigned long __probe_ret_ip", 16, 8, false);
-        ("(%lx <- %lx)".to_owned(), "REC->__probe_func, REC->__probe_ret_ip".to_owned())
-    } else {
-        field("unsigned long __probe_ip", 8, 8, false);
-        ("(%lx)".to_owned(), "REC->__probe_ip".to_owned())
-    };
-    let layout = Layout::of(&fetches(fields), returns);
-    for (EventField { name, fetch, style }, &at) in fields.iter().zip(&layout.at) {
-        match fetch.kind {
-            FetchKind::Number => {
-                // Values are extended to 64 bits.
-                let (kind, conversion) = match style {
-                    NumberStyle::Signed => ("s64", "%Ld"),
-                    NumberStyle::Unsigned => ("u64", "%Lu"),
-                    NumberStyle::Hexadecimal => ("u64", "0x%Lx"),
-                };
-                field(&format!("{kind} {name}"), at, 8, *style == NumberStyle::Signed);
-                shown.push_str(&format!(" {name}={conversion}"));
-                values.push_str(&format!(", REC->{name}"));
+impl EventWriter {
+    /// With the events of these sites, whose numbers are told: of hits, and of returns.
+    fn keep(
+        self,
+        kept: &HashSet<usize>,
+        event_of: HashMap<usize, [Option<usize>; 2]>,
+    ) -> Box<dyn UserEventControl + Send> {
+        match self {
+            EventWriter::Agent(mut agent) => {
+                agent.keep(kept, event_of);
+                agent
             }
-            FetchKind::String { .. } => {
-                field(&format!("__data_loc char[] {name}"), at, 4, true);
-                shown.push_str(&format!(" {name}=\\\"%s\\\""));
-                values.push_str(&format!(", __get_str({name})"));
-            }
-        }
-    }
-    text.push_str(&format!("\nprint fmt: \"{shown}\", {values}\n"));
-    text
-}
-
-/// The agent in the program that writes the events.
-struct Agent {
-    client: Option<Client>,
-    sites: Vec<Site>,
-    wanted: Vec<(usize, ProbeSpec)>,
-    /// By the numbers that the agent knows, the first event.
-    event_of: HashMap<u32, usize>,
-    events: usize,
-}
-
-impl UserEventControl for Agent {
-    fn begin(&mut self) -> Result<(), String> {
-        let Some(client) = &self.client else { return Ok(()) };
-        let outcome = match arm(client, &self.sites, &self.wanted) {
-            Ok(outcome) => outcome,
-            // It has ended meanwhile: there is nothing to record.
-            Err(ProtocolError::Gone) => return Ok(()),
-            Err(broken) => return Err(broken.to_string()),
-        };
-        outcome.refused.into_iter().next().map_or(Ok(()), |(_, reason)| Err(reason))
-    }
-
-    fn end(&mut self) -> (Vec<u64>, Option<String>) {
-        let mut lost = vec![0; self.events];
-        let Some(client) = self.client.take() else { return (lost, None) };
-        client.ends();
-        let ids: Vec<u32> = self.wanted.iter().map(|(_, wanted)| wanted.id).collect();
-        let losses = client.remove(&ids).and_then(|()| client.commit()).and_then(|_| client.losses());
-        match losses {
-            Ok(losses) => {
-                for loss in losses {
-                    // Told by the program: only numbers that were given to it are believed.
-                    if let Some(of) = self.event_of.get(&loss.id).and_then(|&event| lost.get_mut(event)) {
-                        *of = loss.hits;
-                    }
-                }
-                // A program that is gone has no probes either.
-                _ = client.leave();
-                (lost, None)
-            }
-            // Its rings know how many there were.
-            Err(ProtocolError::Gone) => (lost, None),
-            Err(broken) => {
-                (lost, Some(format!("the agent in the program could not be asked at the end: {broken}")))
+            EventWriter::Stubs(mut stubs) => {
+                stubs.keep(kept, event_of);
+                stubs
             }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Checks that the description of an entry and of a return read back with every value where it is written, texts included.
-    #[test]
-    fn described() {
-        let mut fields_at_entry = fields(false);
-        let text = Fetch { operand: Operand::register(6), kind: FetchKind::String { offset: 0, most: 10 } };
-        let style = NumberStyle::Hexadecimal;
-        fields_at_entry.push(EventField { name: "name".into(), fetch: text, style });
-        let text = format("f", 60_001, &fields_at_entry, false);
-        let read =
-            kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
-        assert_eq!((read.id, read.name.as_str()), (60_001, "f"));
-        let mut raw = vec![0; 44];
-        raw[24..32].copy_from_slice(&7u64.to_le_bytes());
-        raw[40..44].copy_from_slice(&(44u32 | 3 << 16).to_le_bytes());
-        raw.extend(b"hi\0");
-        assert_eq!(read.print_fields(&raw), " __probe_ip=0x0 arg1=0 arg2=7 arg3=0 name=hi");
-        let text = format(&plain("probe:lib:a::b%return"), 60_002, &fields(true), true);
-        let read =
-            kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
-        assert_eq!(read.name, "lib_a__b_return");
-        assert_eq!(read.field("ret").map(|field| field.offset), Some(24));
+/// What each site is to do; and the events, with their sites, and whether they are of returns.
+/// `at_exits`: returns are seen where calls end.
+fn actions(
+    sites: &[Site],
+    at: &BTreeMap<usize, [Option<&Place>; 2]>,
+    at_exits: bool,
+    (typed, every): (Option<&[(Condition, Condition)]>, u32),
+) -> Result<(BTreeMap<usize, ProbeAction>, Vec<SiteEvent>), String> {
+    let mut actions = BTreeMap::new();
+    let mut events: Vec<SiteEvent> = Vec::new();
+    for (site, names) in at {
+        let mut how = ProbeAction { every: if every > 1 { every } else { 0 }, ..ProbeAction::default() };
+        if let Some(typed) = typed {
+            (how.entry_condition, how.return_condition) = typed[*site].clone();
+        }
+        if !how.is_supported() {
+            return Err("the condition is too long".to_owned());
+        }
+        if at_exits && names[1].is_some() && (!how.entry_condition.is_empty() || how.every > 1) {
+            return Err(UNKNOWN_BEGIN.to_owned());
+        }
+        for (returns, name) in [false, true].into_iter().zip(names) {
+            let Some(Place { name, fields: asked, .. }) = name else { continue };
+            let fields = asked.clone().unwrap_or_else(|| fields(returns, sites[*site].is_go()));
+            let number = events.len();
+            let kind = FIRST_KIND + number as u16;
+            let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
+            let event = UserEvent {
+                name: name.clone(),
+                system: format!("kymo_{}", std::process::id()),
+                format: format(&plain(name), kind, &fields, returns),
+                kind: u64::from(kind),
+                id,
+            };
+            events.push(((*site, returns), event));
+            let event = Some(EventId { id, kind });
+            let fetches = fetches(&fields);
+            if returns {
+                (how.return_event, how.return_fetches) = (event, fetches);
+            } else {
+                (how.event, how.fetches) = (event, fetches);
+            }
+        }
+        actions.insert(*site, how);
     }
-
-    /// Checks that a number is described as the kernel describes one of its type: `%Lu` where it has
-    /// no sign, hexadecimal only for addresses and whole registers.
-    #[test]
-    fn numbers_are_described_as_the_kernel_does() {
-        let styles = [NumberStyle::Signed, NumberStyle::Unsigned, NumberStyle::Hexadecimal];
-        let field = |(name, style): (&str, NumberStyle)| EventField {
-            name: name.into(),
-            fetch: Fetch { operand: Operand::register(7), kind: FetchKind::Number },
-            style,
-        };
-        let fields: Vec<EventField> = ["a", "b", "c"].into_iter().zip(styles).map(field).collect();
-        let text = format("f", 60_001, &fields, false);
-        let print_fmt = "\"(%lx) a=%Ld b=%Lu c=0x%Lx\", REC->__probe_ip, REC->a, REC->b, REC->c";
-        assert!(text.ends_with(&format!("\nprint fmt: {print_fmt}\n")), "{text}");
-    }
+    Ok((actions, events))
 }

@@ -37,7 +37,7 @@ pub fn serve(
         left.retain(|number| served.binary_search(number).is_err());
         words.extend(launch.words().map(str::to_owned));
         let engine = launch.begin(pid).context("failed to wait for programs to start")?;
-        services.push(Service { sites: served, engine });
+        services.push(Service::new(served, engine));
     } else if choice != Choice::Kernel && !target.command {
         match inside(choice, sites, request, target) {
             Ok(entered) => {
@@ -56,7 +56,7 @@ pub fn serve(
                         ),
                         Some(why) => format!("patched while the program ran: {why}"),
                     });
-                    services.push(Service { sites: entered.served, engine: entered.engine });
+                    services.push(Service::new(entered.served, entered.engine));
                 }
             }
             Err(reason) if choice.is_inside() => return Err(impossible(&reason)),
@@ -115,7 +115,7 @@ pub(crate) fn by_the_kernel(
     let values = numbers.iter().filter_map(|&number| request.values.get(number).cloned()).collect();
     let request = ProbeRequest { conditions, values, ..request.clone() };
     let engine = Kernel::attach(&chosen, &request, target, words)?;
-    Ok(Service { sites: numbers, engine: Box::new(engine) })
+    Ok(Service::new(numbers, Box::new(engine)))
 }
 
 /// As much as possible inside of the programs.
@@ -178,6 +178,8 @@ pub fn started(
                     words.extend(reasons_of(verb, named));
                 }
                 left.extend(refused[0].1.iter().map(|(number, _)| *number));
+                service.not_probed = refused[1].1.iter().map(|(number, _)| *number).collect();
+                service.not_probed.sort_unstable();
             }
             Err(reason) if !auto => return Err(impossible(&reason)),
             Err(reason) => {

@@ -15,9 +15,11 @@ mod cmd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use kymo_cli::pager::Pager;
 use kymo_cli::{exit, terminal};
+use kymo_perf::inject;
 
 /// Record where a Linux program spends its time, and read the result.
 #[derive(Debug, Parser)]
@@ -96,6 +98,11 @@ const HEADROOM_BYTES: usize = 64 << 20;
 static ALLOCATOR: kymo_perf::sys::memory::Allocator = kymo_perf::sys::memory::Allocator;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == inject::RESTORER) {
+        let done = inject::restore_probes().context("this verb is for kymo itself, which starts it");
+        return exit::code(done.map(|()| ExitCode::SUCCESS));
+    }
+    inject::provide_restorer();
     let words = kymo_cli::attached::with_equal_signs(std::env::args_os(), &command());
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,

@@ -4,8 +4,8 @@ use super::hold::{HeldBy, Threads, may_write};
 use super::maps::Maps;
 use super::semaphore::Semaphore;
 use crate::patch::{
-    self, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError, Probe, Rings,
-    Site, Surroundings, TimedCall,
+    self, CallerCount, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError,
+    Probe, Rings, Site, Surroundings, TimedCall,
 };
 use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeKind, ProbeSlots, ProbeState, ProbeStatus};
 use std::collections::{BTreeMap, HashMap};
@@ -79,19 +79,23 @@ impl Patching {
         let consumers = match wanted.kind {
             ProbeKind::Count => self.some(Measure::Count, Consumers::Count, asked),
             ProbeKind::Latency => self.some(Measure::Latency, Consumers::Latency, asked),
-            ProbeKind::LatencyAtExits if asked.action.is_none() => Consumers::LatencyAtExits,
+            ProbeKind::LatencyAtExits => {
+                let action = asked.action.as_ref().map(|how| ProbeAction::clone(how)).unwrap_or_default();
+                Consumers::LatencyAtExits(FilteredProbe::new(Measure::Latency, action))
+            }
             ProbeKind::Record => {
                 let (Some(rings), Some(how)) = (self.rings, &asked.action) else {
                     return Err("the tracer has sent no rings, or named no event".to_owned());
                 };
-                Consumers::Record(rings.record(0).with_action(ProbeAction::clone(how)))
+                let record = rings.record(0).with_action(ProbeAction::clone(how));
+                if exits.is_empty() { Consumers::Record(record) } else { Consumers::RecordAtExits(record) }
             }
             ProbeKind::Hold(role) if self.times_holds => Consumers::Hold(role),
             ProbeKind::Hold(_) => return Err("the tracer has sent no table of holds".to_owned()),
             _ => return Err("the agent cannot do that".to_owned()),
         };
-        if consumers.is_beyond() {
-            return Err("a condition of memory at a return needs a probe that writes events".to_owned());
+        if let Some(reason) = consumers.beyond() {
+            return Err(reason.to_owned());
         }
         let Some((function, targets)) = self.function(asked, maps, memory) else { return Ok(None) };
         let semaphore = match wanted.semaphore {
@@ -223,12 +227,12 @@ impl Patching {
         if planned.is_empty() {
             return None;
         }
-        let attached = match consumers {
-            Consumers::LatencyAtExits => {
+        let attached = match consumers.at_exits() {
+            Some(at_exits) => {
                 let calls: Vec<TimedCall> = planned.iter().map(|planned| planned.call.clone()).collect();
-                patch::attach_calls(&calls, holder)
+                patch::attach_calls(&calls, at_exits, holder)
             }
-            _ => {
+            None => {
                 let sites: Vec<Site> = planned.iter().map(|planned| planned.call.entry.clone()).collect();
                 let alone = |probe: Result<Probe, PatchError>| probe.map(|probe| vec![probe]);
                 patch::attach_each(&sites, consumers, holder)
@@ -421,14 +425,27 @@ impl ProbeEngine for Patching {
     }
 
     fn callers(&self) -> Vec<CallerCounts> {
-        let of = |(id, kept): (&u32, &Placement)| match kept {
-            Placement::Armed { probe, .. } => {
-                let (of, others) = probe.callers()?;
-                Some(CallerCounts { id: *id, of: of.into_iter().collect(), others })
-            }
+        let armed = self.kept.iter().filter_map(|(id, kept)| match kept {
+            Placement::Armed { probe, .. } => Some((*id, probe)),
             Placement::Waiting | Placement::Refused(_) => None,
+        });
+        let (ids, probes): (Vec<u32>, Vec<&Probe>) = armed.unzip();
+        let at_exits = patch::callers_of_calls(&probes);
+        let of = |((id, probe), at_exits): ((u32, &Probe), Option<Vec<CallerCount>>)| {
+            let (of, others) = match at_exits {
+                Some(counts) => {
+                    let known = counts.iter().filter(|count| count.address != 0);
+                    let others = counts.iter().filter(|count| count.address == 0);
+                    (
+                        known.map(|count| (count.address, count.calls)).collect(),
+                        others.map(|count| count.calls).sum(),
+                    )
+                }
+                None => probe.callers().map(|(of, others)| (of.into_iter().collect(), others))?,
+            };
+            Some(CallerCounts { id, of, others })
         };
-        self.kept.iter().filter_map(of).collect()
+        ids.into_iter().zip(probes).zip(at_exits).filter_map(of).collect()
     }
 
     fn list(&self) -> Vec<ProbeStatus> {

@@ -1,7 +1,7 @@
 //! Filtered probes: which hits count, and what is recorded of them. Each action is interned: one
 //! copy for all stubs that do the same.
 use crate::sys::lock;
-use kymo_core::probe::value::Condition;
+use kymo_core::probe::value::reads_memory;
 use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -78,11 +78,6 @@ impl InternedAction {
 pub(crate) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
     let back = records && action.return_event.is_some() && action.needs_handler_back(records);
     (action.needs_handler(records), back)
-}
-
-/// Whether one of the tests looks at memory, not at registers alone.
-pub fn reads_memory(condition: &Condition) -> bool {
-    condition.iter().flatten().any(|test| !test.operand.steps.is_empty())
 }
 
 fn is_far(fetch: &Fetch) -> bool {

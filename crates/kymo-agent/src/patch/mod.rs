@@ -164,12 +164,15 @@ mod slots;
 pub use clock::Clock;
 pub(crate) use clock::know_tick;
 pub use codegen::freestanding::{
-    CALL_TABLE_BYTES, CallCounts, CallTable, Convention, FreestandingError, FreestandingSpec,
-    FreestandingStub, HitCounter, MOST_TIMED_SITES, RoutineAddresses, freestanding_stub, routines,
+    CALL_TABLE_BYTES, CallCounts, CallTable, CallerCount, CallerTable, Convention, EventRings,
+    FreestandingError, FreestandingSpec, FreestandingStub, HitCounter, MOST_TIMED_SITES, RoutineAddresses,
+    StubEvent, StubEvents, callers_routine, freestanding_stub, routines, slot_bytes,
 };
-pub use filter::{FilteredProbe, Measure, reads_memory};
+pub use codegen::stub::RecordedExit;
+pub use filter::{FilteredProbe, Measure};
 pub use install::arena::places_near;
-pub use install::call_sites::{TimedCall, attach_calls};
+pub(crate) use install::call_sites::callers_of_calls;
+pub use install::call_sites::{CallConsumers, TimedCall, attach_calls};
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub(crate) use install::got_hooks::{PatchOutcome as GotOutcome, each_word, exchange};
@@ -185,6 +188,7 @@ pub use install::probe::Probe;
 pub use install::refusal::Refusal;
 pub(crate) use install::threads::is_another_filtered;
 use kymo_core::holds::HoldRole;
+use kymo_core::probe::value::reads_memory;
 
 pub use kymo_core::probe::returns_oddly;
 pub use layout::DEPTH;
@@ -224,12 +228,17 @@ pub enum Consumers {
     /// The return address is replaced.
     Latency,
     /// The same with the time to where the function's calls end ([`attach_calls`]): no return
-    /// address changes.
-    LatencyAtExits,
-    /// Calls end here whose times are counted from this slot on ([`attach_calls`]).
-    Exit(u32),
+    /// address changes. Of all calls, or of some, by registers alone, and with their callers.
+    LatencyAtExits(FilteredProbe),
+    /// Calls of these end here, and their times are counted from this slot on ([`attach_calls`]).
+    Exit(u32, FilteredProbe),
     /// It is counted, and written as an event into [`Rings`].
     Record(Record),
+    /// The same, and returns are recorded where the function's calls end ([`attach_calls`]): no
+    /// return address changes.
+    RecordAtExits(Record),
+    /// Calls end here whose returns are recorded ([`attach_calls`]).
+    RecordedExit(Record, RecordedExit),
     /// One of the first three, for some hits only, or with more than that.
     Filtered(FilteredProbe),
     /// It is counted, and the lock that the function takes or gives back is timed
@@ -238,18 +247,33 @@ pub enum Consumers {
 }
 
 impl Consumers {
-    /// Whether nobody can do it: conditions of memory at returns that are not events.
-    pub(crate) fn is_beyond(self) -> bool {
+    /// Why nobody can do it, in words.
+    pub(crate) fn beyond(self) -> Option<&'static str> {
+        let reads_memory = |filtered: FilteredProbe| {
+            reads_memory(&filtered.action.entry_condition) || filtered.action.needs_handler_back(false)
+        };
         match self {
-            Consumers::Filtered(filtered) => filtered.action.needs_handler_back(false),
-            _ => false,
+            Consumers::Filtered(filtered) if filtered.action.needs_handler_back(false) => {
+                Some("a condition of memory at a return needs a probe that writes events")
+            }
+            Consumers::RecordAtExits(record) if record.action.needs_handler_back(true) => {
+                Some("where calls end, code looks at no memory")
+            }
+            Consumers::RecordAtExits(record) if record.action.chooses() => Some(
+                "where calls end, it is not known which of them a condition of their begin, or one in N, has chosen",
+            ),
+            Consumers::LatencyAtExits(filtered) if reads_memory(filtered) => {
+                Some("where calls end, code looks at no memory")
+            }
+            _ => None,
         }
     }
 
     /// Whether it looks at returns.
     pub(crate) fn returns(self) -> bool {
         match self {
-            Consumers::Count | Consumers::LatencyAtExits | Consumers::Exit(_) => false,
+            Consumers::Count | Consumers::LatencyAtExits(_) | Consumers::Exit(..) => false,
+            Consumers::RecordAtExits(_) | Consumers::RecordedExit(..) => false,
             Consumers::CountReturns | Consumers::Latency => true,
             Consumers::Record(record) => record.returns(),
             Consumers::Filtered(filtered) => filtered.measure != Measure::Count,

@@ -30,6 +30,7 @@ mod agent_state;
 mod holding;
 mod interrupt;
 mod limits;
+mod patience;
 mod protocol_error;
 use agent_state::{AgentState, PlacedProbe};
 use holding::Holding;
@@ -37,6 +38,7 @@ use interrupt::INTERRUPT;
 pub use interrupt::interrupt_by;
 pub(crate) use interrupt::is_interrupted;
 use limits::Limits;
+use patience::Patience;
 pub use protocol_error::ProtocolError;
 use protocol_error::broken;
 
@@ -244,8 +246,9 @@ impl Client {
         let probes = self.known().added.len();
         let patience = if self.is_ending() { self.patience.min(LEAVE_TIMEOUT) } else { self.patience };
         let patience = patience + TIMEOUT_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
+        let pid = self.pid.or_else(|| self.target.get().map(|target| target.pid));
         let (holds, answers) = (MOST_HOLDS + probes, MOST_ANSWERS);
-        Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
+        Limits { patience: Patience::with(pid, patience), holds, answers, most_answers: answers }
     }
 
     /// Whether a filter of system calls holds for the agent's thread: then nothing can be asked,
@@ -254,8 +257,8 @@ impl Client {
         self.agent.get().copied().is_some_and(seccomp::is_filtered)
     }
 
-    fn say(&self, command: &Command, until: Instant) -> Result<(), ProtocolError> {
-        self.say_with(command, None, until)
+    fn say(&self, command: &Command, patience: &mut Patience) -> Result<(), ProtocolError> {
+        self.say_with(command, None, patience)
     }
 
     /// Says it, with a file of ours.
@@ -263,7 +266,7 @@ impl Client {
         &self,
         command: &Command,
         file: Option<BorrowedFd<'_>>,
-        until: Instant,
+        patience: &mut Patience,
     ) -> Result<(), ProtocolError> {
         if self.known().has_answered_unasked {
             return Err(ProtocolError::Unexpected);
@@ -280,7 +283,7 @@ impl Client {
             };
             match sent {
                 Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT, until)?,
+                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT, patience)?,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
             }
@@ -292,14 +295,13 @@ impl Client {
     }
 
     /// Until the agent has said something or can hear something, or can do neither any more.
-    fn wait(&self, for_what: PollFlags, until: Instant) -> Result<(), ProtocolError> {
+    fn wait(&self, for_what: PollFlags, patience: &mut Patience) -> Result<(), ProtocolError> {
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if patience.is_over() {
                 // Also if it is never short of words.
                 return Err(ProtocolError::Silent);
             }
-            let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
+            let limit = rustix::event::Timespec::try_from(patience.slice()).unwrap_or_default();
             // A forked child may hold the socket of a process that has ended.
             let process = self.process.iter().map(|process| PollFd::new(process, PollFlags::IN));
             let asks_on = self.is_ending() || self.is_armed.load(Ordering::Relaxed);
@@ -309,7 +311,7 @@ impl Client {
             let mut ends: Vec<PollFd<'_>> =
                 std::iter::once(PollFd::new(&self.socket, for_what)).chain(process).chain(signals).collect();
             match poll(&mut ends, Some(&limit)) {
-                Ok(0) => return Err(ProtocolError::Silent),
+                Ok(0) => {}
                 // What is there to be heard is heard first.
                 Ok(_) if !ends[0].revents().is_empty() => return Ok(()),
                 Ok(_) if has_signals && ends.last().is_some_and(|last| !last.revents().is_empty()) => {
@@ -324,32 +326,31 @@ impl Client {
 
     /// Hears an answer; threads are held for the agent meanwhile if it asks for that.
     fn hear(&self, limits: &mut Limits) -> Result<Reply, ProtocolError> {
-        let mut until = limits.until;
         loop {
-            match self.hear_until(until)? {
-                Reply::Ready(_) if Instant::now() >= limits.until => return Err(ProtocolError::Silent),
+            match self.hear_within(&mut limits.patience)? {
+                Reply::Ready(_) if limits.patience.is_over() => return Err(ProtocolError::Silent),
                 Reply::Ready(places) => {
                     limits.holds = limits.holds.checked_sub(1).ok_or(ProtocolError::Unexpected)?;
                     // A thread of its own traces: when it ends, the kernel lets go whatever it may
                     // still trace.
                     std::thread::scope(|scope| {
-                        let hold = || self.hold(&places, limits.until);
+                        let hold = || self.hold(&places, &mut limits.patience);
                         let holds = std::thread::Builder::new()
                             .spawn_scoped(scope, hold)
                             .map_err(ProtocolError::Io)?;
                         holds.join().unwrap_or(Err(ProtocolError::Unexpected))
                     })?;
                     // What took its time there is not the agent's fault.
-                    until = limits.until.max(Instant::now() + WRITING);
+                    limits.patience.renew(WRITING);
                 }
                 answer => return Ok(answer),
             }
         }
     }
 
-    fn hear_until(&self, until: Instant) -> Result<Reply, ProtocolError> {
+    fn hear_within(&self, patience: &mut Patience) -> Result<Reply, ProtocolError> {
         loop {
-            self.wait(PollFlags::IN, until)?;
+            self.wait(PollFlags::IN, patience)?;
             if let Packet::Answer(reply) = self.receive()? {
                 return Ok(reply);
             }
@@ -414,7 +415,7 @@ impl Client {
 
     fn ask_with(&self, command: &Command, file: Option<&OwnedFd>) -> Result<Reply, ProtocolError> {
         let mut limits = self.limits();
-        self.say_with(command, file.map(OwnedFd::as_fd), limits.until)?;
+        self.say_with(command, file.map(OwnedFd::as_fd), &mut limits.patience)?;
         let reply = self.hear(&mut limits)?;
         self.wait_until_asleep();
         Ok(reply)
@@ -438,7 +439,7 @@ impl Client {
         mut part: impl FnMut(Reply, &mut Limits) -> Result<bool, ProtocolError>,
     ) -> Result<(), ProtocolError> {
         let mut limits = self.limits();
-        self.say(command, limits.until)?;
+        self.say(command, &mut limits.patience)?;
         while !part(self.hear(&mut limits)?, &mut limits)? {}
         Ok(())
     }
@@ -450,9 +451,9 @@ impl Client {
     /// See [`ProtocolError`]: the conversation is over.
     pub fn add(&self, module: &[u8], probes: &[ProbeSpec]) -> Result<(), ProtocolError> {
         self.known().added.extend(probes.iter().map(|wanted| (wanted.id, false)));
-        let until = self.limits().until;
+        let mut patience = self.limits().patience;
         for probes in probes.chunks(MOST_ENTRIES) {
-            self.say(&Command::Add { module: module.to_vec(), probes: probes.to_vec() }, until)?;
+            self.say(&Command::Add { module: module.to_vec(), probes: probes.to_vec() }, &mut patience)?;
         }
         Ok(())
     }
@@ -462,9 +463,9 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
     pub fn remove(&self, ids: &[u32]) -> Result<(), ProtocolError> {
-        let until = self.limits().until;
+        let mut patience = self.limits().patience;
         for ids in ids.chunks(MOST_ENTRIES) {
-            self.say(&Command::Remove { ids: ids.to_vec() }, until)?;
+            self.say(&Command::Remove { ids: ids.to_vec() }, &mut patience)?;
         }
         Ok(())
     }
@@ -522,7 +523,7 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
     pub fn go(&self) -> Result<(), ProtocolError> {
-        self.say(&Command::Go, self.limits().until)
+        self.say(&Command::Go, &mut self.limits().patience)
     }
 
     /// Says what probes do that name this number ([`ProbeSpec::action_id`]), from now on.
@@ -530,7 +531,7 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
     pub fn define_action(&self, id: u16, action: ProbeAction) -> Result<(), ProtocolError> {
-        self.say(&Command::Action { id, action }, self.limits().until)
+        self.say(&Command::Action { id, action }, &mut self.limits().patience)
     }
 
     /// The rings that events are written to, one for each CPU. Times in them are
@@ -539,7 +540,8 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`].
     pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, ProtocolError> {
-        let (file, data_bytes, rings) = rings::create(self.cpus, data_bytes).map_err(ProtocolError::Io)?;
+        let (file, data_bytes, rings) =
+            rings::create(self.cpus, data_bytes, None).map_err(ProtocolError::Io)?;
         let command = Command::Rings { cpus: self.cpus, data_bytes, tick, zero_ns };
         match self.ask_with(&command, Some(&file))? {
             Reply::Recording => Ok(rings),

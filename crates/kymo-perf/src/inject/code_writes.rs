@@ -19,8 +19,9 @@
 //! permits. No page is writable and executable at any time.
 //!
 //! # Guarantees
-//! - A site is written in one step, and only over the bytes that the agent has named. If this
-//!   process is killed in between, each site is as before or whole, and the agent looks which.
+//! - A site is written in one step, and only over the bytes that the agent has named; neighbours in
+//!   one page together, with what lies between them as it is. If this process is killed in between,
+//!   each site is as before or whole, and the agent looks which.
 //! - Nothing is written outside of the process's own private memory: the kernel refuses shared
 //!   pages.
 use super::target::TargetProcess;
@@ -145,12 +146,45 @@ impl Writes<'_> {
             }
             got => got,
         };
-        for edit in edits {
-            let at = (edit.at - begin) as usize;
-            let there = bytes.get(at..at + SITE_BYTES).filter(|_| at + SITE_BYTES <= got);
-            if there == Some(&edit.from) && self.one(edit, begin, &bytes[..got]) {
-                bytes[at..at + SITE_BYTES].copy_from_slice(&edit.to);
+        bytes.truncate(got);
+        let page = |edit: &CodeEdit| (edit.at / PAGE_BYTES, crosses(edit.at, SITE_BYTES));
+        for edits in edits.chunk_by(|one, next| page(one) == page(next)) {
+            if !self.write_page(edits, begin, &mut bytes) {
+                edits.iter().for_each(|edit| self.write_site(edit, begin, &mut bytes));
             }
+        }
+    }
+
+    /// Writes the sites of one page by one call: whether they are written. Of a kill in between the
+    /// kernel takes note between pages only. Not where a byte between sites may be a uprobe's trap:
+    /// one that is written again when its uprobe has ended kills the program.
+    fn write_page(&self, edits: &[CodeEdit], begin: u64, bytes: &mut [u8]) -> bool {
+        let (Some(file), [first, .., last]) = (&self.file, edits) else { return false };
+        let range = (first.at - begin) as usize..(last.end() - begin) as usize;
+        let Some(there) = bytes.get_mut(range) else { return false };
+        let mut new = there.to_vec();
+        let mut between = 0;
+        for edit in edits {
+            let at = (edit.at - first.at) as usize;
+            let is_apart = new.get(between..at).is_some_and(|beside| !beside.contains(&KERNEL_TRAP));
+            if !is_apart || new[at..at + SITE_BYTES] != edit.from {
+                return false;
+            }
+            new[at..at + SITE_BYTES].copy_from_slice(&edit.to);
+            between = at + SITE_BYTES;
+        }
+        let is_written = file.write_at(&new, first.at).is_ok_and(|count| count == new.len());
+        if is_written {
+            there.copy_from_slice(&new);
+        }
+        is_written
+    }
+
+    /// Writes a site, if it has what it should have.
+    fn write_site(&mut self, edit: &CodeEdit, begin: u64, bytes: &mut [u8]) {
+        let at = (edit.at - begin) as usize;
+        if bytes.get(at..at + SITE_BYTES) == Some(&edit.from) && self.one(edit, begin, bytes) {
+            bytes[at..at + SITE_BYTES].copy_from_slice(&edit.to);
         }
     }
 

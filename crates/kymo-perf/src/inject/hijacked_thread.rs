@@ -272,11 +272,12 @@ impl<'t> HijackedThread<'t> {
         gadgets: Gadgets,
     ) -> Result<HijackedThread<'t>, EnterError> {
         let SafeThread { thread, saved, has_signals, room } = standing;
+        gadgets.plant(target).map_err(EnterError::failed("writing what a thread needs"))?;
         let way = |saved: &Saved, memory: Range<u64>| {
             sigreturn::prepare(target, saved, has_signals, gadgets, memory)
                 .map_err(EnterError::failed("writing a thread's way home"))
         };
-        let own_way = way(&saved, room.clone())?;
+        let own_way = way(&saved, room.clone()).inspect_err(|_| gadgets.remove(target))?;
         let mut borrowed = HijackedThread {
             target,
             thread: Some(thread),

@@ -400,8 +400,7 @@ impl HeldThreads {
 
     /// Puts each thread where it can go on after the writing.
     fn look(&self, target: &TargetProcess, places: &PatchSites, stacks: &Stacks) -> Result<(), Failed> {
-        let most = stacks::most_bytes(self.threads.len());
-        let mut buffer = Vec::new();
+        let mut pointers = Vec::new();
         for HeldThread { traced, .. } in &self.threads {
             let mut registers = match traced.registers() {
                 Ok(registers) => registers,
@@ -417,9 +416,10 @@ impl HeldThreads {
                 }
                 PcRelation::Inside => return Err(Failed::Inside(traced.tid())),
             }
-            if !places.moves.is_empty() && !places.restorers.is_empty() {
-                stacks.look(target, registers.rsp, places, most, &mut buffer);
-            }
+            pointers.push(registers.rsp);
+        }
+        if !places.moves.is_empty() && !places.restorers.is_empty() {
+            stacks.look(target, pointers, places);
         }
         Ok(())
     }
@@ -435,12 +435,20 @@ impl HeldThreads {
         code_writes::write(target, &thread.traced, &places.edits)
     }
 
-    /// Whether a thread stands in one of these ranges, or where it stands cannot be known.
-    pub(super) fn any_in(&self, ranges: &[Range<u64>]) -> bool {
+    /// Whether a thread stands in this range, or where it stands cannot be known.
+    pub(super) fn any_in(&self, range: &Range<u64>) -> bool {
         self.threads.iter().any(|thread| match thread.traced.registers() {
-            Ok(registers) => ranges.iter().any(|range| range.contains(&registers.rip)),
+            Ok(registers) => range.contains(&registers.rip),
             // One that is gone stands nowhere.
             Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+        })
+    }
+
+    /// The threads with their pointers (`fs`); without those that have none.
+    pub(super) fn with_pointers(&self) -> impl Iterator<Item = (&Traced, u64)> {
+        self.threads.iter().filter_map(|thread| {
+            let registers = thread.traced.registers().ok()?;
+            (registers.fs_base != 0).then_some((&thread.traced, registers.fs_base))
         })
     }
 

@@ -52,6 +52,7 @@ mod reap;
 mod refusal;
 mod remote;
 mod restart;
+mod restoring;
 mod rings;
 mod room;
 mod safe_place;
@@ -75,8 +76,9 @@ pub use preloadable::preloadable;
 pub use refusal::EnterError;
 pub use remote::{
     CommandStop, CommandTracer, PatchOutcome, RegionCounts, RegionSizes, RemoteProcess, RemoteRegion,
-    RemoteTarget, SitePatch,
+    RemoteTarget, Restorer, RingSizes, SitePatch, StubOwner, ThreadLayout, provide_restorer, restore_probes,
 };
+pub use restoring::RESTORER;
 pub use unwind::{Registers, Unwind, UnwoundStack};
 
 /// So many random bits as text.

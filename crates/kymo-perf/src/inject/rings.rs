@@ -8,17 +8,27 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+/// As the target's list of mappings names their memory.
+pub(super) const NAME: &str = "kymo-probes";
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Makes rings, one for each CPU, of the data's bytes rounded up to a power of two. With the file,
-/// for the agent, and the bytes of each ring's data.
-pub(super) fn create(cpus: u32, data_bytes: u32) -> io::Result<(OwnedFd, u32, Vec<Ring>)> {
+/// for the target, and the bytes of each ring's data. `slot_bytes`: of records that many writers
+/// write; `None`: there is one writer at a time.
+pub(super) fn create(
+    cpus: u32,
+    data_bytes: u32,
+    slot_bytes: Option<usize>,
+) -> io::Result<(OwnedFd, u32, Vec<Ring>)> {
     let page = sys::page_size() as u64;
     let data_bytes = u64::from(data_bytes).clamp(page, MOST_BYTES).next_power_of_two();
     let stride = page + data_bytes;
-    let file = memory::create("kymo-probes", stride * u64::from(cpus))?;
+    let file = memory::create(NAME, stride * u64::from(cpus))?;
     let pages = (data_bytes / page) as usize;
-    let part = |cpu| Ring::map_part(file.as_fd(), cpu * stride, pages);
+    let part = |cpu| match slot_bytes {
+        Some(slot_bytes) => Ring::map_slots(file.as_fd(), cpu * stride, pages, slot_bytes),
+        None => Ring::map_part(file.as_fd(), cpu * stride, pages),
+    };
     let rings = (0..u64::from(cpus)).map(part).collect::<io::Result<_>>()?;
     Ok((file, data_bytes as u32, rings))
 }
@@ -53,7 +63,7 @@ mod tests {
     fn made_here() {
         let page = sys::page_size() as u32;
         for (asked, bytes) in [(0, page), (page + 1, 2 * page), (2 * page, 2 * page)] {
-            let (file, data_bytes, rings) = create(2, asked).unwrap();
+            let (file, data_bytes, rings) = create(2, asked, None).unwrap();
             assert_eq!((rings.len(), rings[1].size_bytes() as u32, data_bytes), (2, bytes, bytes));
             assert_eq!(rings[1].lost(), 0);
             assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::SHRINK | SealFlags::SEAL));

@@ -185,7 +185,7 @@ fn reached(addresses: &[u64], stack: &[u8]) -> usize {
 fn in_restartable_sequence(target: &TargetProcess, thread: &Traced, rip: u64) -> bool {
     const SEQUENCE_AT: u64 = 8;
     let sequence = || -> io::Result<bool> {
-        let Some(area) = thread.restartable_sequences()? else { return Ok(false) };
+        let Some((area, _)) = thread.restartable_sequences()? else { return Ok(false) };
         let mut pointer = [0; 8];
         target.read(area + SEQUENCE_AT, &mut pointer)?;
         let pointer = u64::from_le_bytes(pointer);

@@ -57,7 +57,7 @@ pub(super) struct Gadgets {
     pub(super) syscall: u64,
     pub(super) quiet: Option<u64>,
     restorer: u64,
-    /// Where they were put by us, in place of zeros.
+    /// Where they are put by [`Gadgets::plant`], in place of zeros.
     planted: Option<u64>,
 }
 
@@ -98,34 +98,25 @@ impl Gadgets {
     }
 
     /// The same in all of the process's code, for programs without a C library that can be found.
-    /// Where there is none, what is missing is put behind the end of code, where the last page has
-    /// zeros that nothing executes; it stays there if this process is killed.
+    /// Where something is missing, all of it has a place behind the end of code, where the last
+    /// page has zeros that nothing executes, or what another kymo has put there:
+    /// [`Gadgets::plant`] puts it there.
     pub(super) fn anywhere(target: &TargetProcess) -> Option<Gadgets> {
-        let (mut syscall, mut zeros) = (None, None);
-        each_code(target, &mut |start, bytes| {
-            syscall = syscall.or_else(|| position(bytes, &SYSCALL).map(|at| start + at as u64));
-            let tail = bytes.len().checked_sub(2 * TAIL_BYTES).and_then(|at| Some((at, bytes.get(at..)?)));
-            if let Some((at, tail)) = tail
-                && tail.iter().all(|byte| *byte == 0)
-                && (start + bytes.len() as u64).is_multiple_of(4096)
-            {
-                zeros = zeros.or(Some(start + (at + TAIL_BYTES) as u64));
-            }
-        });
-        let restorer = restorers(target).first().copied();
-        if let (Some(syscall), Some(restorer)) = (syscall, restorer) {
-            return Some(Gadgets { syscall, quiet: None, restorer, planted: None });
-        }
-        let tail = zeros?;
-        let mut code = [0; TAIL_BYTES];
-        code[..RESTORER.len()].copy_from_slice(&RESTORER);
-        code[TAIL_BYTES - SYSCALL.len()..].copy_from_slice(&SYSCALL);
-        target.write(tail, &code).ok()?;
-        let syscall = tail + (TAIL_BYTES - SYSCALL.len()) as u64;
-        Some(Gadgets { syscall, quiet: None, restorer: tail, planted: Some(tail) })
+        let mut search = GadgetSearch::default();
+        each_code(target, &mut |start, bytes| search.look(start, bytes));
+        search.found()
     }
 
-    /// Takes away what was put there, when no thread needs it any more.
+    /// Puts what is missing to its place. Only while the thread that needs it is held, as any kymo
+    /// does: none takes away then what another one needs. It stays if this process is killed.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn plant(&self, target: &TargetProcess) -> io::Result<()> {
+        self.planted.map_or(Ok(()), |tail| target.write(tail, &planted()))
+    }
+
+    /// Takes that away, while the thread that needed it is held.
     pub(super) fn remove(&self, target: &TargetProcess) {
         if let Some(tail) = self.planted {
             // What stays does nothing.
@@ -136,6 +127,49 @@ impl Gadgets {
 
 /// What may be written behind the end of code.
 const TAIL_BYTES: usize = 16;
+
+/// What was found in code.
+#[derive(Default)]
+struct GadgetSearch {
+    syscall: Option<u64>,
+    restorer: Option<u64>,
+    /// Where both may be put.
+    free: Option<u64>,
+}
+
+impl GadgetSearch {
+    /// Looks at a mapping's code. What another kymo has put behind its end may be taken away at any
+    /// moment: it counts as free.
+    fn look(&mut self, start: u64, bytes: &[u8]) {
+        let (own, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
+        let at_end = start + own.len() as u64;
+        let is_free = own.ends_with(&[0; TAIL_BYTES]) && (tail == [0; TAIL_BYTES] || tail == planted());
+        if is_free && at_end % 4096 == 4096 - TAIL_BYTES as u64 {
+            self.free = self.free.or(Some(at_end));
+        }
+        let own = if tail == planted() { own } else { bytes };
+        let place = |part: &[u8]| position(own, part).map(|at| start + at as u64);
+        self.syscall = self.syscall.or_else(|| place(&SYSCALL));
+        self.restorer = self.restorer.or_else(|| place(&RESTORER));
+    }
+
+    fn found(self) -> Option<Gadgets> {
+        if let (Some(syscall), Some(restorer)) = (self.syscall, self.restorer) {
+            return Some(Gadgets { syscall, quiet: None, restorer, planted: None });
+        }
+        let tail = self.free?;
+        let syscall = tail + (TAIL_BYTES - SYSCALL.len()) as u64;
+        Some(Gadgets { syscall, quiet: None, restorer: tail, planted: Some(tail) })
+    }
+}
+
+/// What is put there: a restorer at the begin, a system call at the end.
+fn planted() -> [u8; TAIL_BYTES] {
+    let mut code = [0; TAIL_BYTES];
+    code[..RESTORER.len()].copy_from_slice(&RESTORER);
+    code[TAIL_BYTES - SYSCALL.len()..].copy_from_slice(&SYSCALL);
+    code
+}
 
 /// Where handlers of signals return to in this process, as far as its code shows.
 pub(super) fn restorers(target: &TargetProcess) -> Vec<u64> {
@@ -251,4 +285,35 @@ pub(super) fn prepare(
     }
     target.write(pointer, &way)?;
     Ok(pointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found in a page of code that begins so and ends so.
+    fn found(begin: &[u8], end: [u8; TAIL_BYTES]) -> Option<(u64, u64, Option<u64>)> {
+        let mut page = vec![0; 4096];
+        page[..begin.len()].copy_from_slice(begin);
+        page[4096 - TAIL_BYTES..].copy_from_slice(&end);
+        let mut search = GadgetSearch::default();
+        search.look(0x40_0000, &page);
+        search.found().map(|gadgets| (gadgets.syscall, gadgets.restorer, gadgets.planted))
+    }
+
+    /// Checks that what another kymo has put behind the end of code is not taken for the program's
+    /// own: that one takes it away when it leaves, and a thread that executes it then would crash.
+    #[test]
+    fn another_kymos_gadgets_are_not_the_programs() {
+        let tail = 0x40_0000 + 4096 - TAIL_BYTES as u64;
+        let put = (tail + (TAIL_BYTES - SYSCALL.len()) as u64, tail, Some(tail));
+        assert_eq!(found(&[0xc3], [0; TAIL_BYTES]), Some(put));
+        assert_eq!(found(&[0xc3], planted()), Some(put));
+        assert_eq!(found(&[&[0xc3], &SYSCALL[..]].concat(), planted()), Some(put));
+        let own = [&SYSCALL[..], &RESTORER].concat();
+        for end in [[0; TAIL_BYTES], planted(), [0x90; TAIL_BYTES]] {
+            assert_eq!(found(&own, end), Some((0x40_0000, 0x40_0003, None)));
+        }
+        assert_eq!(found(&[0xc3], [0x90; TAIL_BYTES]), None, "nothing of the program is written over");
+    }
 }

@@ -1,6 +1,7 @@
 //! Facts from /proc about a process before it is entered: whether it can be, and its mappings.
 //! Untrusted text.
 use super::refusal::EnterError;
+use super::restoring;
 use super::seccomp;
 use crate::proc::{self, Mappings, ProcessMemory, field};
 use rustix::process::getuid;
@@ -87,8 +88,9 @@ fn by_scope(scope: &str) -> &'static str {
 
 impl TargetProcess {
     /// Looks at a process. One that a thread of ours has just traced is let go when that thread has
-    /// ended, which is waited for.
+    /// ended, which is waited for; and so is the restorer of a kymo that was killed.
     pub(super) fn look(pid: i32) -> Result<TargetProcess, EnterError> {
+        restoring::wait_for_others(pid);
         let target = TargetProcess::look_with(pid, check_status)?;
         // Each thread has filters of its own.
         seccomp::check_threads(pid)?;
@@ -180,6 +182,11 @@ impl TargetProcess {
     /// Reads memory as far as there is some: how many bytes.
     pub(super) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
         self.memory.read_some(address, bytes).unwrap_or(0)
+    }
+
+    /// Reads each of these ranges as far as there is something.
+    pub(super) fn read_each(&self, ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
+        self.memory.read_each(ranges)
     }
 
     /// Reads memory as far as there is some, without fetching pages that were never touched: how

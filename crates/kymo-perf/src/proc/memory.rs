@@ -56,6 +56,8 @@ const MOST_IDLE: usize = 2;
 const ABSENT_BYTE: u8 = 0x5a;
 /// What one packet takes of memory.
 const MOST_BYTES: usize = 64 << 10;
+/// Ranges that one job reads.
+const MOST_RANGES: usize = 128;
 /// Before the bytes of a job: what to do, address, length. Before those of an answer: an error or
 /// 0, length.
 const HEAD_BYTES: usize = 24;
@@ -160,6 +162,28 @@ fn head(words: [u64; 3]) -> [u8; HEAD_BYTES] {
 
 const READ: u64 = 0;
 const WRITE: u64 = 1;
+/// The bytes of the job are pairs of address and length, the second word of its head says how many;
+/// those of the answer are a word for each, how many bytes there were, and then these bytes.
+const READ_EACH: u64 = 2;
+
+/// Does the job [`READ_EACH`], whose pairs are in `bytes`: how many bytes the answer has.
+fn transfer_each(file: impl AsFd, count: u64, bytes: &mut [u8]) -> usize {
+    let mut ranges = [[0; 2]; MOST_RANGES];
+    let count = (count as usize).min(MOST_RANGES);
+    let pairs = bytes.as_chunks().0.as_chunks().0;
+    for (range, pair) in ranges.iter_mut().zip(pairs.iter().take(count)) {
+        *range = pair.map(u64::from_le_bytes);
+    }
+    let mut end = 8 * count;
+    for (number, [address, length]) in ranges.into_iter().take(count).enumerate() {
+        let most = (length as usize).min(bytes.len().saturating_sub(end));
+        let part = bytes.get_mut(end..end + most).unwrap_or_default();
+        let read = pread(&file, part, address).unwrap_or(0);
+        bytes[8 * number..8 * number + 8].copy_from_slice(&(read as u64).to_le_bytes());
+        end += read;
+    }
+    end
+}
 
 fn transfer(file: impl AsFd, access: u64, address: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     if access == READ { pread(file, bytes, address) } else { pwrite(file, bytes, address) }
@@ -184,9 +208,12 @@ fn serve(socket: BorrowedFd<'_>, memory: &mut [u8]) {
         }
         let length = (word(job, 2) as usize).min(MOST_BYTES).min(bytes.len());
         let (address, bytes) = (word(job, 1), &mut bytes[..length]);
-        let done = transfer(&file, word(job, 0), address, bytes);
+        let done = match word(job, 0) {
+            READ_EACH => Ok(transfer_each(&file, address, bytes)),
+            access => transfer(&file, access, address, bytes),
+        };
         let (error, count) = done.map_or_else(|errno| (errno.raw_os_error() as u64, 0), |count| (0, count));
-        let sent = if word(job, 0) == READ { count } else { 0 };
+        let sent = if word(job, 0) == WRITE { 0 } else { count };
         *job = head([error, count as u64, 0]);
         if send(socket, &memory[..HEAD_BYTES + sent], SendFlags::NOSIGNAL).is_err() {
             return;
@@ -348,6 +375,63 @@ impl ProcessMemory {
         Ok(read)
     }
 
+    /// Reads each of these ranges as far as there is something, many of them by one question to the
+    /// helper.
+    pub fn read_each(&self, ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
+        let mut all = Vec::with_capacity(ranges.len());
+        while let Some(&(address, length)) = ranges.get(all.len()) {
+            let mut room = MOST_BYTES;
+            let fits = |(_, length): &&(u64, usize)| {
+                let left = room.checked_sub(8 + length);
+                room = left.unwrap_or(0);
+                left.is_some()
+            };
+            let rest = &ranges[all.len()..];
+            let together = rest.iter().take(MOST_RANGES).take_while(fits).count();
+            // One that must not be asked for is no reason not to read the others.
+            let are_safe =
+                || rest[..together].iter().all(|(address, length)| self.is_safe(*address, *length));
+            if together > 1 && are_safe() {
+                all.extend(self.ask_each(&rest[..together]));
+                continue;
+            }
+            let mut bytes = vec![0; length];
+            let read = self.read_some(address, &mut bytes).unwrap_or(0);
+            bytes.truncate(read);
+            all.push(bytes);
+        }
+        all
+    }
+
+    /// Reads ranges that fit into one answer together, and of which each is safe.
+    fn ask_each(&self, ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
+        let nothing = || vec![Vec::new(); ranges.len()];
+        // Relaxed: only saves the attempt.
+        if self.is_mute.load(Ordering::Relaxed) {
+            return nothing();
+        }
+        let data: usize = ranges.iter().map(|(_, length)| length).sum();
+        let mut bytes = vec![0; (8 * ranges.len() + data).max(16 * ranges.len())];
+        for (pair, (address, length)) in bytes.chunks_exact_mut(16).zip(ranges) {
+            pair[..8].copy_from_slice(&address.to_le_bytes());
+            pair[8..].copy_from_slice(&(*length as u64).to_le_bytes());
+        }
+        let count = match MemoryReader::take() {
+            Ok(helper) => self.exchange(helper, READ_EACH, ranges.len() as u64, &mut bytes).unwrap_or(0),
+            Err(_) => transfer_each(&self.file, ranges.len() as u64, &mut bytes),
+        };
+        let Some((counts, mut data)) = bytes[..count.min(bytes.len())].split_at_checked(8 * ranges.len())
+        else {
+            return nothing();
+        };
+        let each = counts.as_chunks().0.iter().map(|count| {
+            let (own, rest) = data.split_at((u64::from_le_bytes(*count) as usize).min(data.len()));
+            data = rest;
+            own.to_vec()
+        });
+        each.collect()
+    }
+
     /// Reads a stack, and fetches no page from a file: how many bytes. Pages that are not in memory,
     /// such as the untouched part of a large array, stay untouched; in their place is
     /// 0x5a, as an address that no program has.
@@ -405,18 +489,32 @@ impl ProcessMemory {
     /// Has a helper read into the bytes, or write them: how many.
     fn ask(&self, access: u64, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
         // Relaxed: only saves the attempt.
-        if self.is_mute.load(Ordering::Relaxed)
-            || self.foreign.as_ref().is_some_and(|foreign| !foreign.is_safe(address, bytes.len()))
-        {
+        if self.is_mute.load(Ordering::Relaxed) || !self.is_safe(address, bytes.len()) {
             return Err(unanswered());
         }
         let Ok(helper) = MemoryReader::take() else {
             // No process is left (a limit on tasks): without a deadline is better than not at all.
             return Ok(transfer(&self.file, access, address, bytes)?);
         };
+        self.exchange(helper, access, address, bytes)
+    }
+
+    /// Whether no page of this range has to be fetched from a file system that a user serves.
+    fn is_safe(&self, address: u64, bytes: usize) -> bool {
+        self.foreign.as_ref().is_none_or(|foreign| foreign.is_safe(address, bytes))
+    }
+
+    /// Has the helper do a job on the bytes: how many its answer has.
+    fn exchange(
+        &self,
+        helper: MemoryReader,
+        access: u64,
+        address: u64,
+        bytes: &mut [u8],
+    ) -> io::Result<usize> {
         let begun = Instant::now();
         let job = head([access, address, bytes.len() as u64]);
-        helper.send(self.file.as_fd(), &job, if access == WRITE { bytes } else { &[] })?;
+        helper.send(self.file.as_fd(), &job, if access == READ { &[] } else { bytes })?;
         let answer = helper.answer(bytes, deadline());
         match answer {
             Ok(None) => {
@@ -451,6 +549,31 @@ mod tests {
         let mounts = "22 1 0:20 / /proc rw - proc proc rw\n30 1 0:33 / /home/u/m rw - fuse none rw\n\
             31 1 0:34 / /x rw shared:1 - fuse.sshfs a:/ rw\n32 1 8:1 / / rw - ext4 /dev/sda1 rw\nodd\n";
         assert_eq!(devices_in(mounts), [(0, 20), (8, 1)]);
+    }
+
+    /// Checks that many ranges are read together as each alone: those that fit into one answer and
+    /// longer ones, those that are nowhere, and more than one job has.
+    #[test]
+    fn ranges_together() {
+        let memory = ProcessMemory::open(std::process::id() as i32).unwrap();
+        let words: Vec<u64> = (0..20_000).map(|number: u64| number.wrapping_mul(0x9e37_79b9)).collect();
+        let at = |word: usize| std::ptr::from_ref(&words[word]).addr() as u64;
+        let range = |number: usize| match number % 5 {
+            0 => (at(number), 0),
+            1 => (at(number), 8 * (number % 300)),
+            2 => (8, 64),
+            3 if number % 100 == 3 => (at(0), MOST_BYTES + 24),
+            _ => (at(number) + 3, 41),
+        };
+        let ranges: Vec<(u64, usize)> = (0..600).map(range).collect();
+        let all = memory.read_each(&ranges);
+        assert_eq!(all.len(), ranges.len());
+        for ((address, length), together) in ranges.into_iter().zip(all) {
+            let mut alone = vec![0; length];
+            let read = memory.read_some(address, &mut alone).unwrap_or(0);
+            assert!(together == alone[..read], "{address:#x} {length}: {} {read}", together.len());
+        }
+        assert!(memory.read_each(&[]).is_empty());
     }
 
     /// Checks that this process's own memory is read whole, in part and not at all, by several

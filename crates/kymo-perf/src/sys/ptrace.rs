@@ -289,17 +289,19 @@ impl Traced {
         self.set_registers(&saved.registers)
     }
 
-    /// The address of the thread's `struct rseq`; `None` if it has none.
+    /// The address of the thread's `struct rseq`, and the signature before the places where its
+    /// sequences begin anew; `None` if it has none.
     ///
     /// # Errors
     /// As [`Traced::go`]; EIO before Linux 5.13.
-    pub(crate) fn restartable_sequences(&self) -> io::Result<Option<u64>> {
+    pub(crate) fn restartable_sequences(&self) -> io::Result<Option<(u64, u32)>> {
         /// `PTRACE_GET_RSEQ_CONFIGURATION`.
         const GET: libc::c_uint = 0x420f;
         // `struct ptrace_rseq_configuration`: the address; size and signature; flags.
         let mut configuration = [0_u64; 3];
         self.ask(GET, size_of_val(&configuration), ptr::from_mut(&mut configuration).addr())?;
-        Ok(Some(configuration[0]).filter(|area| *area != 0))
+        let [area, size_and_signature, _] = configuration;
+        Ok((area != 0).then_some((area, (size_and_signature >> 32) as u32)))
     }
 
     /// Which signals wait: a bit for each, from signal 1.

@@ -6,13 +6,13 @@
 //!   started()   its program was executed, and is patched; it stands still
 //!   go()        it runs
 //! ```
-use super::attached::{Attached, attach, leave, read};
+use super::attached::{Attached, attach, callers, leave, read};
 use super::build::{Measure, Stubs};
 use super::plan::{Planner, is_program};
 use super::{check, unusual};
-use crate::engine::{Engine, ProbeRequest, Reading};
+use crate::engine::{Caller, Engine, ProbeRequest, Reading};
 use crate::inproc::Refusals;
-use kymo_perf::inject::{CodeWriter, CommandStop, CommandTracer, Execs, RemoteProcess, SitePatch};
+use kymo_perf::inject::{CodeWriter, CommandStop, CommandTracer, Execs, RemoteProcess, Restorer, SitePatch};
 use kymo_symbols::sites::Site;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -46,7 +46,8 @@ pub(crate) fn prepare(
     check(request)?;
     let is_its = |number: &usize| is_program(&sites[*number], program);
     let (own, others): (Vec<usize>, Vec<usize>) = (0..sites.len()).partition(is_its);
-    let planned = Planner { sites, request, mapped: None, process: None }.plan(&own);
+    let planner = Planner { sites, request, mapped: None, process: None, events: None };
+    let planned = planner.plan(&own);
     let served = planned.served();
     let reason = "its module is not loaded when the command starts";
     let mut refused = planned.refused;
@@ -78,7 +79,7 @@ impl StubLaunch {
             inside.state().armed.get_or_insert(ended.map(|()| Vec::new()));
             inside.changed.notify_all();
         })?;
-        let command = StubCommand { served, shared, thread: Some(thread), execs };
+        let command = StubCommand { pid, served, shared, thread: Some(thread), execs };
         let mut state = command.shared.state();
         while !state.is_traced && state.armed.is_none() {
             state = command.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -90,6 +91,7 @@ impl StubLaunch {
 
 /// The command, traced, patched, running.
 pub(crate) struct StubCommand {
+    pid: i32,
     served: Vec<usize>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -115,6 +117,8 @@ struct State {
     restore: Vec<SitePatch>,
     process: Option<RemoteProcess>,
     writer: Option<CodeWriter>,
+    /// Ends when all is restored.
+    restorer: Option<Restorer>,
 }
 
 impl Shared {
@@ -141,13 +145,14 @@ impl Shared {
 
     /// Patches the command, which stands still.
     fn arm(&self, launch: &StubLaunch, stop: &mut CommandStop) {
-        let measure = Measure { timed: launch.request.timed, children: launch.children };
+        let measure = Measure::of(&launch.request, launch.children);
         let attached = attach(stop, &launch.sites, &launch.request, &launch.served, measure);
         let mut state = self.state();
         // It stands still whatever came of it, so that others can serve it from its begin on.
         state.armed = Some(Ok(match attached {
-            Ok(Attached { stubs, restore, refused, writer, .. }) => {
+            Ok(Attached { stubs, restore, refused, writer, restorer, .. }) => {
                 (state.stubs, state.restore, state.writer) = (stubs, restore, writer);
+                state.restorer = restorer;
                 refused
             }
             Err(reason) => launch.served.iter().map(|&number| (number, reason.clone())).collect(),
@@ -163,6 +168,10 @@ impl Engine for StubCommand {
 
     fn read(&self) -> Vec<Reading> {
         read(&self.shared.state().stubs, &self.served)
+    }
+
+    fn callers(&self) -> io::Result<Vec<Caller>> {
+        Ok(callers(&self.shared.state().stubs, &self.served, self.pid))
     }
 
     fn started(&self, _ended: BorrowedFd<'_>) -> Result<Refusals, String> {
@@ -209,7 +218,7 @@ impl Drop for StubCommand {
         let mut state = self.shared.state();
         let (stubs, restore) = (std::mem::take(&mut state.stubs), std::mem::take(&mut state.restore));
         if let Some(process) = &mut state.process {
-            leave(process, &restore, stubs);
+            leave(process, &restore, &stubs);
         }
     }
 }

@@ -3,9 +3,12 @@
 //!
 //! ```text
 //!   plan.rs      what can be patched: functions' begins; all of their exits, where calls are timed
+//!   code.rs      the code as the process has it, and as its file has it
 //!   build.rs     stubs and counters for one module's functions, where they will lie
 //!   attached.rs  the engine: reads the counters, restores the code
 //!   command.rs   a command, from before its first instruction
+//!   event_plan.rs  which events, and what rings
+//!   events.rs    events that the program writes into rings, for a recording
 //!   kymo_perf::inject::RemoteTarget    maps memory, holds threads, writes
 //! ```
 //! # Invariants
@@ -19,16 +22,22 @@
 //! - **M4** Sites do not touch one another, nor what the kernel probes.
 //!
 //! # Limits
-//! Hits are counted, also by conditions of registers, and calls timed. Values, other conditions,
-//! callers, records, markers and lines are the kernel's. What a program executes is a program of
-//! its own, which is not followed.
+//! Hits are counted and calls timed, also by conditions of registers, and callers told apart. Of a
+//! recording's events (`-e probe:`) values in registers are told. Other values and conditions,
+//! markers and lines are the kernel's. What a program executes is a program of its own, which is
+//! not followed.
 mod attached;
 mod build;
+mod code;
 mod command;
+mod event_plan;
+mod events;
 mod plan;
 
 pub(crate) use attached::enter;
 pub(crate) use command::{StubLaunch, prepare};
+pub(crate) use event_plan::EventRequest;
+pub(crate) use events::StubEvents;
 
 use crate::engine::ProbeRequest;
 use kymo_core::probe::value::Condition;
@@ -52,14 +61,8 @@ fn check(request: &ProbeRequest) -> Result<(), &'static str> {
     };
     match () {
         () if !request.values.is_empty() => Err("it does not tell arguments"),
-        () if any(|(_, back)| back) || (request.timed && any(|(entry, _)| entry)) => {
-            Err("the program cannot load the agent, and stubs alone look at no condition where calls end")
-        }
-        () if request.callers => {
-            Err("the program cannot load the agent, and stubs alone tell no callers apart")
-        }
-        () if request.every > 1 && request.timed => {
-            Err("the program cannot load the agent, and stubs alone time all calls or none")
+        () if any(|(_, back)| back) && !request.timed => {
+            Err("the program cannot load the agent, and stubs alone see returns only of calls that are timed")
         }
         () => Ok(()),
     }

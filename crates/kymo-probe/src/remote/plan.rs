@@ -1,15 +1,15 @@
 //! Which functions can be patched from outside, and where.
+use super::code::{CodeSource, ProcessCode};
+use super::event_plan::EventPlan;
 use crate::engine::ProbeRequest;
 use crate::exit_sites;
 use crate::inproc::Refusals;
 use crate::modules::CodeMapping;
 use kymo_agent::patch::{
-    Convention, Function, Memory, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
-    reads_memory,
+    Convention, Function, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
 };
-use kymo_core::probe::value::Condition;
+use kymo_core::probe::value::{Condition, reads_memory};
 use kymo_core::probe::wire::ProbeAction;
-use kymo_perf::inject::RemoteTarget;
 use kymo_symbols::sites::{ProbeModule, Site, SiteKind};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,6 +23,8 @@ const OVERLAPS: &str = "its code is another function's, too, or another probe's"
 pub(super) struct PlannedFunction {
     /// The site's number.
     pub(super) number: usize,
+    /// Where it begins in the process.
+    pub(super) start: u64,
     pub(super) convention: Convention,
     /// Where a hit is counted.
     pub(super) entry: Patch,
@@ -30,6 +32,8 @@ pub(super) struct PlannedFunction {
     pub(super) counts_behind: bool,
     /// Which hits are counted.
     pub(super) condition: Condition,
+    /// Which of these calls are timed.
+    pub(super) return_condition: Condition,
     /// Where calls end, ascending; empty unless they are timed.
     pub(super) exits: Vec<u64>,
     /// What else is patched for these.
@@ -60,26 +64,6 @@ pub(super) struct PlannedModule {
 pub(super) struct Planned {
     pub(super) modules: Vec<PlannedModule>,
     pub(super) refused: Refusals,
-}
-
-/// Where code is read: addresses of the process.
-pub(super) struct CodeSource<'a> {
-    pub(super) module: &'a ProbeModule,
-    pub(super) bias: u64,
-    /// The process's memory; without it the file is read.
-    pub(super) process: Option<&'a dyn RemoteTarget>,
-}
-
-impl Memory for CodeSource<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> usize {
-        if let Some(process) = self.process {
-            return process.read(address, into);
-        }
-        let bytes = self.module.loaded(address.wrapping_sub(self.bias), into.len() as u64);
-        let count = bytes.len().min(into.len());
-        into[..count].copy_from_slice(&bytes[..count]);
-        count
-    }
 }
 
 impl Planned {
@@ -146,7 +130,9 @@ pub(super) struct Planner<'a> {
     pub(super) request: &'a ProbeRequest,
     /// The process's code; none: before there is one.
     pub(super) mapped: Option<&'a [CodeMapping]>,
-    pub(super) process: Option<&'a dyn RemoteTarget>,
+    pub(super) process: Option<&'a ProcessCode<'a>>,
+    /// The events that are written.
+    pub(super) events: Option<&'a EventPlan>,
 }
 
 impl Planner<'_> {
@@ -246,15 +232,22 @@ impl Planner<'_> {
             None => plan(code, &function, surroundings),
         };
         let entry = entry.map_err(|refusal| refusal.to_string())?;
-        self.is_of_file(code, &entry)?;
+        check_matches_file(code, &entry)?;
         let is_interruptible = convention == Convention::Go && body.is_none();
-        let condition =
-            self.request.conditions.get(number).map(|(entry, _)| entry.clone()).unwrap_or_default();
-        if is_interruptible && !condition.is_empty() {
-            return Err("a Go function without a check of its stack has no room for a condition".to_owned());
+        let (condition, return_condition) = self.request.conditions.get(number).cloned().unwrap_or_default();
+        let needs_room = !condition.is_empty() || self.request.callers || self.events.is_some();
+        if is_interruptible && needs_room {
+            return Err(
+                "a Go function without a check of its stack has no room for a condition or an event, nor to tell callers apart"
+                    .to_owned(),
+            );
         }
-        let action = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
-        if !action.is_supported() || reads_memory(&condition) {
+        let action = ProbeAction {
+            entry_condition: condition.clone(),
+            return_condition: return_condition.clone(),
+            ..ProbeAction::default()
+        };
+        if !action.is_supported() || reads_memory(&condition) || reads_memory(&return_condition) {
             return Err(
                 "the program cannot load the agent, and stubs alone look at registers, not at memory"
                     .to_owned(),
@@ -262,19 +255,22 @@ impl Planner<'_> {
         }
         let mut planned = PlannedFunction {
             number,
+            start,
             convention,
             entry,
             counts_behind: body.is_some(),
             condition,
+            return_condition,
             exits: Vec::new(),
             exit_patches: Vec::new(),
             is_interruptible,
         };
-        if self.request.timed {
+        let returns = self.events.is_some_and(|events| events.returns(number));
+        if self.request.timed || returns {
             if is_interruptible {
                 return Err("a Go function without a check of its stack is not timed by stubs".to_owned());
             }
-            self.exits(code, site, &mut planned, surroundings)?;
+            self.exits(code, site, &mut planned, (surroundings, returns))?;
         }
         Ok(planned)
     }
@@ -285,9 +281,9 @@ impl Planner<'_> {
         code: &CodeSource<'_>,
         site: &Site,
         planned: &mut PlannedFunction,
-        surroundings: &Surroundings<'_>,
+        (surroundings, returns): (&Surroundings<'_>, bool),
     ) -> Result<(), String> {
-        for part in exit_sites::by_part(site)? {
+        for part in exit_sites::by_part(site, returns || !planned.return_condition.is_empty())? {
             let start = part.svma.wrapping_add(code.bias);
             let function = Function { start, bytes: part.bytes, next: start.wrapping_add(part.room) };
             let exits = part.exits.iter().map(|exit| start.wrapping_add(*exit));
@@ -299,75 +295,26 @@ impl Planner<'_> {
             let patches =
                 patches.map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
             for patch in patches {
-                self.is_of_file(code, &patch)?;
+                check_matches_file(code, &patch)?;
                 planned.exit_patches.push(patch);
             }
         }
         planned.exits.sort_unstable();
         Ok(())
     }
-
-    /// Whether the process has the file's code there.
-    fn is_of_file(&self, code: &CodeSource<'_>, patch: &Patch) -> Result<(), String> {
-        if self.process.is_none() {
-            return Ok(());
-        }
-        let bytes = patch.end() - patch.address;
-        let file = CodeSource { process: None, ..*code };
-        match file.bytes(patch.address, bytes) == code.bytes(patch.address, bytes) {
-            true => Ok(()),
-            false => {
-                Err("the process has other code there than its file: another tool has patched it".to_owned())
-            }
-        }
-    }
 }
 
-/// A jump that the process has, and its file has not.
-pub(super) struct ForeignJump {
-    pub(super) at: u64,
-    /// The jump.
-    pub(super) now: [u8; 5],
-    /// What the file has.
-    pub(super) file: [u8; 5],
-    /// Where it leads.
-    pub(super) to: u64,
-}
-
-impl ForeignJump {
-    /// The one that begins at `start` of these bytes, which lie at `base`.
-    fn at(its: &[u8], files: &[u8], start: usize, base: u64) -> Option<ForeignJump> {
-        let now: [u8; 5] = its.get(start..start + 5)?.try_into().ok()?;
-        let file: [u8; 5] = files.get(start..start + 5)?.try_into().ok()?;
-        let distance = i32::from_le_bytes([now[1], now[2], now[3], now[4]]);
-        let at = base + start as u64;
-        let to = at.wrapping_add(5).wrapping_add_signed(i64::from(distance));
-        (now[0] == 0xe9).then_some(ForeignJump { at, now, file, to })
-    }
-}
-
-/// The jumps of a module's code that differ from its file.
-pub(super) fn jumps_not_of_file(code: &CodeSource<'_>, begin: u64, bytes: u64) -> Vec<ForeignJump> {
-    const PIECE: u64 = 1 << 20;
-    let file = CodeSource { process: None, ..*code };
-    let mut found: Vec<ForeignJump> = Vec::new();
-    let mut at = begin;
-    while at < begin + bytes {
-        let piece = PIECE.min(begin + bytes - at);
-        // With what a jump at the end needs.
-        let (its, files) = (code.bytes(at, piece + 8), file.bytes(at, piece + 8));
-        for (place, _) in its.iter().zip(&files).enumerate().filter(|(_, (its, files))| its != files) {
-            let is_known = found.last().is_some_and(|last| at + (place as u64) < last.at + 5);
-            if is_known || place as u64 >= piece {
-                continue;
-            }
-            // The file may have the same first bytes.
-            let starts = (0..5).filter_map(|back| place.checked_sub(back));
-            found.extend(starts.into_iter().find_map(|start| ForeignJump::at(&its, &files, start, at)));
+/// Looks whether the process has its file's code at a patch.
+///
+/// # Errors
+/// That it has other code.
+fn check_matches_file(code: &CodeSource<'_>, patch: &Patch) -> Result<(), String> {
+    match code.matches_file(patch.address, patch.end() - patch.address) {
+        true => Ok(()),
+        false => {
+            Err("the process has other code there than its file: another tool has patched it".to_owned())
         }
-        at += piece;
     }
-    found
 }
 
 /// Whether a site is in this program.

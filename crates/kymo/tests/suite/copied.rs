@@ -5,6 +5,9 @@ use std::process::Command;
 
 use crate::programs::build;
 
+/// So that there is room behind each return for what a probe puts there.
+pub(crate) const ROOMY: &str = "-falign-functions=32";
+
 /// A built program as an argument, for good; tests share it.
 pub(crate) fn built(name: &str, flags: &[&str]) -> &'static str {
     build(name, flags).into_os_string().into_string().expect("a path of text").leak()

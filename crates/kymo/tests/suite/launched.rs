@@ -119,14 +119,14 @@ fn ends_as_the_command_does() {
 fn what_cannot_be_preloaded() {
     const TEST: &str = "launched::what_cannot_be_preloaded";
     let Some(program) = program(TEST, &["-static"]) else { return };
-    // Stubs serve it, but for what only the agent does.
+    // Stubs serve it.
     let start = ["probe", "--engine", "inproc", "--json"];
     let said = kymo().run([&start[..], &["probed_outer", "--", program.text(), "10"]].concat());
     assert_eq!(hits(&said.json(), "probed_outer"), (10, "inproc".to_owned()), "{}", said.stderr);
-    let condition = ["--ret", "--if", "arg1 == 1", "probed_outer", "--", program.text(), "10"];
-    let said = kymo().run([&start[..], &condition].concat()).ends(1);
+    let callers = ["-g", "probed_outer", "--", program.text(), "10"];
+    let said = kymo().run([&start[..], &callers].concat()).ends(1);
     assert!(said.stdout.is_empty(), "{}{}", said.stderr, said.stdout);
-    said.says("stubs alone look at no condition where calls end");
+    said.says("it tells callers apart in programs that run already (-p) only");
     let Some(program) = self::program(TEST, &[]) else { return };
     let setuid = Command::new("chmod").arg("u+s").arg(&program.path).status().expect("chmod");
     assert!(setuid.success());

@@ -117,6 +117,7 @@ mod probe_lifetimes;
 mod probe_refusals;
 mod probe_signals;
 mod probe_static;
+mod probe_static_events;
 mod probe_unforced;
 mod programs;
 mod python;

@@ -3,16 +3,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::copied::Program;
+use crate::copied::{Program, ROOMY};
+use crate::probe_lifetimes::Probing;
 use crate::tools::{Need, Running, kymo, perf, ready, require, signal, text};
-
-fn program(test: &str) -> Option<Program> {
-    program_of(test, "probed.c")
-}
 
 /// Root: where /proc/sys/kernel/yama/ptrace_scope is 1, others cannot enter what runs already.
 fn program_of(test: &str, source: &str) -> Option<Program> {
@@ -37,11 +35,20 @@ fn work(running: &mut Running) -> String {
     running.line()
 }
 
+/// How calls of functions are seen inside a program: the engine, and how the program is built. The
+/// last one cannot load the agent.
+const WAYS: [(&str, &[&str]); 3] = [("shadow", &[]), ("inproc", &[ROOMY]), ("inproc", &[ROOMY, "-static"])];
+
+/// The same for events that the program writes.
+const EVENT_WAYS: [(&str, &[&str]); 2] = [("shadow", &[]), ("inproc", &[ROOMY])];
+/// What programs are compiled with that load the agent, and that cannot.
+const DEPLOYMENTS: [&[&str]; 2] = [&[], &["-static", ROOMY]];
+
 /// Runs `kymo probe` on the program from before its calls until they are done; its JSON.
-fn probe(program: &Path, calls: &str, arguments: &[&str]) -> Value {
+fn probe(engine: &str, program: &Path, calls: &str, arguments: &[&str]) -> Value {
     let mut running = waiting(program, &[calls, "2"]);
     let mut probing =
-        kymo().start(["probe", "--engine", "shadow", "--json", "-p", &running.pid()].iter().chain(arguments));
+        kymo().start(["probe", "--engine", engine, "--json", "-p", &running.pid()].iter().chain(arguments));
     let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines().map_while(Result::ok);
     let said: Vec<String> = words.by_ref().take_while(|line| !line.contains("patched while")).collect();
     if probing.try_wait().expect("kymo").is_none() {
@@ -63,20 +70,32 @@ fn of<'a>(document: &'a Value, name: &str) -> &'a Value {
 /// Checks conditions on arguments and on what a function returns, and one in N, by the engine inside the program: as exact as the kernel's.
 #[test]
 fn only_some_hits() {
-    let Some(program) = program("probe_inside::only_some_hits") else { return };
-    let hits = |condition: &str, name: &str| {
-        let found = probe(&program.path, "100", &["--if", condition, name]);
-        (of(&found, name)["hits"].clone(), of(&found, name)["latencies"]["count"].clone())
-    };
-    assert_eq!(hits("arg1 >= 90", "probed_outer").0, 20);
-    assert_eq!(hits("arg1:s32 < 10 && arg1:u8 != 3 || $rdi == 50", "probed_outer").0, 20);
-    assert_eq!(hits("ret:s32 > 5", "probed_deep"), (11.into(), 6.into()));
-    let some = probe(&program.path, "1000", &["--ret", "--every", "10", "probed_outer"]);
-    let timed = of(&some, "probed_outer")["latencies"]["count"].as_u64().expect("a count");
-    // On each CPU by itself, and each began at 0.
-    let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
-    assert!(timed <= 200 && timed + cpus >= 200, "{some}");
-    assert_eq!(of(&some, "probed_outer")["hits"], 2000);
+    const TEST: &str = "probe_inside::only_some_hits";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    for (engine, flags) in WAYS {
+        let program = Program::of("probed.c", flags);
+        let hits = |options: &[&str], condition: &str, name: &str| {
+            let found = probe(engine, &program.path, "100", &[options, &["--if", condition, name]].concat());
+            (of(&found, name)["hits"].clone(), of(&found, name)["latencies"]["count"].clone())
+        };
+        assert_eq!(hits(&[], "arg1 >= 90", "probed_outer").0, 20, "{engine} {flags:?}");
+        let either = "arg1:s32 < 10 && arg1:u8 != 3 || $rdi == 50";
+        assert_eq!(hits(&[], either, "probed_outer").0, 20, "{engine} {flags:?}");
+        let both = (20.into(), 20.into());
+        assert_eq!(hits(&["--ret"], either, "probed_outer"), both, "{engine} {flags:?}");
+        assert_eq!(hits(&[], "ret:s32 > 5", "probed_deep"), (11.into(), 6.into()), "{engine} {flags:?}");
+        // Neither 0 nor another number of calls at a power of two.
+        for every in [7, 8] {
+            let options = ["--ret", "--every", &every.to_string(), "probed_outer"];
+            let some = probe(engine, &program.path, "1000", &options);
+            let timed = of(&some, "probed_outer")["latencies"]["count"].as_u64().expect("a count");
+            // On each CPU by itself, and each began at 0.
+            let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
+            let all = 2000 / every;
+            assert!(timed <= all && timed + cpus >= all, "{engine} {flags:?} {every}: {some}");
+            assert_eq!(of(&some, "probed_outer")["hits"], 2000, "{engine} {flags:?}");
+        }
+    }
 }
 
 /// Records with `kymo record` or `kymo probe` (its words up to the file) from before the program's calls until they are done; what it said, and what the
@@ -138,11 +157,18 @@ fn script(file: &str, fields: &str) -> Vec<String> {
 /// returns; that perf shows the same; and that nothing is lost unsaid.
 #[test]
 fn recordings() {
-    let Some(program) = program("probe_inside::recordings") else { return };
+    const TEST: &str = "probe_inside::recordings";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    for (engine, flags) in EVENT_WAYS.into_iter().chain([("inproc", DEPLOYMENTS[1])]) {
+        recorded(TEST, engine, &Program::of("probed.c", flags));
+    }
+}
+
+fn recorded(test: &str, engine: &str, program: &Program) {
     let name = &program.beside("probed.data");
     let events = "probe:probed_inner,probe:probed_deep,probe:probed_deep%return";
     let (said, counted) =
-        record(&program.path, "2000", 2, &["record", "--engine", "shadow", "-e", events, "-o", name]);
+        record(&program.path, "2000", 2, &["record", "--engine", engine, "-e", events, "-o", name]);
     assert!(said.contains("3 events of 2 functions are written by the program itself"), "{said}");
     assert!(said.contains("(4022 samples)") && said.contains("lost 0 samples"), "{counted}{said}");
     let lines = script(name, "comm,tid,time,event,ip,trace");
@@ -172,7 +198,7 @@ fn recordings() {
         odd.first(),
         odd.last()
     );
-    if ready("probe_inside::recordings", &[Need::Perf]) {
+    if ready(test, &[Need::Perf]) {
         let said = perf().run(["script", "-i", name, "-F", "event,trace"]);
         let own: Vec<&str> = said.stdout.lines().filter(|line| line.contains("probed_inner")).collect();
         assert_eq!(own.len(), 4000, "{}", said.stderr);
@@ -184,8 +210,13 @@ fn recordings() {
 /// and a new thread is known when it calls something.
 #[test]
 fn times() {
-    let Some(program) = program_of("probe_inside::times", "stamped.c") else { return };
-    let Some(()) = require("probe_inside::times", &[Need::Tracepoints]) else { return };
+    const TEST: &str = "probe_inside::times";
+    let needs = [Need::X86, Need::Program("cc"), Need::Root, Need::Tracepoints];
+    let Some(()) = require(TEST, &needs) else { return };
+    DEPLOYMENTS.into_iter().for_each(|flags| times_in(&Program::of("stamped.c", flags)));
+}
+
+fn times_in(program: &Program) {
     let name = &program.beside("probed.data");
     let events = "probe:stamped_before,probe:stamped_after,probe:stamped_first,syscalls:sys_enter_getppid";
     let (said, _) =
@@ -209,7 +240,12 @@ fn times() {
 /// Checks `kymo probe -o` with conditions and one in N: exactly those hits.
 #[test]
 fn recordings_of_some() {
-    let Some(program) = program("probe_inside::recordings_of_some") else { return };
+    const TEST: &str = "probe_inside::recordings_of_some";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    DEPLOYMENTS.into_iter().for_each(|flags| some_recorded(&Program::of("probed.c", flags)));
+}
+
+fn some_recorded(program: &Program) {
     let name = &program.beside("probed.data");
     let condition = ["probe", "--if", "arg1:s32 >= 90 && arg1:s32 < 95", "probed_inner", "-o", name];
     let (said, _) = record(&program.path, "100", 1, &condition);
@@ -227,7 +263,12 @@ fn recordings_of_some() {
 /// Checks that hits which do not fit into small rings are counted: those that are recorded and those that are said to be lost are all.
 #[test]
 fn losses() {
-    let Some(program) = program("probe_inside::losses") else { return };
+    const TEST: &str = "probe_inside::losses";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    DEPLOYMENTS.into_iter().for_each(|flags| losses_in(&Program::of("probed.c", flags)));
+}
+
+fn losses_in(program: &Program) {
     let name = &program.beside("probed.data");
     let words = ["record", "--engine", "inproc", "-m", "4K", "-e", "probe:probed_inner", "-o", name];
     let (said, _) = record(&program.path, "300000", 1, &words);
@@ -245,27 +286,67 @@ fn losses() {
 /// Checks that callers are told by the program, exactly, and by the names of the functions that they are in.
 #[test]
 fn callers() {
-    let Some(program) = program("probe_inside::callers") else { return };
-    let found = probe(&program.path, "1000", &["-g", "probed_inner", "probed_deep"]);
-    let callers = of(&found, "probed_inner")["callers"].as_array().expect("a list");
-    let told =
-        |caller: &Value| (caller["name"].as_str().expect("a name").to_owned(), caller["hits"].as_u64());
-    let told: Vec<(String, Option<u64>)> = callers.iter().map(told).collect();
-    let hits: u64 = told.iter().filter_map(|(_, hits)| *hits).sum();
-    assert_eq!(hits, 2000, "{told:?}");
-    assert!(told.iter().all(|(name, _)| name.starts_with("probed_outer+")), "{told:?}");
-    let deep = of(&found, "probed_deep")["callers"].to_string();
-    assert!(deep.contains("probed_deep+") && deep.contains("\"hits\":10"), "{deep}");
+    const TEST: &str = "probe_inside::callers";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    for ((engine, flags), timed) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let program = Program::of("probed.c", flags);
+        let options = if timed { &["-g", "--ret"][..] } else { &["-g"] };
+        let names = &["probed_inner", "probed_deep"];
+        let found = probe(engine, &program.path, "1000", &[options, names].concat());
+        let callers = of(&found, "probed_inner")["callers"].as_array().expect("a list");
+        let told =
+            |caller: &Value| (caller["name"].as_str().expect("a name").to_owned(), caller["hits"].as_u64());
+        let told: Vec<(String, Option<u64>)> = callers.iter().map(told).collect();
+        let hits: u64 = told.iter().filter_map(|(_, hits)| *hits).sum();
+        assert_eq!(hits, 2000, "{engine} {flags:?} {options:?}: {told:?}");
+        assert!(told.iter().all(|(name, _)| name.starts_with("probed_outer+")), "{told:?}");
+        let deep = of(&found, "probed_deep")["callers"].to_string();
+        assert!(deep.contains("probed_deep+") && deep.contains("\"hits\":10"), "{deep}");
+        let latencies = &of(&found, "probed_inner")["latencies"]["count"];
+        assert_eq!(latencies.as_u64(), timed.then_some(2000), "{engine} {flags:?}: {found}");
+    }
+}
+
+/// Checks that of a program that goes on calling while it is read there are no more calls by
+/// callers or by times than hits, and that there are some, by each engine.
+#[test]
+fn never_more_callers_or_times_than_hits() {
+    const TEST: &str = "probe_inside::never_more_callers_or_times_than_hits";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    for (engine, flags) in WAYS.into_iter().chain([("kernel", &[][..])]) {
+        let program = Program::of("many.c", flags);
+        let mut running = Running::start(Command::new(&program.path).args(["threads", "2"]));
+        let (pid, options) = (running.pid(), ["--json", "--engine", engine, "-g", "--ret", "many_*"]);
+        let probing = Probing::by(&mut kymo().command([&["probe", "-p", &pid], &options[..]].concat()));
+        std::thread::sleep(Duration::from_millis(200));
+        let (found, said) = probing.end();
+        let (mut all, mut all_timed) = (0, 0);
+        for probe in found["probes"].as_array().expect("a list") {
+            let callers = probe["callers"].as_array().expect("a list");
+            let told: u64 = callers.iter().filter_map(|caller| caller["hits"].as_u64()).sum();
+            let timed = probe["latencies"]["count"].as_u64().expect("calls");
+            let hits = probe["hits"].as_u64().expect("hits");
+            assert!(told <= hits && timed <= hits, "{engine} {flags:?}: {timed} of {hits}: {probe}");
+            (all, all_timed) = (all + told, all_timed + timed);
+        }
+        assert!(all > 0 && all_timed > 0, "{engine} {flags:?}: {said}{found}");
+        running.child.kill().expect("it runs");
+        running.end();
+    }
 }
 
 /// Checks that arguments by their names in the source, texts and what is returned are in the program's own events.
 #[test]
 fn arguments() {
-    let Some(program) = program("probe_inside::arguments") else { return };
+    const TEST: &str = "probe_inside::arguments";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    EVENT_WAYS.into_iter().for_each(|(engine, flags)| arguments_by(engine, &Program::of("probed.c", flags)));
+}
+
+fn arguments_by(engine: &str, program: &Program) {
     let name = &program.beside("probed.data");
     let event = "probe:'probed_outer(x, name:string, ret)'";
-    let (said, _) =
-        record(&program.path, "100", 1, &["record", "--engine", "shadow", "-e", event, "-o", name]);
+    let (said, _) = record(&program.path, "100", 1, &["record", "--engine", engine, "-e", event, "-o", name]);
     assert!(said.contains("(400 samples)"), "{said}");
     let lines = script(name, "event,trace");
     let entries: Vec<&String> = lines.iter().filter(|line| line.contains("probed_outer:")).collect();
@@ -279,6 +360,58 @@ fn arguments() {
         "{lines:?}"
     );
     eprintln!("{}", entries[0]);
+}
+
+/// Checks that events of returns are written by the program only where what a call returns is known
+/// and each call is looked at; otherwise it is said why not, and the program stays as it was.
+#[test]
+fn returns_that_are_not_known() {
+    const TEST: &str = "probe_inside::returns_that_are_not_known";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    let program = Program::of("probed.c", &[ROOMY, "-DTAIL"]);
+    const CHOSEN: &str = "where calls end, it is not known which of them";
+    for (function, options, why) in [
+        ("probed_tail", &[][..], "it may end by a jump to another function"),
+        ("probed_inner", &["--every", "2"], CHOSEN),
+        ("probed_inner", &["--if", "arg1 > 5"], CHOSEN),
+    ] {
+        let mut running = waiting(&program.path, &["10", "1"]);
+        let (pid, file) = (running.pid(), program.beside("none.data"));
+        let words = ["probe", "--engine", "inproc", "--ret", "-o", &file, function, "-p", &pid];
+        let said = kymo().run([&words[..], options].concat());
+        assert!(said.code.is_some_and(|code| code != 0), "{function} {options:?}: {}", said.stderr);
+        said.says(why);
+        assert_eq!(patched(&pid, &program.path), 0, "{function} {options:?}");
+        running.end();
+    }
+}
+
+/// Checks that a function which could not be probed has no count, neither 0 nor another one, and
+/// that it is said why, in static and dynamic programs.
+#[test]
+fn what_is_not_probed_has_no_count() {
+    const TEST: &str = "probe_inside::what_is_not_probed_has_no_count";
+    let Some(()) = require(TEST, &[Need::X86, Need::Program("cc"), Need::Root]) else { return };
+    for flags in [&[ROOMY, "-DTAIL"][..], &[ROOMY, "-DTAIL", "-static"]] {
+        let program = Program::of("probed.c", flags);
+        let words = ["probe", "--engine", "inproc", "--if", "ret:s32 >= 0", "probed_tail", "probed_inner"];
+        let command = ["--", program.text(), "10"];
+        let said = kymo().succeed([&words[..], &["--json"], &command].concat());
+        let found = said.json();
+        let of = |name: &str| {
+            let mut probes = found["probes"].as_array().expect("a list").iter();
+            probes.find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("{found}")).clone()
+        };
+        let (tail, inner) = (of("probed_tail"), of("probed_inner"));
+        for key in ["hits", "hits_per_second", "engine", "counted_by", "latencies"] {
+            assert!(tail[key].is_null() && !inner[key].is_null(), "{flags:?} {key}: {tail}");
+        }
+        assert!(found["notes"].to_string().contains("probed_tail: it may end by a jump"), "{found}");
+        let said = kymo().succeed([&words[..], &command].concat());
+        let line = said.stdout.lines().find(|line| line.ends_with(":probed_tail")).expect("its line");
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!((&cells[..2], cells[cells.len() - 2]), (&["-", "-"][..], "none"), "{}", said.stdout);
+    }
 }
 
 /// Checks that the median which is printed is within an eighth of what the calls took, by each

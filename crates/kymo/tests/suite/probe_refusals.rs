@@ -85,8 +85,8 @@ fn by_stubs(many: &mut Many) {
         assert_eq!(many.call(100), plain);
     }
     // What stubs do not do is the kernel's.
-    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "-g", "many_*"]).ends(1);
-    said.says("stubs alone tell no callers apart").says("leave --engine out");
+    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "--args", "many_*"]).ends(1);
+    said.says("it does not tell arguments").says("leave --engine out");
 }
 
 /// Checks a program that is linked statically.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::copied::ROOMY;
 use crate::faults::Dice;
 use crate::probe_lifetimes::{Probing, soon};
 use crate::programs::sources;
@@ -23,15 +24,15 @@ const ROUNDS: u64 = 25;
 const VISITS: u32 = 12;
 
 /// A program of a kind, in a folder of its own.
-struct Thousand {
-    program: PathBuf,
+pub(crate) struct Thousand {
+    pub(crate) program: PathBuf,
     /// How its functions are named.
     prefix: &'static str,
     _folder: tempfile::TempDir,
 }
 
 /// The kinds of C programs: a name, a compiler, its options.
-const KINDS: [(&str, &str, &[&str]); 4] = [
+pub(crate) const KINDS: [(&str, &str, &[&str]); 4] = [
     ("static", "gcc", &["-static"]),
     ("static_pie", "gcc", &["-static-pie"]),
     ("musl", "musl-gcc", &["-static"]),
@@ -148,7 +149,7 @@ func main() {
 
 /// Makes a program of a source, or copies what was made of it before; nothing, loudly, where that
 /// cannot be.
-fn compile(test: &str, name: &str, source: &str, command: &mut Command) -> Option<Thousand> {
+pub(crate) fn compile(test: &str, name: &str, source: &str, command: &mut Command) -> Option<Thousand> {
     let is_go = source.contains("\npackage main\n") || source.starts_with("package main\n");
     let mut hasher = DefaultHasher::new();
     (source, format!("{command:?}")).hash(&mut hasher);
@@ -184,7 +185,7 @@ fn c_program(test: &str, (name, compiler, options): (&str, &str, &[&str])) -> Op
     compile(test, name, &c_source(), Command::new(compiler).args(["-O2", "-g", "-pthread"]).args(options))
 }
 
-fn go() -> Command {
+pub(crate) fn go() -> Command {
     let mut go = Command::new("go");
     go.arg("build").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
     go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
@@ -234,15 +235,25 @@ impl Thousand {
                     "{}: {calls} calls timed: {probe}",
                     self.program.display()
                 );
+                if let Some(callers) = probe["callers"].as_array().filter(|callers| !callers.is_empty()) {
+                    let is_work =
+                        |caller: &Value| caller["name"].as_str().is_some_and(|name| name.contains("work+"));
+                    assert!(callers.iter().all(is_work), "{}: {probe}", self.program.display());
+                    let calls: u64 = callers.iter().filter_map(|caller| caller["hits"].as_u64()).sum();
+                    assert_eq!(calls, wanted, "{}: {probe}", self.program.display());
+                }
             }
         }
         inside
     }
 }
 
-/// Calls `chosen` with 0 to 9,999, and with -3 to 3 in turns.
+/// Calls `chosen` with 0 to 9,999, and with -3 to 3 in turns. It is neither the first nor the last
+/// function, beside which is no padding.
 const CHOSEN_C: &str = r#"#include <stdio.h>
+__attribute__((noinline, used)) int before(int x) { return x; }
 __attribute__((noinline, noclone)) long chosen(long x, int y) { __asm__ volatile("" ::: "memory"); return x * 3 + y; }
+__attribute__((noinline, used)) int after(int x) { return x; }
 int main(void) {
     long s = 0;
     for (long x = 0; x < 10000; x++) s += chosen(x, (int)(x % 7) - 3);
@@ -275,19 +286,34 @@ func main() {
 fn conditions_of_registers() {
     const TEST: &str = "probe_static::conditions_of_registers";
     let Some(()) = require(TEST, &[Need::X86, Need::Program("gcc")]) else { return };
-    let check = |program: &Thousand, name: &str, condition: &str, hits: u64| {
-        let start = ["probe", "--engine", "inproc", "--json", "--if", condition, name, "--"];
-        let said = kymo().succeed(start.iter().copied().chain([text(&program.program)]));
-        let probe = &said.json()["probes"][0];
-        assert_eq!(probe["hits"], hits, "{condition} in {}: {}", program.program.display(), said.stderr);
+    let found = |program: &Thousand, options: &[&str], name: &str| {
+        let start = [&["probe", "--engine", "inproc", "--json"], options, &[name, "--"]].concat();
+        let said = kymo().succeed(start.into_iter().chain([text(&program.program)]));
+        let probe = said.json()["probes"][0].clone();
         assert_eq!(probe["engine"], "inproc", "{}", said.stderr);
+        (probe["hits"].as_u64(), probe["latencies"]["count"].as_u64())
+    };
+    let check = |program: &Thousand, name: &str, condition: &str, hits: u64| {
+        let file = program.program.display();
+        assert_eq!(found(program, &["--if", condition], name).0, Some(hits), "{condition} in {file}");
+        let timed = found(program, &["--ret", "--if", condition], name);
+        assert_eq!(timed, (Some(hits), Some(hits)), "{condition} in {file}");
     };
     for (name, compiler, options) in KINDS {
         let mut command = Command::new(compiler);
-        let Some(program) = compile(TEST, name, CHOSEN_C, command.arg("-O2").args(options)) else { continue };
+        let Some(program) = compile(TEST, name, CHOSEN_C, command.args(["-O2", ROOMY]).args(options)) else {
+            continue;
+        };
         check(&program, "chosen", "arg1 < 1000", 1000);
         check(&program, "chosen", "arg1 == 7 || arg1 >= 9990", 11);
         check(&program, "chosen", "arg2:s32 < 0 && arg1 < 70", 30);
+        // What a call returns is known where it ends: it is a hit all the same.
+        let returned = found(&program, &["--if", "ret:s64 < 30"], "chosen");
+        assert_eq!(returned, (Some(10_000), Some(10)), "{}", program.program.display());
+        let both = found(&program, &["--if", "ret:s64 < 30 && arg1 >= 5"], "chosen");
+        assert_eq!(both, (Some(9_995), Some(5)), "{}", program.program.display());
+        let every = found(&program, &["--ret", "--every", "100"], "chosen");
+        assert_eq!(every, (Some(10_000), Some(100)), "{}", program.program.display());
     }
     let Some(program) = compile(TEST, "chosen_go", CHOSEN_GO, &mut go()) else { return };
     check(&program, "main.chosen", "x < 100 && x != 7", 99);
@@ -359,7 +385,7 @@ fn visits_while_they_run() {
         };
         let plain = call(3);
         let code = code_of(running.child.id(), &thousand.program);
-        for options in [&["--count"][..], &["--ret"], &["--kill"], &["--count"]] {
+        for options in [&["--count"][..], &["--ret"], &["--kill"], &["--count"], &["--ret", "-g"]] {
             let killed = options == ["--kill"];
             let options = if killed { &["--count"] } else { options };
             let (pid, selector) = (running.pid(), thousand.selector());
@@ -376,7 +402,10 @@ fn visits_while_they_run() {
                 continue;
             }
             let (found, said) = probing.end();
-            let inside = thousand.check(&found, 3, options == ["--ret"]);
+            let inside = thousand.check(&found, 3, options.contains(&"--ret"));
+            let has_callers = |probe: &Value| probe["callers"].as_array().is_some_and(|all| !all.is_empty());
+            let probes = found["probes"].as_array().expect("a list");
+            assert_eq!(probes.iter().all(has_callers), options.contains(&"-g"), "{found}");
             let expected = if thousand.prefix == "many_" { FUNCTIONS } else { FUNCTIONS / 2 };
             assert!(inside >= expected, "{inside}: {said}");
             assert_eq!(call(3), plain, "{}", thousand.program.display());
@@ -386,8 +415,60 @@ fn visits_while_they_run() {
     }
 }
 
+/// Checks that what killed kymos have left is taken away at once by their restorers, or by the next
+/// kymo where these were killed, too: their probes, and their memory, of which there would be no
+/// place near the code left after some hundred.
+#[test]
+fn what_killed_ones_have_left() {
+    const TEST: &str = "probe_static::what_killed_ones_have_left";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("gcc"), Need::Program("pkill")])
+    else {
+        return;
+    };
+    for kind in KINDS {
+        let Some(thousand) = c_program(TEST, kind) else { continue };
+        let mut running = Running::start(&mut Command::new(&thousand.program));
+        running.tell("3\n");
+        running.line();
+        let code = code_of(running.child.id(), &thousand.program);
+        let regions = |pid: &str| {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+            maps.lines().filter(|line| line.contains("/memfd:kymo-")).count()
+        };
+        let (pid, selector) = (running.pid(), thousand.selector());
+        // Where code lies low, a number in memory may be an address in what was left: it stays.
+        let is_exact = matches!(kind.0, "static_pie" | "musl_dynamic");
+        for round in 0..6 {
+            let timed = if round % 2 == 0 { "--ret" } else { "--count" };
+            let probing = Probing::by(&mut kymo().command(["probe", "--json", timed, "-p", &pid, &selector]));
+            let has_restorer = round % 3 == 0;
+            if !has_restorer {
+                // Which would do it.
+                let restorer = format!("restore-probes {pid}$");
+                run(Command::new("pkill").args(["-KILL", "-f", &restorer])).ends(0);
+            }
+            probing.kill();
+            if has_restorer {
+                soon("the code's end", || code_of(running.child.id(), &thousand.program) == code);
+                soon("the stubs' end", || !is_exact || regions(&pid) == 0);
+            }
+            // Stubs, and the words that they count in: of this one, and of the one before.
+            assert!(!is_exact || regions(&pid) <= 4, "{round}: {}", thousand.program.display());
+        }
+        let probing = Probing::by(&mut kymo().command(["probe", "--json", "-p", &pid, &selector]));
+        running.tell("3\n");
+        running.line();
+        let (found, said) = probing.end();
+        assert_eq!(thousand.check(&found, 3, false), FUNCTIONS, "{said}");
+        // The last restorer may have waited for this kymo.
+        soon("the stubs' end", || !is_exact || regions(&pid) == 0);
+        assert!(code_of(running.child.id(), &thousand.program) == code, "code is not the file's: {said}");
+        assert_eq!(running.end(), (String::new(), Some(0)));
+    }
+}
+
 /// A program's code in a process's memory.
-fn code_of(pid: u32, program: &Path) -> Vec<u8> {
+pub(crate) fn code_of(pid: u32, program: &Path) -> Vec<u8> {
     use std::os::unix::fs::FileExt as _;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("memory");
@@ -518,4 +599,45 @@ fn go_under_stress() {
         };
         tasks.map(status).all(|status| !status.contains("TracerPid:") || status.contains("TracerPid:\t0"))
     });
+}
+
+/// 70,000 functions, of which the first and the last are called.
+const MORE_C: &str = r#"#include <stdio.h>
+__asm__(".text\n.altmacro\n"
+        ".macro one n\n.p2align 4\n.globl many_\\n\n.type many_\\n,@function\n"
+        "many_\\n: .cfi_startproc\nlea 1(%rdi),%rax\nret\n.cfi_endproc\n.size many_\\n,.-many_\\n\n.endm\n"
+        ".set i,0\n.rept 70000\none %i\n.set i,i+1\n.endr\n.noaltmacro\n");
+extern long many_0(long), many_69999(long);
+int main(void) {
+    long s = 0;
+    for (int i = 0; i < 1000; i++) s = many_0(s) + (i % 4 == 0 ? many_69999(i) : 0);
+    printf("%ld\n", s);
+    return 0;
+}
+"#;
+
+/// Checks that more functions are counted and timed inside of a static program than one part of
+/// shared memory has numbers for.
+#[test]
+fn more_functions_than_numbers() {
+    const TEST: &str = "probe_static::more_functions_than_numbers";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("gcc")]) else { return };
+    let mut command = Command::new("gcc");
+    let Some(program) = compile(TEST, "more", MORE_C, command.args(["-O1", "-static"])) else { return };
+    let plain = program.plain();
+    let (printed, found, said) = program.probed(&["--ret", "--engine", "inproc"]);
+    assert_eq!(printed, plain, "{}", said.stderr);
+    let probes = found["probes"].as_array().expect("a list");
+    let inside = probes.iter().filter(|probe| probe["engine"] == "inproc").count();
+    assert_eq!((probes.len(), inside), (70_000, 70_000), "{}", said.stderr);
+    let counts: Vec<(&str, u64, u64)> = probes
+        .iter()
+        .filter(|probe| probe["hits"] != 0)
+        .map(|probe| {
+            let number = |value: &Value| value.as_u64().expect("a number");
+            let name = probe["name"].as_str().expect("a name");
+            (name, number(&probe["hits"]), number(&probe["latencies"]["count"]))
+        })
+        .collect();
+    assert_eq!(counts, [("many_0", 1000, 1000), ("many_69999", 250, 250)]);
 }

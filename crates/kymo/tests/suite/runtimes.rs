@@ -20,16 +20,17 @@ pub(crate) fn rounds() -> usize {
     if std::env::var_os("KYMO_SOAK").is_some() { ROUNDS } else { 1 }
 }
 
-/// What was counted of each function: hits, and calls whose time is known.
+/// What was counted of each function that was probed: hits, and calls whose time is known.
 fn counted(json: &str) -> BTreeMap<String, (u64, u64)> {
     let document: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {json}"));
     let of = |probe: &Value| {
+        let hits = probe["hits"].as_u64()?;
         let name = probe["name"].as_str().expect("a name").rsplit_once(':').map_or("", |(_, name)| name);
         let calls = probe["latencies"]["count"].as_u64().unwrap_or(0);
         let name = if name.is_empty() { probe["name"].as_str().unwrap_or_default() } else { name };
-        (name.to_owned(), (probe["hits"].as_u64().expect("a number"), calls))
+        Some((name.to_owned(), (hits, calls)))
     };
-    document["probes"].as_array().expect("a list").iter().map(of).collect()
+    document["probes"].as_array().expect("a list").iter().filter_map(of).collect()
 }
 
 /// What a program says of itself: `NAME CALLS EXITS` lines.

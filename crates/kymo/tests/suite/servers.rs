@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,6 +44,14 @@ impl Drop for Running {
         // Both servers end their workers with themselves.
         self.end(Signal::INT);
     }
+}
+
+/// One server at a time: each keeps all CPUs busy with its clients, and an agent that gets none for
+/// half a minute counts as one that does not answer.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder that other users may look into.
@@ -135,6 +144,7 @@ const PAGE: &[u8] = b"the page\n";
 fn nginx() {
     const TEST: &str = "servers::nginx";
     let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("nginx")]) else { return };
+    let _alone = alone();
     let (_folder, path) = folder();
     std::fs::write(path.join("page"), PAGE).expect("our folder");
     let at = path.display();
@@ -199,6 +209,7 @@ fn postgresql() {
         return skip(TEST, "postgresql is not installed");
     };
     let Some(psql) = find("psql") else { return skip(TEST, "psql is not installed") };
+    let _alone = alone();
     let (_folder, path) = folder();
     let (data, log) = (path.join("data"), path.join("log"));
     std::fs::create_dir(&data).expect("our folder");

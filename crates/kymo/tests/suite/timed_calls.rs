@@ -6,13 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::copied::{Program, built};
+use crate::copied::{Program, ROOMY, built};
 use crate::probe_lifetimes::Probing;
 use crate::runtimes::{probed, rounds};
 use crate::tools::{Need, Running, find, kymo, require, run, skip, text};
-
-/// So that there is room behind each return for what a probe puts there.
-const ROOMY: &str = "-falign-functions=32";
 
 /// `copies.c` as a program, and as its library.
 fn copies(test: &str) -> Option<(Program, &'static str)> {
@@ -199,5 +196,26 @@ print('done', sum(job.value for job in jobs))
             assert_eq!((said.code, &own), (Some(0), &plain.stdout), "{module}: {}", said.stderr);
             assert!(counts.values().filter(|(hits, timed)| *hits > 0 && *timed > 0).count() > 100);
         }
+    }
+}
+
+/// Checks calls that are left by longjmp, and those that come after them at the same place: by
+/// conditions each is timed or not by itself, inside of dynamic and static programs and by the
+/// kernel.
+#[test]
+fn calls_that_were_left_are_not_the_next_ones() {
+    const TEST: &str = "timed_calls::calls_that_were_left_are_not_the_next_ones";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("cc")]) else { return };
+    for (engine, flags) in [("inproc", &[ROOMY][..]), ("inproc", &[ROOMY, "-static"]), ("kernel", &[])] {
+        let program = Program::of("jumped.c", flags);
+        let counts = |condition: &str| {
+            let options = ["--ret", "--engine", engine, "--if", condition];
+            let (own, counts, said) = probed(&options, &["jumped"], &[program.text()]);
+            assert_eq!((said.code, &*own), (Some(0), "5000\n"), "{engine} {flags:?}: {}", said.stderr);
+            counts["jumped"]
+        };
+        assert_eq!(counts("arg1 == 0"), (1000, 0), "{engine} {flags:?}");
+        assert_eq!(counts("arg1 == 1"), (1000, 1000), "{engine} {flags:?}");
+        assert_eq!(counts("ret == 6"), (2000, 0), "{engine} {flags:?}");
     }
 }

@@ -19,6 +19,8 @@ const SIGNATURE: [u8; 4] = [0x53, 0x30, 0x05, 0x53];
 pub(crate) const DESCRIPTOR_BYTES: usize = 32;
 /// Of `struct rseq`: always a number of a CPU, 0 where the thread has no sequences.
 const CPU_ID_START: i32 = 0;
+/// The same, but negative where it has none.
+const CPU_ID: i32 = 4;
 const SEQUENCE: i32 = 8;
 
 /// One such sequence in a stub.
@@ -79,14 +81,34 @@ impl Counter {
         context: &CodegenContext,
         table: u64,
     ) -> Emitted {
-        self.used = true;
-        a.set_label(&mut self.again)?;
-        a.lea(rax, ptr(self.descriptor))?;
-        a.mov(qword_ptr(i64::from(context.rseq + SEQUENCE)).fs(), rax)?;
-        a.set_label(&mut self.start)?;
+        self.open(a, context.rseq)?;
         a.mov(eax, dword_ptr(i64::from(context.rseq + CPU_ID_START)).fs())?;
         a.mov(rcx, table)?;
         a.mov(rcx, qword_ptr(rcx + rax * 8))
+    }
+
+    /// Begins a sequence of a thread whose `struct rseq` is so far from the thread pointer. Uses
+    /// rax.
+    fn open(&mut self, a: &mut CodeAssembler, rseq: i32) -> Emitted {
+        self.used = true;
+        a.set_label(&mut self.again)?;
+        a.lea(rax, ptr(self.descriptor))?;
+        a.mov(qword_ptr(i64::from(rseq + SEQUENCE)).fs(), rax)?;
+        a.set_label(&mut self.start)?;
+        a.zero_bytes()
+    }
+
+    /// Begins a sequence, and leaves the CPU in eax; a number that no CPU has where the thread has
+    /// no sequences.
+    pub(crate) fn begin_on_cpu(&mut self, a: &mut CodeAssembler, rseq: i32) -> Emitted {
+        self.open(a, rseq)?;
+        a.mov(eax, dword_ptr(i64::from(rseq + CPU_ID)).fs())
+    }
+
+    /// Behind a sequence's end: the kernel has no reason to look at its descriptor any more, which
+    /// may go away.
+    pub(crate) fn forget(a: &mut CodeAssembler, rseq: i32) -> Emitted {
+        a.mov(qword_ptr(i64::from(rseq + SEQUENCE)).fs(), 0)
     }
 
     fn end(&mut self, a: &mut CodeAssembler, word: AsmMemoryOperand) -> Emitted {

@@ -4,17 +4,9 @@ use crate::patch::site::{Site, is_call};
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr};
 use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register};
 
-/// Writes them, and the way back behind them. `enter` is the stub's begin. Gives each one's label.
-pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Result<Vec<CodeLabel>, IcedError> {
-    let (moved, ends) = each(a, site, enter, &mut |_, _| Ok(()))?;
-    if !ends {
-        a.jmp(site.resume())?;
-    }
-    Ok(moved)
-}
-
-/// The same without the way back; `before` may write something before each of them, which a
-/// thread that is moved to an instruction's label executes, too. Whether the flow ends with them.
+/// Writes them without the way back. `enter` is the stub's begin; `before` may write something
+/// before each of them, which a thread that is moved to an instruction's label executes, too. Each
+/// one's label, and whether the flow ends with them.
 pub(crate) fn each(
     a: &mut CodeAssembler,
     site: &Site,

@@ -26,11 +26,51 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, qword_ptr, r8, r8d, rax, rcx, rdi, rdx, rsi, rsp,
 };
-use kymo_core::probe::wire::Layout;
+use kymo_core::probe::wire::{EventId, Fetch, Layout};
 
 /// Bytes of a record without texts.
 fn bytes(layout: &Layout) -> u32 {
     (RAW_AT as u32 + layout.fixed_bytes).next_multiple_of(8)
+}
+
+/// What is in a record besides its header, the time, and what its reader knows better.
+#[derive(Clone, Copy)]
+pub(super) struct EventFields<'a> {
+    pub(super) id: EventId,
+    pub(super) site: u64,
+    /// Its values.
+    pub(super) fetches: &'a [Fetch],
+    /// Of the whole record.
+    pub(super) bytes: u32,
+}
+
+impl EventFields<'_> {
+    /// Writes them to the record at rdi, with the thread's number in r8. Uses rax.
+    pub(super) fn write(&self, a: &mut CodeAssembler, returned: bool) -> Emitted {
+        let layout = Layout::of(self.fetches, returned);
+        for (at, value) in [(8, self.id.id), (RAW_AT + 8, self.site)] {
+            a.mov(rax, value)?;
+            a.mov(qword_ptr(rdi + at), rax)?;
+        }
+        if returned {
+            a.mov(rax, qword_ptr(rsp + FRAME))?;
+            a.mov(qword_ptr(rdi + (RAW_AT + 16)), rax)?;
+        }
+        a.mov(qword_ptr(rdi + 16), rax)?;
+        a.mov(dword_ptr(rdi + 28), r8d)?;
+        let end = RAW_AT as u32 + layout.fixed_bytes;
+        if end < self.bytes {
+            a.mov(dword_ptr(rdi + end as i32), 0)?;
+        }
+        a.mov(dword_ptr(rdi + 56), self.bytes - RAW_AT as u32)?;
+        a.mov(dword_ptr(rdi + RAW_AT), u32::from(self.id.kind))?;
+        a.mov(dword_ptr(rdi + (RAW_AT + 4)), r8d)?;
+        for (fetch, at) in self.fetches.iter().zip(&layout.at) {
+            predicate::operand(a, &fetch.operand, returned)?;
+            a.mov(qword_ptr(rdi + (RAW_AT + *at as i32)), rax)?;
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct Recorder {
@@ -137,31 +177,12 @@ impl Recorder {
         a.mov(qword_ptr(rdi + 40), rax)?;
         now(a, record.clock)?;
         a.mov(qword_ptr(rdi + 32), rax)?;
-        let event = record.event(returned);
-        for (at, value) in [(0, record_header(bytes)), (8, event.id), (RAW_AT + 8, site)] {
-            a.mov(rax, value)?;
-            a.mov(qword_ptr(rdi + at), rax)?;
-        }
-        if returned {
-            a.mov(rax, qword_ptr(rsp + FRAME))?;
-            a.mov(qword_ptr(rdi + (RAW_AT + 16)), rax)?;
-        }
-        a.mov(qword_ptr(rdi + 16), rax)?;
+        a.mov(rax, record_header(bytes))?;
+        a.mov(qword_ptr(rdi), rax)?;
         a.mov(dword_ptr(rdi + 24), std::process::id())?;
-        a.mov(dword_ptr(rdi + 28), r8d)?;
         a.mov(qword_ptr(rdi + 48), 1)?;
-        let end = RAW_AT as u32 + layout.fixed_bytes;
-        if end < bytes {
-            a.mov(dword_ptr(rdi + end as i32), 0)?;
-        }
-        a.mov(dword_ptr(rdi + 56), bytes - RAW_AT as u32)?;
-        a.mov(dword_ptr(rdi + RAW_AT), u32::from(event.kind))?;
-        a.mov(dword_ptr(rdi + (RAW_AT + 4)), r8d)?;
         let fetches = if returned { &record.action.return_fetches } else { &record.action.fetches };
-        for (fetch, at) in fetches.iter().zip(&layout.at) {
-            predicate::operand(a, &fetch.operand, returned)?;
-            a.mov(qword_ptr(rdi + (RAW_AT + *at as i32)), rax)?;
-        }
+        EventFields { id: record.event(returned), site, fetches, bytes }.write(a, returned)?;
         a.add(rcx, bytes as i32)?;
         a.mov(qword_ptr(rsi + HEAD_AT), rcx)?;
         self.write.finish(a)

@@ -91,7 +91,27 @@ impl StubSpec {
     }
 
     fn at_entry(&self) -> Option<(Record, u32)> {
-        self.record.filter(|(record, _)| record.action.event.is_some())
+        let is_exit = matches!(self.at_return, ReturnAction::Exit(_));
+        self.record.filter(|(record, _)| record.action.event.is_some() && !is_exit)
+    }
+
+    /// Whether the stub is come back to when the function returns.
+    fn is_returned_to(&self) -> bool {
+        use ReturnAction::{Exit, Ignored, RecordedAtExits};
+        !matches!(self.at_return, Ignored | RecordedAtExits(_) | Exit(_))
+    }
+
+    /// What is written where a call ends among the displaced instructions: the counter of returns,
+    /// the function's begin.
+    fn at_exit(&self, site: &Site) -> Option<RecordedExit> {
+        match self.at_return {
+            ReturnAction::RecordedAtExits(returns) => {
+                let lost = self.record.map_or(0, |(_, lost)| lost);
+                Some(RecordedExit { function: site.address, returns, lost })
+            }
+            ReturnAction::Exit(exit) => Some(exit),
+            _ => None,
+        }
     }
 }
 
@@ -105,6 +125,11 @@ pub(crate) enum ReturnAction {
     Timed(u32),
     /// This counter is raised, and an event written.
     Recorded(u32),
+    /// The same, before the instructions with which the function's calls end, as far as they are
+    /// displaced here.
+    RecordedAtExits(u32),
+    /// The same, and the stub does nothing else: no call begins here.
+    Exit(RecordedExit),
     /// The lock of this call is taken now, if it succeeded.
     Acquired(HoldRole),
 }
@@ -114,10 +139,24 @@ impl ReturnAction {
     pub(crate) fn slots(self) -> std::ops::Range<u32> {
         match self {
             ReturnAction::Ignored | ReturnAction::Acquired(_) => 0..0,
-            ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => slot..slot + 1,
+            ReturnAction::Exit(RecordedExit { returns: slot, .. }) => slot..slot + 1,
+            ReturnAction::Counted(slot)
+            | ReturnAction::Recorded(slot)
+            | ReturnAction::RecordedAtExits(slot) => slot..slot + 1,
             ReturnAction::Timed(slot) => slot..slot + TIME_SLOTS,
         }
     }
+}
+
+/// A place where calls of a function end whose returns are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecordedExit {
+    /// Where the function begins.
+    pub(crate) function: u64,
+    /// The counter of its returns.
+    pub(crate) returns: u32,
+    /// The counter of its events that had no room.
+    pub(crate) lost: u32,
 }
 
 /// A stub's bytes for one address, and the places in it.
@@ -130,63 +169,42 @@ pub(crate) struct Stub {
     pub(crate) moved: Vec<u64>,
 }
 
-/// Generates the code for a probe at `site`, to lie at `at` (a multiple of 32).
+/// Generates the code for a probe at `site`, to lie at `at` (a multiple of 32). `ends`: where calls
+/// of its function end, ascending, if they are looked at there.
 ///
 /// # Errors
 /// Where the displaced instructions do not reach their data from there.
 pub(crate) fn generate(
-    site: &Site,
+    (site, ends): (&Site, &[u64]),
     spec: &StubSpec,
     context: &CodegenContext,
     at: u64,
 ) -> Result<Stub, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let returns = spec.at_return != ReturnAction::Ignored;
+    let returns = spec.is_returned_to();
+    let is_exit = matches!(spec.at_return, ReturnAction::Exit(_));
     let entered = spec.at_entry();
     let mut recorder = entered.map(|_| Recorder::declare(&mut a)).transpose()?;
-    let mut hits = entered.is_none().then(|| Counter::declare(&mut a)).transpose()?;
+    let mut hits = (entered.is_none() && !is_exit).then(|| Counter::declare(&mut a)).transpose()?;
     let recorded = matches!(spec.at_return, ReturnAction::Recorded(_));
     let mut back_recorder = recorded.then(|| Recorder::declare(&mut a)).transpose()?;
     let mut back = (returns && !recorded).then(|| Counter::declare(&mut a)).transpose()?;
     let mut untimed = spec.unseen().map(|_| Counter::declare(&mut a)).transpose()?;
+    let exit = spec.at_exit(site);
+    let ends = if exit.is_some() { ends } else { &[] };
+    let their = site.displaced.iter().filter(|instruction| ends.binary_search(&instruction.ip()).is_ok());
+    let end_recorders: Vec<Recorder> = their.map(|_| Recorder::declare(&mut a)).collect::<Result<_, _>>()?;
     let count = match (entered.is_some(), recorded) {
         (true, true) => 6,
         (true, false) => 3,
         (false, true) => 4,
-        (false, false) => 1 + usize::from(returns),
+        (false, false) => usize::from(!is_exit) + usize::from(returns),
     };
-    let count = count + usize::from(untimed.is_some());
+    let count = count + usize::from(untimed.is_some()) + 3 * end_recorders.len();
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
     let mut body = a.create_label();
-    let gated = spec.action.filter(|action| action.chooses());
     // Whether what comes now has counted the hit.
-    let mut counted = true;
-    if let Some(slow_path) = spec.slow_path(false) {
-        let means = match (&mut recorder, entered, &mut hits) {
-            (Some(recorder), Some((record, lost)), _) => SlowPathParts::Record(recorder, record, lost),
-            // SANITY: declared where there is no recorder; handling has a counter of what it
-            // misses.
-            (_, _, hits) => {
-                SlowPathParts::Count(hits.as_mut().expect("a counter"), spec.lost().expect("a counter"))
-            }
-        };
-        slow_path::write(&mut a, (slow_path, false), context, means, body)?;
-    } else if let (Some(recorder), Some((record, lost))) = (&mut recorder, entered) {
-        let task = RecordContext { record: &record, lost, site: site.address, context };
-        recorder.at_entry(&mut a, spec.hits, task, body)?;
-    } else if let Some(action) = gated {
-        // SANITY: declared where there is no recorder.
-        let counter = hits.as_mut().expect("a counter");
-        predicate::before(
-            &mut a,
-            (&action.entry_condition, action.every),
-            (counter, spec.hits),
-            context,
-            body,
-        )?;
-    } else {
-        counted = false;
-    }
+    let counted = is_exit || looked_at(&mut a, spec, context, (&mut recorder, &mut hits), (site, body))?;
     if returns || !counted {
         a.lea(rsp, rsp - FRAME)?;
         a.mov(qword_ptr(rsp), rax)?;
@@ -221,11 +239,71 @@ pub(crate) fn generate(
     }
     a.set_label(&mut body)?;
     a.zero_bytes()?;
-    let moved = moved::displaced(&mut a, site, enter)?;
+    let (moved, used) = displaced(&mut a, (site, ends), enter, (exit, spec.record, context), end_recorders)?;
     let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
     // In the order of their declaration.
     let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back).chain(untimed);
-    finish(a, counters.collect(), &moved, at)
+    finish(a, counters.chain(used).collect(), &moved, at)
+}
+
+/// The part that looks at hits before they count, or writes events; whether there is one, which
+/// counts them then. On to `body` for hits that are not to be looked at.
+fn looked_at(
+    a: &mut CodeAssembler,
+    spec: &StubSpec,
+    context: &CodegenContext,
+    (recorder, hits): (&mut Option<Recorder>, &mut Option<Counter>),
+    (site, body): (&Site, CodeLabel),
+) -> Result<bool, IcedError> {
+    let entered = spec.at_entry();
+    let gated = spec.action.filter(|action| action.chooses());
+    if let Some(slow_path) = spec.slow_path(false) {
+        let means = match (recorder, entered, hits) {
+            (Some(recorder), Some((record, lost)), _) => SlowPathParts::Record(recorder, record, lost),
+            // SANITY: declared where there is no recorder; handling has a counter of what it
+            // misses.
+            (_, _, hits) => {
+                SlowPathParts::Count(hits.as_mut().expect("a counter"), spec.lost().expect("a counter"))
+            }
+        };
+        slow_path::write(a, (slow_path, false), context, means, body)?;
+    } else if let (Some(recorder), Some((record, lost))) = (recorder, entered) {
+        let task = RecordContext { record: &record, lost, site: site.address, context };
+        recorder.at_entry(a, spec.hits, task, body)?;
+    } else if let Some(action) = gated {
+        // SANITY: declared where there is no recorder.
+        let counter = hits.as_mut().expect("a counter");
+        predicate::before(a, (&action.entry_condition, action.every), (counter, spec.hits), context, body)?;
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Writes the displaced instructions, an event of a return before each with which calls end, and
+/// the way back. Each one's label, and the sequences of the events.
+fn displaced(
+    a: &mut CodeAssembler,
+    (site, ends): (&Site, &[u64]),
+    enter: u64,
+    (exit, record, context): (Option<RecordedExit>, Option<(Record, u32)>, &CodegenContext),
+    recorders: Vec<Recorder>,
+) -> Result<(Vec<CodeLabel>, Vec<Counter>), IcedError> {
+    let (mut recorders, mut used) = (recorders.into_iter(), Vec::new());
+    let (moved, flow_ends) = moved::each(a, site, enter, &mut |a, instruction| {
+        let is_end = ends.binary_search(&instruction.ip()).is_ok();
+        let (Some(exit), Some((record, _)), true) = (exit, &record, is_end) else { return Ok(()) };
+        // SANITY: one was declared for each of them.
+        let mut recorder = recorders.next().expect("a recorder");
+        let task = RecordContext { record, lost: exit.lost, site: exit.function, context };
+        recorder.at_return(a, exit.returns, task)?;
+        used.extend(recorder.counters());
+        Ok(())
+    })?;
+    if !flow_ends {
+        a.jmp(site.resume())?;
+    }
+    Ok((moved, used))
 }
 
 /// The register that has the lock which a function gives back.
@@ -414,7 +492,8 @@ fn landing(
             a.mov(rcx, u64::from(role.number()))?;
             a.call(context.calls.acquired)?;
         }
-        (ReturnAction::Ignored, _) | (_, None) => {}
+        (ReturnAction::Ignored | ReturnAction::RecordedAtExits(_) | ReturnAction::Exit(_), _) | (_, None) => {
+        }
         (ReturnAction::Counted(slot), Some(counter)) if !keep => counter.raise(a, context, slot)?,
         (ReturnAction::Counted(slot) | ReturnAction::Timed(slot), Some(counter)) => {
             a.mov(qword_ptr(rsp + 16), rdx)?;

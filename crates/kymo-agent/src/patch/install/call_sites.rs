@@ -1,20 +1,23 @@
-//! Times calls where they end: a function's begin and all its exits are patched together, with the
-//! stubs that tracers write into programs without the agent (`codegen/freestanding.rs`).
+//! Looks at calls where they end: a function's begin and all its exits are patched together. Calls
+//! are timed by the stubs that tracers write into programs without the agent
+//! (`codegen/freestanding/`); events of returns are written by those of `codegen/stub.rs`.
 //!
 //! No return address changes, so programs may walk, copy, switch and leave their stacks as they
 //! like. The identity of a call is the place of its frame; which calls are under way is kept in one
 //! table of the process. `call_stubs.rs` makes the code.
+use super::call_stubs::function_number;
 use super::error::PatchError;
 use super::hold::Holder;
 use super::memory::OwnMemory;
 use super::patcher::{Patcher, may_write, patcher, surroundings};
 use super::probe::Probe;
-use crate::patch::Consumers;
 use crate::patch::codegen::context::CodegenContext;
+use crate::patch::codegen::freestanding::CallerCount;
 use crate::patch::site::Site;
 use crate::patch::slots::Slots;
+use crate::patch::{Consumers, FilteredProbe, Record, RecordedExit};
 
-/// A function whose calls are to be timed where they end.
+/// A function whose calls are to be looked at where they end.
 #[derive(Clone, Debug)]
 pub struct TimedCall {
     /// Its begin.
@@ -25,6 +28,51 @@ pub struct TimedCall {
     pub exits: Vec<Site>,
 }
 
+/// What happens where calls begin and end.
+#[derive(Clone, Copy, Debug)]
+pub enum CallConsumers {
+    /// Calls are timed: which of them, and whether callers are told apart.
+    Timed(FilteredProbe),
+    /// Returns are recorded, and begins, too, if the record has an event for them.
+    Recorded(Record),
+}
+
+impl Consumers {
+    /// What [`attach_calls`] is to be asked for, if it is that.
+    pub(crate) fn at_exits(self) -> Option<CallConsumers> {
+        match self {
+            Consumers::LatencyAtExits(filtered) => Some(CallConsumers::Timed(filtered)),
+            Consumers::RecordAtExits(record) => Some(CallConsumers::Recorded(record)),
+            _ => None,
+        }
+    }
+}
+
+impl CallConsumers {
+    /// What the probe at a function's begin does.
+    fn entry(self) -> Consumers {
+        match self {
+            CallConsumers::Timed(filtered) => Consumers::LatencyAtExits(filtered),
+            CallConsumers::Recorded(record) => Consumers::RecordAtExits(record),
+        }
+    }
+
+    /// What the probes do where its calls end.
+    fn exit(self, entry: &Probe) -> Consumers {
+        match self {
+            CallConsumers::Timed(filtered) => {
+                Consumers::Exit(entry.times_slots().map_or(0, |(first, _)| first), filtered)
+            }
+            CallConsumers::Recorded(record) => {
+                let function = entry.address();
+                let lost = entry.spec.lost().unwrap_or(0);
+                let returns = entry.spec.at_return.slots().start;
+                Consumers::RecordedExit(record, RecordedExit { function, returns, lost })
+            }
+        }
+    }
+}
+
 /// Puts probes at these functions where that can be, each with all of its exits, and tells why not
 /// at the others, in the same order. The first probe of each is the one that counts.
 ///
@@ -32,15 +80,28 @@ pub struct TimedCall {
 /// As [`attach_each`](super::patcher::attach_each).
 pub fn attach_calls(
     calls: &[TimedCall],
+    consumers: CallConsumers,
     holder: &mut Holder<'_>,
 ) -> Result<Vec<Result<Vec<Probe>, PatchError>>, PatchError> {
-    patcher()?.attach_calls(calls, holder)
+    patcher()?.attach_calls(calls, consumers, holder)
+}
+
+/// Who called, for each of these probes of [`attach_calls`] that tells callers apart.
+pub(crate) fn callers_of_calls(probes: &[&Probe]) -> Vec<Option<Vec<CallerCount>>> {
+    let is_asked = |probe: &&Probe| probe.watch.is_none() && probe.spec.action.is_some_and(|it| it.callers);
+    let counted = patcher().map(|patcher| patcher.call_stubs.callers()).unwrap_or_default();
+    let of = |probe: &&Probe| {
+        let number = function_number(probe.spec.hits);
+        is_asked(probe).then(|| counted.get(&number).cloned().unwrap_or_default())
+    };
+    probes.iter().map(of).collect()
 }
 
 impl Patcher {
     fn attach_calls(
         &mut self,
         calls: &[TimedCall],
+        consumers: CallConsumers,
         holder: &mut Holder<'_>,
     ) -> Result<Vec<Result<Vec<Probe>, PatchError>>, PatchError> {
         let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
@@ -52,7 +113,7 @@ impl Patcher {
         // many these are.
         let (mut probes, mut counts) = (Vec::new(), Vec::new());
         for call in calls {
-            let prepared = self.prepare_call(&memory, call, slots, &context);
+            let prepared = self.prepare_call(&memory, (call, consumers), slots, &context);
             counts.push(match prepared {
                 Ok(prepared) => {
                     let count = prepared.len();
@@ -64,6 +125,10 @@ impl Patcher {
             });
         }
         self.arena.seal();
+        if matches!(consumers, CallConsumers::Timed(filtered) if filtered.action.callers) {
+            let numbers = probes.iter().flatten().map(|probe: &Probe| function_number(probe.spec.hits));
+            self.call_stubs.clear_callers(&numbers.collect());
+        }
         if !probes.is_empty()
             && let Err(error) = self.arm(&memory, &mut probes, holder)
         {
@@ -78,16 +143,16 @@ impl Patcher {
     fn prepare_call(
         &mut self,
         memory: &OwnMemory,
-        call: &TimedCall,
+        (call, consumers): (&TimedCall, CallConsumers),
         slots: &'static Slots,
         context: &CodegenContext,
     ) -> Result<Vec<Probe>, PatchError> {
         let of = (&call.entry, &call.ends[..]);
-        let entry = self.prepare(memory, of, Consumers::LatencyAtExits, slots, context)?;
-        let times = entry.times_slots().map_or(0, |(first, _)| first);
+        let entry = self.prepare(memory, of, consumers.entry(), slots, context)?;
+        let at_exit = consumers.exit(&entry);
         let mut probes = vec![Ok(entry)];
         for exit in &call.exits {
-            match self.prepare(memory, (exit, &call.ends), Consumers::Exit(times), slots, context) {
+            match self.prepare(memory, (exit, &call.ends), at_exit, slots, context) {
                 Ok(probe) => probes.push(Ok(probe)),
                 Err(error) => return Err(self.forget(memory, probes, error)),
             }

@@ -22,6 +22,7 @@ use crate::patch::site::{JUMP_BYTES, Site};
 use crate::patch::slots::{self, Slots, slots};
 use crate::patch::{Consumers, clock::tick, os};
 use crate::sys::{clock, fork, lock, rseq};
+use iced_x86::FlowControl;
 use kymo_core::latency::SLOTS as TIME_SLOTS;
 use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -53,7 +54,7 @@ pub(super) struct Patcher {
     pub(super) arena: Arena,
     /// By the site's address and what its stub does.
     built: HashMap<(u64, Consumers), BuiltStub>,
-    call_stubs: CallStubs,
+    pub(super) call_stubs: CallStubs,
     /// The sites with probes, by address; what is there for traps.
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
@@ -260,13 +261,13 @@ impl Patcher {
         let same = |built: &BuiltStub| built.original == site.original && std::ptr::eq(built.slots, slots);
         if !self.built.get(&key).is_some_and(same) {
             let built = match consumers {
-                Consumers::LatencyAtExits | Consumers::Exit(_) => {
+                Consumers::LatencyAtExits(_) | Consumers::Exit(..) => {
                     let (arena, site) = ((&mut self.arena, memory), (site, ends));
                     let (spec, stub) = self.call_stubs.build(arena, site, consumers, slots, context)?;
                     let (enter, moved, original) = (stub.enter, stub.moved, site.0.original);
                     BuiltStub { spec, watch: None, slots, counted_in: None, enter, moved, original }
                 }
-                _ => self.build(memory, site, consumers, slots, context)?,
+                _ => self.build(memory, (site, ends), consumers, slots, context)?,
             };
             self.built.insert(key, built);
         }
@@ -461,7 +462,7 @@ impl Patcher {
     fn build(
         &mut self,
         memory: &OwnMemory,
-        site: &Site,
+        (site, ends): (&Site, &[u64]),
         consumers: Consumers,
         slots: &'static Slots,
         context: &CodegenContext,
@@ -469,6 +470,12 @@ impl Patcher {
         let at = site.address;
         if consumers.returns() && !site.entry {
             return Err(PatchError::Refused { at, why: Refusal::NotTheEntry { at } });
+        }
+        let jump = site.displaced.iter().find(|instruction| {
+            ends.binary_search(&instruction.ip()).is_ok() && instruction.flow_control() != FlowControl::Return
+        });
+        if let Some(jump) = jump {
+            return Err(PatchError::Refused { at, why: Refusal::EndsByJump { at: jump.ip() } });
         }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
         let look = match consumers {
@@ -479,13 +486,18 @@ impl Patcher {
         };
         let at_return = match (consumers, look) {
             (Consumers::Record(record), _) if record.returns() => ReturnAction::Recorded(take(1)?),
+            (Consumers::RecordAtExits(_), _) => ReturnAction::RecordedAtExits(take(1)?),
+            (Consumers::RecordedExit(_, exit), _) => ReturnAction::Exit(exit),
             (Consumers::Hold(role), _) if role.acquires() => ReturnAction::Acquired(role),
             (_, Measure::Count) => ReturnAction::Ignored,
             (_, Measure::CountReturns) => ReturnAction::Counted(take(1)?),
             (_, Measure::Latency) => ReturnAction::Timed(take(TIME_SLOTS)?),
         };
         let (record, action) = match consumers {
-            Consumers::Record(record) => (Some((record, take(1)?)), Some(record.action)),
+            Consumers::Record(record) | Consumers::RecordAtExits(record) => {
+                (Some((record, take(1)?)), Some(record.action))
+            }
+            Consumers::RecordedExit(record, exit) => (Some((record, exit.lost)), None),
             Consumers::Filtered(filtered) => (None, Some(filtered.action)),
             _ => (None, None),
         };
@@ -500,7 +512,7 @@ impl Patcher {
             (_, record) => record.map_or(0, |(_, lost)| lost),
         };
         let spec = StubSpec {
-            hits: take(1)?,
+            hits: if let ReturnAction::Exit(exit) = at_return { exit.returns } else { take(1)? },
             at_return,
             record,
             action,
@@ -522,7 +534,7 @@ impl Patcher {
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         let place = self.arena.take(memory, at, LONGEST_STUB_BYTES).map_err(|_| unreachable())?;
         let context = CodegenContext { calls: self.arena.calls(place), ..*context };
-        let stub = match stub::generate(site, &spec, &context, place) {
+        let stub = match stub::generate((site, ends), &spec, &context, place) {
             Ok(stub) if stub.code.len() as u64 <= LONGEST_STUB_BYTES => stub,
             _ => {
                 self.arena.keep(place, 0);
@@ -530,7 +542,7 @@ impl Patcher {
             }
         };
         self.arena.keep(place, stub.code.len() as u64);
-        if at_return != ReturnAction::Ignored {
+        if consumers.returns() {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
@@ -548,7 +560,7 @@ impl Patcher {
     /// What of a stub the handler is to do.
     fn slow_path(&mut self, consumers: Consumers, action: Option<InternedAction>) -> Option<SlowPath> {
         let action = action?;
-        let records = matches!(consumers, Consumers::Record(_));
+        let records = matches!(consumers, Consumers::Record(_) | Consumers::RecordAtExits(_));
         let (at_entry, at_return) = filter::needs(action, records);
         if !at_entry && !at_return {
             return None;

@@ -42,8 +42,10 @@ impl Probe {
     /// deep for a look at their return ([`returns_missed`](crate::patch::returns_missed)).
     pub fn returns(&self) -> Option<u64> {
         match self.spec.at_return {
-            ReturnAction::Ignored | ReturnAction::Acquired(_) => None,
-            ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => {
+            ReturnAction::Ignored | ReturnAction::Acquired(_) | ReturnAction::Exit(_) => None,
+            ReturnAction::Counted(slot)
+            | ReturnAction::Recorded(slot)
+            | ReturnAction::RecordedAtExits(slot) => {
                 Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
             }
             ReturnAction::Timed(_) => self.latencies().map(|latencies| latencies.count),

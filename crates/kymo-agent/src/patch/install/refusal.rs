@@ -33,6 +33,8 @@ pub enum Refusal {
     FlowEnds { at: u64 },
     /// The site is not the function's entry, and its return is wanted.
     NotTheEntry { at: u64 },
+    /// A call may end there by a jump to another function, and what it returns is wanted.
+    EndsByJump { at: u64 },
     /// No room for a stub within 2 GiB of the site and of the data that its instructions use.
     OutOfReach { at: u64 },
 }
@@ -53,6 +55,7 @@ impl Refusal {
             Refusal::ComputedJumps { .. } => "computed-jumps",
             Refusal::FlowEnds { .. } => "flow-ends",
             Refusal::NotTheEntry { .. } => "not-the-entry",
+            Refusal::EndsByJump { .. } => "ends-by-jump",
             Refusal::OutOfReach { .. } => "out-of-reach",
         }
     }
@@ -97,6 +100,12 @@ impl fmt::Display for Refusal {
             }
             Refusal::NotTheEntry { at } => {
                 write!(f, "{at:#x} is not the function's entry; its return can be looked at only from there")
+            }
+            Refusal::EndsByJump { at } => {
+                write!(
+                    f,
+                    "it may end by a jump to another function (at {at:#x}), and a condition of what it returns cannot be seen there"
+                )
             }
             Refusal::OutOfReach { at } => {
                 write!(f, "there is no free memory within 2 GiB of {at:#x} for the probe's code")

@@ -4,6 +4,7 @@ use super::super::code_writes::CodeWriter;
 use super::super::hold::{HeldThreads, PatchSites, is_stopped, thread_named};
 use super::super::lease::Lease;
 use super::super::target::TargetProcess;
+use super::patience::Patience;
 use super::{ANSWER_TIMEOUT, Client, ProtocolError, WRITING, broken};
 use kymo_core::probe::wire::{self, Command, Reply};
 use rustix::net::{Shutdown, shutdown};
@@ -23,7 +24,7 @@ pub(super) struct Holding {
 
 impl Client {
     /// Holds the threads while the agent writes.
-    pub(super) fn hold(&self, said: &wire::PatchSites, until: Instant) -> Result<(), ProtocolError> {
+    pub(super) fn hold(&self, said: &wire::PatchSites, patience: &mut Patience) -> Result<(), ProtocolError> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
         let mut stopped = Duration::ZERO;
         let mut hold = || -> Result<(HeldThreads, i32, &TargetProcess, PatchSites), String> {
@@ -39,7 +40,8 @@ impl Client {
             Ok(held) => held,
             Err(reason) => {
                 self.note(stopped, Some(reason.clone()));
-                return self.say(&Command::NotHeld { reason }, until.max(Instant::now() + WRITING));
+                patience.renew(WRITING);
+                return self.say(&Command::NotHeld { reason }, patience);
             }
         };
         // All wait for this one thread now: neither should it wait behind other programs. Only root
@@ -56,11 +58,11 @@ impl Client {
         let lease = Lease::new().ok();
         let said = match &lease {
             Some(lease) => lease.say_held(&self.socket).map_err(broken),
-            None => self.say(&Command::Held, begun + WRITING),
+            None => self.say(&Command::Held, &mut Patience::strict(WRITING)),
         };
         let written = said.and_then(|()| {
             loop {
-                match self.hear_until(Instant::now() + WRITING) {
+                match self.hear_within(&mut Patience::strict(WRITING)) {
                     Ok(Reply::Written) => return Ok(()),
                     Ok(_) => return Err(ProtocolError::Unexpected),
                     // Somebody has stopped the process: the thread will write when it is continued,

@@ -1,11 +1,11 @@
 //! Limits on what an agent may make us store.
 use super::ProtocolError;
-use std::time::Instant;
+use super::patience::Patience;
 
 /// How much the agent may still make of one question.
 #[derive(Debug)]
 pub(super) struct Limits {
-    pub(super) until: Instant,
+    pub(super) patience: Patience,
     pub(super) holds: usize,
     pub(super) answers: usize,
     pub(super) most_answers: usize,

@@ -9,8 +9,10 @@ const LEAST_STACK_BYTES: usize = 16 << 10;
 const MOST_STACK_BYTES: usize = 1 << 20;
 /// Stacks of one thread: handlers may run on another one than what they have interrupted.
 const STACKS: usize = 8;
+/// Stacks whose copies are kept at once.
+const STACKS_AT_ONCE: usize = 64;
 /// How much of each stack is looked at, where there are so many threads.
-pub(super) fn most_bytes(threads: usize) -> usize {
+fn most_bytes(threads: usize) -> usize {
     (ALL_STACKS_BYTES / threads.max(1)).clamp(LEAST_STACK_BYTES, MOST_STACK_BYTES)
 }
 
@@ -33,36 +35,45 @@ impl Stacks {
         end.map_or(LEAST_STACK_BYTES, |end| usize::try_from(end - pointer).unwrap_or(most)).min(most)
     }
 
-    /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What
-    /// only looks like that is memory that nobody reads, or holds what the program itself has
-    /// copied from there.
-    pub(super) fn look(
-        &self,
-        target: &TargetProcess,
-        pointer: u64,
-        places: &PatchSites,
-        most: usize,
-        buffer: &mut Vec<u8>,
-    ) {
-        let mut pointers = vec![pointer];
-        let mut next = 0;
-        while let Some(&pointer) = pointers.get(next) {
-            next += 1;
-            buffer.resize(self.bytes(pointer, most), 0);
-            let read = target.read_some(pointer, buffer);
-            let scanned = pointer..pointer.saturating_add(read as u64);
-            for frame in frames(&buffer[..read], &places.restorers) {
-                if let PcRelation::Moves(to) = places.stand(frame.rip)
-                    && !places.kept.contains(&frame.rip)
-                {
-                    _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
-                }
-                if !scanned.contains(&frame.rsp) && pointers.len() < STACKS && !pointers.contains(&frame.rsp)
-                {
-                    pointers.push(frame.rsp);
+    /// Looks for what signals have interrupted on the stacks of threads that have these stack
+    /// pointers, and moves it where it stands inside of a site. What only looks like that is memory
+    /// that nobody reads, or holds what the program itself has copied from there.
+    ///
+    /// All threads stand still meanwhile, so many stacks are read at once.
+    pub(super) fn look(&self, target: &TargetProcess, pointers: Vec<u64>, places: &PatchSites) {
+        let most = most_bytes(pointers.len());
+        let mut seen: Vec<Vec<u64>> = pointers.iter().map(|pointer| vec![*pointer]).collect();
+        // A stack for each thread that has one more: its number, and the pointer.
+        let mut next: Vec<(usize, u64)> = pointers.into_iter().enumerate().collect();
+        while !next.is_empty() {
+            let now = std::mem::take(&mut next);
+            for some in now.chunks(STACKS_AT_ONCE) {
+                let ranges: Vec<(u64, usize)> =
+                    some.iter().map(|&(_, pointer)| (pointer, self.bytes(pointer, most))).collect();
+                for (&(thread, pointer), stack) in some.iter().zip(target.read_each(&ranges)) {
+                    let scanned = pointer..pointer.saturating_add(stack.len() as u64);
+                    for frame in frames(&stack, &places.restorers) {
+                        move_out(target, pointer, &frame, places);
+                        let seen = &mut seen[thread];
+                        let is_new = !scanned.contains(&frame.rsp) && !seen.contains(&frame.rsp);
+                        if is_new && seen.len() < STACKS {
+                            seen.push(frame.rsp);
+                            next.push((thread, frame.rsp));
+                        }
+                    }
                 }
             }
         }
+    }
+}
+
+/// Moves what a signal has interrupted inside of a site, by its frame on the stack that was read
+/// from this pointer on.
+fn move_out(target: &TargetProcess, pointer: u64, frame: &SignalFrame, places: &PatchSites) {
+    if let PcRelation::Moves(to) = places.stand(frame.rip)
+        && !places.kept.contains(&frame.rip)
+    {
+        _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
     }
 }
 

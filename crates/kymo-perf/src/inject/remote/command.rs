@@ -11,7 +11,7 @@ use super::super::hijacked_thread::HijackedThread;
 use super::super::hold::HeldThreads;
 use super::super::refusal::EnterError;
 use super::super::target::TargetProcess;
-use super::region::{Owner, Prepared, RegionSizes, RemoteRegion};
+use super::region::{Prepared, RegionSizes, RemoteRegion, StubOwner};
 use super::write::{PatchOutcome, SitePatch, held_already};
 use super::{RemoteProcess, RemoteTarget};
 use crate::sys::ptrace::{EXECUTED, PtraceStop, Traced};
@@ -137,7 +137,7 @@ impl RemoteTarget for CommandStop {
         Ok(written)
     }
 
-    fn leftover(&self, address: u64) -> Result<bool, String> {
-        Owner::is_gone(&self.target, address)
+    fn owner_at(&self, address: u64) -> Result<StubOwner, String> {
+        StubOwner::at(&self.target, address)
     }
 }

@@ -26,15 +26,21 @@
 //!   away after its sites were restored and no thread and no searched word was in it.
 //! - **R4** If this process is killed at whatever moment, threads go on, each site is whole or as
 //!   it was, and stubs stay. The next kymo finds that their owner is gone, by a lock on the file,
-//!   and restores the sites ([`RemoteTarget::leftover`]).
+//!   and restores the sites ([`RemoteTarget::owner_at`]), and takes the stubs away
+//!   ([`RemoteTarget::unmap_leftovers`]).
 //! - **R5** What the target says is not believed: shared memory is made here and keeps its length.
 mod command;
+mod leftover_regions;
 mod region;
+mod restorer;
 mod scan;
+mod thread_layout;
 mod write;
 
 pub use command::{CommandStop, CommandTracer};
-pub use region::{RegionCounts, RegionSizes, RemoteRegion};
+pub use region::{RegionCounts, RegionSizes, RemoteRegion, RingSizes, StubOwner};
+pub use restorer::{Restorer, provide_restorer, restore_probes};
+pub use thread_layout::ThreadLayout;
 pub use write::{PatchOutcome, SitePatch};
 
 use super::agent;
@@ -42,9 +48,9 @@ use super::hijacked_thread::HijackedThread;
 use super::refusal::EnterError;
 use super::seccomp;
 use super::target::TargetProcess;
-use region::Owner;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 /// A process whose code can be written from outside.
@@ -73,11 +79,22 @@ pub trait RemoteTarget {
     /// Why they do not; then nothing was written.
     fn write(&mut self, patches: &[SitePatch]) -> Result<PatchOutcome, String>;
 
-    /// Whether an address lies in stubs of a kymo that is gone.
+    /// Whose stubs there are at an address.
     ///
     /// # Errors
-    /// That their owner is alive, or cannot be known.
-    fn leftover(&self, address: u64) -> Result<bool, String>;
+    /// That it cannot be known.
+    fn owner_at(&self, address: u64) -> Result<StubOwner, String>;
+
+    /// Starts what takes sites away if this process is killed, before they are written: see
+    /// [`Restorer`]. `restore`: what takes them away. `None`: then they are left to the next kymo.
+    fn restorer(&self, restore: &[SitePatch], regions: &[&RemoteRegion]) -> Option<Restorer> {
+        Restorer::start(self.pid(), restore, regions)
+    }
+
+    /// Takes memory of kymos that are gone away, to which nothing leads any more: how many regions.
+    fn unmap_leftovers(&mut self) -> usize {
+        0
+    }
 }
 
 /// A process that runs, and cannot load the agent.
@@ -119,24 +136,47 @@ impl RemoteProcess {
         agent::can_load(&self.target)
     }
 
+    /// Where its threads keep what stubs read. All are held for that.
+    ///
+    /// # Errors
+    /// Why it is not known, in words.
+    pub fn thread_layout(&self) -> Result<ThreadLayout, String> {
+        let found = on_a_thread(|| Ok(ThreadLayout::find(&self.target, &self.process)));
+        found.map_err(|error| error.to_string())?
+    }
+
     /// Restores sites, and takes the memory with their stubs away if no thread can be in it any
     /// more. What cannot be restored goes on counting, for nobody.
     ///
     /// # Errors
     /// Why the threads could not be held; then nothing was done.
-    pub fn leave(&mut self, patches: &[SitePatch], regions: &[RemoteRegion]) -> Result<(), String> {
+    pub fn leave(&mut self, patches: &[SitePatch], regions: &[&RemoteRegion]) -> Result<(), String> {
+        let code: Vec<_> = regions.iter().map(|region| region.code_range()).collect();
+        let all: Vec<_> = regions.iter().map(|region| region.range()).collect();
+        self.take_away(patches, &code, &all)
+    }
+
+    /// The same of regions by their code and all of their memory. Whoever uses another part of one
+    /// is in its code, or in that of another one: all go, or none.
+    fn take_away(
+        &self,
+        patches: &[SitePatch],
+        code: &[Range<u64>],
+        all: &[Range<u64>],
+    ) -> Result<(), String> {
         let (target, process) = (&self.target, &self.process);
-        let leaves: Vec<_> = regions.iter().map(RemoteRegion::range).collect();
-        let left = on_a_thread(|| Ok(write::all_held(target, process, patches, &leaves)));
+        let left = on_a_thread(|| Ok(write::all_held(target, process, patches, code)));
         let written = left.map_err(|error| error.to_string())??;
         // A thread that has restricted its system calls since cannot be asked to unmap the memory:
         // it stays, and no code leads there.
-        if !written.is_left || seccomp::is_filtered(target.pid) {
+        let is_left = !written.left.is_empty() && written.left.iter().all(|left| *left);
+        if !is_left || seccomp::is_filtered(target.pid) {
             return Ok(());
         }
         let unmapped = on_a_thread(|| {
             let mut thread = HijackedThread::take_first(target)?;
-            regions.iter().for_each(|region| region.unmap(&mut thread));
+            let parts: Vec<_> = all.iter().map(|part| (part.start, part.end - part.start)).collect();
+            region::unmap(&mut thread, &parts);
             thread.give_back(true)
         });
         unmapped.map_err(|error| error.to_string())
@@ -185,7 +225,11 @@ impl RemoteTarget for RemoteProcess {
             .map_err(|error| error.to_string())?
     }
 
-    fn leftover(&self, address: u64) -> Result<bool, String> {
-        Owner::is_gone(&self.target, address)
+    fn owner_at(&self, address: u64) -> Result<StubOwner, String> {
+        StubOwner::at(&self.target, address)
+    }
+
+    fn unmap_leftovers(&mut self) -> usize {
+        leftover_regions::unmap(&self.target, &self.process)
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-const SITE_BYTES: u64 = 5;
+pub(super) const SITE_BYTES: u64 = 5;
 /// Why a function is not written, besides what its planning says.
 const CHANGED: &str = "its code is not what it was when it was planned: another tool patches it";
 const INTERRUPTED: &str = "memory has an address inside of it, where a thread may have been interrupted";
@@ -42,11 +42,12 @@ pub struct PatchOutcome {
     pub stopped: Duration,
     /// How it was written.
     pub writer: CodeWriter,
-    /// Whether no thread was in the memory that is to be left, nor can come back to it.
-    pub is_left: bool,
+    /// For each piece of code that is to be left, whether no thread was in it, nor can come back to
+    /// it; empty where sites that lead there were not restored.
+    pub left: Vec<bool>,
 }
 
-/// Holds all threads, and writes. `leaves`: memory with stubs, to which no site leads then.
+/// Holds all threads, and writes. `leaves`: code of stubs, to which no site leads then.
 pub(super) fn all_held(
     target: &TargetProcess,
     process: &OwnedFd,
@@ -64,20 +65,21 @@ pub(super) fn all_held(
     let tried = HeldThreads::all(target, process, &places);
     let mut held = tried.held?;
     let mut written = held_already(target, &held, patches, &restorers);
-    written.is_left = written.refused.is_empty() && !leaves.is_empty() && is_left(target, &held, leaves);
+    if written.refused.is_empty() && !leaves.is_empty() {
+        written.left = left(target, &held, leaves);
+    }
     written.stopped = tried.stopped + held.release();
     Ok(written)
 }
 
-/// Whether no thread is in this memory, and no word that was searched is an address in it.
-fn is_left(target: &TargetProcess, held: &HeldThreads, leaves: &[Range<u64>]) -> bool {
-    let mut leaves = leaves.to_vec();
-    leaves.sort_unstable_by_key(|range| range.start);
-    if held.any_in(&leaves) {
-        return false;
-    }
-    let scan = scan(target, &leaves);
-    scan.complete && scan.found.is_empty()
+/// For each of these ranges, whether no thread is in it, and no word that was searched is an
+/// address in it.
+fn left(target: &TargetProcess, held: &HeldThreads, leaves: &[Range<u64>]) -> Vec<bool> {
+    let mut free: Vec<Range<u64>> = leaves.iter().filter(|range| !held.any_in(range)).cloned().collect();
+    free.sort_unstable_by_key(|range| range.start);
+    let scan = scan(target, &free);
+    let is_found = |range: &Range<u64>| scan.found.range(range.clone()).next().is_some();
+    leaves.iter().map(|range| scan.complete && free.contains(range) && !is_found(range)).collect()
 }
 
 fn edit(patch: &SitePatch) -> CodeEdit {
@@ -114,7 +116,7 @@ pub(super) fn held_already(
     if !back.is_empty() {
         held.write_edits(target, back);
     }
-    PatchOutcome { refused, stopped: begun.elapsed(), writer, is_left: false }
+    PatchOutcome { refused, stopped: begun.elapsed(), writer, left: Vec::new() }
 }
 
 /// Reads sites of a process, neighbours together.

@@ -304,6 +304,32 @@ struct Session<'a> {
     drawn: usize,
 }
 
+/// What was counted, for each site.
+#[derive(Default)]
+struct SiteCounts {
+    callers: Vec<HashMap<String, u64>>,
+    readings: Vec<Reading>,
+}
+
+impl SiteCounts {
+    /// What came since an earlier time.
+    fn since(&self, before: &SiteCounts) -> SiteCounts {
+        let (nothing, nobody) = (Reading::default(), HashMap::new());
+        let readings = self.readings.iter().enumerate();
+        let readings = readings.map(|(at, now)| now.since(before.readings.get(at).unwrap_or(&nothing)));
+        let of = |(at, now): (usize, &HashMap<String, u64>)| {
+            let before = before.callers.get(at).unwrap_or(&nobody);
+            let since = |(name, hits): (&String, &u64)| {
+                let hits = hits.saturating_sub(before.get(name).copied().unwrap_or(0));
+                (hits > 0).then(|| (name.clone(), hits))
+            };
+            now.iter().filter_map(since).collect()
+        };
+        let callers = self.callers.iter().enumerate().map(of).collect();
+        SiteCounts { callers, readings: readings.collect() }
+    }
+}
+
 impl<'a> Session<'a> {
     /// Waits for the end: of the time, the targets or the patience.
     fn watch(
@@ -323,7 +349,7 @@ impl<'a> Session<'a> {
         };
         let end = self.args.duration.map(|duration| since + duration);
         let live = workload.is_none() && !self.args.json && self.live.is_none() && io::stdout().is_terminal();
-        let (mut next_draw, mut before) = (since + TICK, Vec::new());
+        let (mut next_draw, mut before) = (since + TICK, SiteCounts::default());
         let mut before_at = since;
         // A short command is looked at soon, a long one seldom.
         let mut patience = Duration::from_millis(1);
@@ -350,7 +376,7 @@ impl<'a> Session<'a> {
             }
             if live && now >= next_draw {
                 next_draw = now + TICK;
-                let fresh = self.readings();
+                let fresh = self.counts();
                 self.draw(&fresh, &before, now - before_at)?;
                 (before, before_at) = (fresh, now);
             }
@@ -385,22 +411,22 @@ impl<'a> Session<'a> {
         out.flush().context("failed to write hits")
     }
 
-    /// What each site has counted until now.
-    fn readings(&self) -> Vec<Reading> {
-        let mut all = vec![Reading::default(); self.sites.len()];
+    /// What each site has counted until now. Callers are asked for first: calls go on meanwhile,
+    /// and there are never more from all callers than there are hits.
+    fn counts(&mut self) -> SiteCounts {
+        let callers = self.callers();
+        let mut readings = vec![Reading::default(); self.sites.len()];
         for service in &self.services {
             for (&site, reading) in service.sites.iter().zip(service.engine.read()) {
-                all[site] = reading;
+                readings[site] = reading;
             }
         }
-        all
+        SiteCounts { callers, readings }
     }
 
-    fn rows(&mut self, readings: Vec<Reading>) -> Vec<Row<'a>> {
+    fn callers(&mut self) -> Vec<HashMap<String, u64>> {
         let mut callers: Vec<HashMap<String, u64>> = vec![HashMap::new(); self.sites.len()];
-        let mut engines = vec![""; self.sites.len()];
         for service in &self.services {
-            service.sites.iter().for_each(|&site| engines[site] = service.engine.name());
             for caller in service.engine.callers().unwrap_or_default() {
                 let Some(&site) = service.sites.get(caller.site) else { continue };
                 let name = match caller.address {
@@ -411,6 +437,15 @@ impl<'a> Session<'a> {
                 // A program may say anything.
                 *hits = hits.saturating_add(caller.hits);
             }
+        }
+        callers
+    }
+
+    fn rows(&self, counts: SiteCounts) -> Vec<Row<'a>> {
+        let SiteCounts { callers, readings } = counts;
+        let mut engines = vec![None; self.sites.len()];
+        for service in &self.services {
+            service.probed().for_each(|site| engines[site] = Some(service.engine.name()));
         }
         let sorted = |of: HashMap<String, u64>| {
             let mut list: Vec<(String, u64)> = of.into_iter().collect();
@@ -444,12 +479,9 @@ impl<'a> Session<'a> {
     }
 
     /// Draws what came since the last time over what was drawn then.
-    fn draw(&mut self, fresh: &[Reading], before: &[Reading], elapsed: Duration) -> anyhow::Result<()> {
-        let none = Reading::default();
-        let each = fresh.iter().enumerate();
-        let part: Vec<Reading> = each.map(|(at, now)| now.since(before.get(at).unwrap_or(&none))).collect();
+    fn draw(&mut self, fresh: &SiteCounts, before: &SiteCounts, elapsed: Duration) -> anyhow::Result<()> {
         let (view, drawn) = (self.view(true), self.drawn);
-        let mut rows = self.rows(part);
+        let mut rows = self.rows(fresh.since(before));
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
         // A terminal that does not know its size says 0.
         let height = size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24);
@@ -475,7 +507,8 @@ impl<'a> Session<'a> {
     /// Prints the result.
     fn finish(&mut self, elapsed: Duration) -> anyhow::Result<()> {
         self.print_hits()?;
-        let readings = self.readings();
+        let counts = self.counts();
+        let readings = &counts.readings;
         let lost: u64 = readings.iter().map(|reading| reading.lost).sum();
         if lost > 0 {
             let word = format!(
@@ -494,7 +527,7 @@ impl<'a> Session<'a> {
         }
         let (view, elapsed_ns, drawn) = (self.view(false), elapsed.as_nanos() as u64, self.drawn);
         let (json, words, lines) = (self.args.json, self.words.clone(), self.live.is_some());
-        let rows = self.rows(readings);
+        let rows = self.rows(counts);
         let mut out = BufWriter::new(io::stdout().lock());
         if json {
             let document = show::document(&rows, elapsed_ns, &words);

@@ -17,12 +17,13 @@ const BAR: usize = 40;
 /// One probe's part of a table.
 pub(super) struct Row<'a> {
     pub(super) site: &'a Site,
-    pub(super) engine: &'static str,
+    /// None: the site is not probed, and nothing is known of its hits.
+    pub(super) engine: Option<&'static str>,
     /// In the time that is shown.
     pub(super) reading: Reading,
     /// Whether its calls are timed.
     pub(super) timed: bool,
-    /// Named, the most frequent first, each with its hits since the start.
+    /// Named, the most frequent first, each with its hits in the time that is shown.
     pub(super) callers: Vec<(String, u64)>,
 }
 
@@ -68,7 +69,10 @@ pub(super) fn table(out: &mut dyn Write, rows: &[Row<'_>], elapsed_ns: u64, view
     let mut lines = 1;
     for row in rows.iter().filter(|row| view.idle || row.reading.hits > 0) {
         let Reading { hits, latencies, .. } = &row.reading;
-        write!(out, "{hits:>12} {:>12.0}", *hits as f64 / seconds)?;
+        match row.engine {
+            Some(_) => write!(out, "{hits:>12} {:>12.0}", *hits as f64 / seconds)?,
+            None => write!(out, "{:>12} {:>12}", "-", "-")?,
+        }
         if view.timed {
             let quantile = |share| latencies.quantile_ns(share).map(|ns| ns as f64);
             let longest = (latencies.count > 0).then_some(latencies.max_ns as f64);
@@ -76,7 +80,7 @@ pub(super) fn table(out: &mut dyn Write, rows: &[Row<'_>], elapsed_ns: u64, view
                 write!(out, " {:>10}", if row.timed { optional(value) } else { String::new() })?;
             }
         }
-        writeln!(out, "  {:<7} {}", row.engine, shown(&full_name(row.site)))?;
+        writeln!(out, "  {:<7} {}", row.engine.unwrap_or("none"), shown(&full_name(row.site)))?;
         lines += 1;
         for (name, hits) in &row.callers {
             writeln!(out, "{hits:>12}   <- {}", shown(name))?;
@@ -143,7 +147,7 @@ fn probe(row: &Row<'_>, elapsed_ns: u64) -> Value {
         json!({ "from_ns": first, "to_ns": last, "count": count })
     });
     let callers = row.callers.iter().map(|(name, hits)| json!({ "name": name, "hits": hits }));
-    let timed = row.timed.then(|| {
+    let timed = (row.timed && row.engine.is_some()).then(|| {
         json!({
             "count": latencies.count,
             "missed": missed,
@@ -163,9 +167,9 @@ fn probe(row: &Row<'_>, elapsed_ns: u64) -> Value {
         "kind": row.site.kind.word(),
         "engine": row.engine,
         // What a program counts itself it can also make up.
-        "counted_by": if row.engine == "inproc" { "program" } else { "kernel" },
-        "hits": hits,
-        "hits_per_second": *hits as f64 / (elapsed_ns as f64 / 1e9).max(1e-9),
+        "counted_by": row.engine.map(|engine| if engine == "inproc" { "program" } else { "kernel" }),
+        "hits": row.engine.map(|_| hits),
+        "hits_per_second": row.engine.map(|_| *hits as f64 / (elapsed_ns as f64 / 1e9).max(1e-9)),
         "latencies": timed,
         "callers": callers.collect::<Vec<_>>(),
     })
