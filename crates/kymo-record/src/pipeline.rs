@@ -297,8 +297,11 @@ impl<'a> Pipeline<'a> {
                 None if tells_of_forks => events.enable(false).map_err(system("enable events")),
                 _ => Ok(()),
             });
+            let existing_watch = watch.clone();
             let list = move || {
                 let mut listed = existing.run();
+                // At once: they reach the writer's tap behind samples, perhaps after the end.
+                existing_watch.iter().for_each(|watch| CodeTap::new(watch).records(&listed.records));
                 if let Some(mut sender) = existing_sender {
                     sender.send_blocking(Message::Synthesized(std::mem::take(&mut listed.records)));
                 }
@@ -321,11 +324,12 @@ impl<'a> Pipeline<'a> {
             if let Some(mut sender) = waits {
                 sender.send_blocking(Message::Note(base.opened.untold_waits()));
             }
+            let mut panicked = Panicked::default();
+            let listed = listed.unwrap_or_else(|| panicked.join("lists what exists", listing));
             // The events are off: what is asked of programs now is not sampled.
             watch.iter().for_each(|watch| watch.end());
             let code = code_names.and_then(|names| names.join().ok()).unwrap_or_default();
             base.shared.stop();
-            let mut panicked = Panicked::default();
             Outcome {
                 written: recorder.and_then(|recorder| recorder.join().ok()),
                 gone_without_names: file_watch.gone(),
@@ -333,7 +337,7 @@ impl<'a> Pipeline<'a> {
                 accounted,
                 late_accounts: run_loop.accounts,
                 code,
-                listed: listed.unwrap_or_else(|| panicked.join("lists what exists", listing)),
+                listed,
                 unwound: reducer.map(|reducer| panicked.join("unwinds stacks", Some(reducer))),
                 cpu_gaps: panicked.join("watches CPUs", cpus),
                 stalls: panicked.join("watches for stalls", monitor),

@@ -93,6 +93,8 @@ impl Process {
         match source {
             CodeSource::Memory => {}
             CodeSource::Dump => self.has_dump = true,
+            // Those that existed are told twice.
+            CodeSource::Hotspot if self.is_machine => {}
             CodeSource::Hotspot => {
                 self.is_machine = true;
                 self.machine = asks_machines.then(|| Hotspot::find(self.pid).ok()).flatten();
