@@ -302,9 +302,9 @@ impl<'a> Pipeline<'a> {
                 let mut listed = existing.run();
                 // At once: they reach the writer's tap behind samples, perhaps after the end.
                 existing_watch.iter().for_each(|watch| CodeTap::new(watch).records(&listed.records));
-                if let Some(mut sender) = existing_sender {
-                    sender.send_blocking(Message::Synthesized(std::mem::take(&mut listed.records)));
-                }
+                let records = std::mem::take(&mut listed.records);
+                let send = |mut sender: Sender<_>| sender.send_blocking(Message::Synthesized(records));
+                existing_sender.map(send);
                 listed
             };
             let (listed, listing) = if plan.system() && !plan.command.is_empty() {
@@ -318,12 +318,9 @@ impl<'a> Pipeline<'a> {
             let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
             let accounted = run_loop.accounted();
             let user_lost = run_loop.end_user_events();
-            if let Err(error) = events.disable() {
-                tracing::warn!(%error, "failed to disable events");
-            }
-            if let Some(mut sender) = waits {
-                sender.send_blocking(Message::Note(base.opened.untold_waits()));
-            }
+            _ = events.disable().inspect_err(|error| tracing::warn!(%error, "failed to disable events"));
+            let untold = || Message::Note(base.opened.untold_waits());
+            waits.into_iter().for_each(|mut sender| sender.send_blocking(untold()));
             let mut panicked = Panicked::default();
             let listed = listed.unwrap_or_else(|| panicked.join("lists what exists", listing));
             // The events are off: what is asked of programs now is not sampled.
