@@ -5,7 +5,7 @@ use gimli::{
     UnwindSection,
 };
 use kymo_agent::patch::{
-    EntryState, Function, OwnMemory, Refusal, Site, Surroundings, jump_targets, plan, returns_oddly,
+    Function, OwnMemory, Refusal, Site, Surroundings, jump_targets, plan, returns_oddly,
 };
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::BTreeMap;
@@ -108,11 +108,7 @@ pub(crate) fn plan_all(
         let end = inside(start).map_or(start, |(begin, bytes)| begin + bytes);
         let next = starts.get(index + 1).copied().unwrap_or(end).min(end);
         let function = Function { start: start + base, bytes: piece.bytes, next: next + base };
-        match plan(
-            memory,
-            &function,
-            &Surroundings { targets: &targets, looks_at: Some(EntryState::NOTHING) },
-        ) {
+        match plan(memory, &function, &Surroundings { targets: &targets }) {
             Ok(site) => {
                 module.served += 1;
                 let offset = site.address - base;
