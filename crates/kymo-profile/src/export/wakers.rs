@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub(super) struct Wakers {
     /// The names, by number less one: the causes of interrupts come first.
     names: Vec<String>,
-    /// By thread of the columns its number, 0 if it has no name.
+    /// By thread of the columns the number of its name.
     of_threads: Vec<u32>,
 }
 
@@ -18,14 +18,10 @@ impl Wakers {
         let mut wakers = Wakers { names: INTERRUPT_CAUSES.map(str::to_owned).into(), of_threads: Vec::new() };
         let mut numbers: FxHashMap<CommId, u32> = FxHashMap::default();
         for thread in columns.threads.iter() {
-            let next = wakers.names.len() as u32 + 1;
-            let number = match thread.comm == CommId::unnamed(thread.tid) {
-                true => 0,
-                false => *numbers.entry(thread.comm).or_insert_with(|| {
-                    wakers.names.push(wall.timeline.comm(thread.comm).into_owned());
-                    next
-                }),
-            };
+            let number = *numbers.entry(thread.comm).or_insert_with(|| {
+                wakers.names.push(wall.timeline.comm(thread.comm).into_owned());
+                wakers.names.len() as u32
+            });
             wakers.of_threads.push(number);
         }
         wakers

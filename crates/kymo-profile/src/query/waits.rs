@@ -4,6 +4,7 @@ use super::dataset::Source;
 use super::scan::{FilteredRow, Scan};
 use crate::chains::ChainId;
 use crate::columns::RowField;
+use crate::timeline::CommId;
 use crate::wall::{SiteId, SpanState, State, Wall};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -51,7 +52,7 @@ pub struct WaitRow {
     pub longest_ns: u64,
     /// How many threads.
     pub threads: usize,
-    /// The name of the thread that ended most of the time, if a thread did.
+    /// The name of the threads that ended most of the time, if threads did.
     pub ended_by: Option<String>,
 }
 
@@ -61,7 +62,8 @@ struct Place {
     waits: u64,
     longest_ns: u64,
     threads: FxHashSet<i32>,
-    wakers: FxHashMap<i32, u64>,
+    /// By name the time that threads of this name ended.
+    wakers: FxHashMap<CommId, u64>,
 }
 
 pub(super) fn waits(scan: &Scan<'_>, count: usize) -> Result<Waits, QueryError> {
@@ -119,8 +121,8 @@ impl Place {
         self.longest_ns = self.longest_ns.max(longest);
         self.threads.insert(tid);
         if let Some(waker) = scan.get(RowField::Waker, found.row).checked_sub(1) {
-            let tid = scan.data.columns.threads.get(waker as u32).tid;
-            let time = self.wakers.entry(tid).or_default();
+            let comm = scan.data.columns.threads.get(waker as u32).comm;
+            let time = self.wakers.entry(comm).or_default();
             *time = time.saturating_add(found.period);
         }
     }
@@ -128,7 +130,7 @@ impl Place {
     fn row(self, scan: &Scan<'_>, wall: &Wall, (idle, state, site): (bool, State, SiteId)) -> WaitRow {
         let functions = wall.site(site);
         let module = functions.first().and_then(|id| wall.functions.get(*id).module);
-        let ended_by = self.wakers.iter().max_by_key(|(tid, time)| (**time, **tid));
+        let ended_by = self.wakers.iter().max_by_key(|(comm, time)| (**time, comm.number()));
         WaitRow {
             state: state.name(),
             idle,
@@ -138,8 +140,7 @@ impl Place {
             waits: self.waits,
             longest_ns: self.longest_ns,
             threads: self.threads.len(),
-            ended_by: ended_by
-                .map(|(tid, _)| scan.data.comm(scan.data.timeline().last_comm(*tid)).into_owned()),
+            ended_by: ended_by.map(|(comm, _)| scan.data.comm(*comm).into_owned()),
         }
     }
 }

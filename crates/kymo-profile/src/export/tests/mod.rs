@@ -195,8 +195,8 @@ fn locations_lie_in_their_mappings() {
     });
 }
 
-/// Checks that spans say who ended them: an interrupt by what it did; a thread without a name is
-/// nobody, and so is who made a thread ready.
+/// Checks that spans say who ended them: a thread without a name by its number, as the query of waits
+/// does; an interrupt by what it did. Who made a thread ready ended no wait.
 #[test]
 fn spans_name_who_ended_them() {
     let recording = opened("plain.data");
@@ -213,9 +213,9 @@ fn spans_name_who_ended_them() {
         }
         found.sort();
         let expected = [
-            (1, "condition", 1, None),
+            (1, "condition", 1, Some(":3")),
             (1, "runnable", 0, None),
-            (3, "condition", 1, None),
+            (3, "condition", 1, Some(":4")),
             (3, "runnable", 0, None),
             (4, "runnable", 0, None),
             (4, "timer", 1, Some("a timer")),
