@@ -12,6 +12,14 @@ pub(super) const AT_WORK: &CStr = c"kymo-restoring";
 pub(super) const MOST_RESTORING: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// Whether the kymo that has started this restorer is gone: it may not have noticed yet.
+fn is_orphan(restorer: i32) -> bool {
+    let program = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let own = program(restorer);
+    // Who kills restorers has ended this one, too.
+    own.is_some() && proc::parent(restorer).is_none_or(|parent| program(parent) != own)
+}
+
 /// Waits until no restorer but this one is at work in a process, but not for ever: two that hold
 /// its threads at once would wait for each other.
 pub(super) fn wait_for_others(pid: i32) {
@@ -26,7 +34,8 @@ pub(super) fn wait_for_others(pid: i32) {
             let mut words = words.split(|byte| *byte == 0).skip(1);
             words.next() == Some(RESTORER.as_bytes()) && words.next() == Some(pid.to_string().as_bytes())
         };
-        (other < own || (other != own && !is_restorer)) && is_named(other) && is_its(words())
+        let is_before = other < own || (other != own && !is_restorer);
+        is_before && is_its(words()) && (is_named(other) || is_orphan(other))
     };
     while begun.elapsed() < MOST_RESTORING && proc::processes().unwrap_or_default().iter().any(is_at_work) {
         std::thread::sleep(PAUSE);

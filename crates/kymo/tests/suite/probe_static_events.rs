@@ -91,7 +91,10 @@ fn recorded(program: &Thousand, event: &str, environment: Option<(&str, &str)>) 
         let mut recording = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("kymo");
         // The file is made when it is known what can be patched; before that, code is borrowed.
         while !file.exists() || code() == plain {
-            assert_eq!(recording.try_wait().expect("kymo"), None, "{event} in {}", program.program.display());
+            if let Some(ended) = recording.try_wait().expect("kymo") {
+                let said = recording.stderr.take().map(|said| std::io::read_to_string(said).expect("text"));
+                panic!("{event} in {}: {ended}: {said:?}", program.program.display());
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
         recording
@@ -224,5 +227,38 @@ fn a_program_executed_since_keeps_its_memory() {
     });
     running.tell("check\n");
     assert_eq!(running.line(), "ready 15\n", "its memory is gone");
+    assert_eq!(running.end().1, Some(0));
+}
+
+/// Checks that a kymo waits for the restorer of one that was killed, also where that has not noticed
+/// yet: on a busy machine it has not run since.
+#[test]
+fn a_restorer_that_is_late() {
+    const TEST: &str = "probe_static_events::a_restorer_that_is_late";
+    let needs = [Need::X86, Need::Root, Need::Program("gcc"), Need::Program("pkill")];
+    let Some(()) = require(TEST, &needs) else { return };
+    let mut gcc = Command::new("gcc");
+    let command = gcc.args(["-O2", "-D_GNU_SOURCE", "-static", ROOMY]);
+    let Some(program) = compile(TEST, "late", EXECUTING_C, command) else { return };
+    let mut running = Running::start(&mut Command::new(&program.program));
+    assert_eq!(running.line(), "ready 15\n");
+    let pid = running.pid();
+    let words = ["probe", "--engine", "inproc", "--json", "-p", &pid, "chosen"];
+    let probing = Probing::by(&mut kymo().command(words));
+    let restorer = format!("restore-probes {pid}$");
+    let send = |signal: &str| run(Command::new("pkill").args([signal, "-f", &restorer])).ends(0);
+    send("-STOP");
+    probing.kill();
+    let later = std::thread::scope(|scope| {
+        let later = scope.spawn(|| Probing::by(&mut kymo().command(words)));
+        // Longer than kymo waits for one that lives.
+        std::thread::sleep(Duration::from_secs(3));
+        send("-CONT");
+        later.join().expect("it probes")
+    });
+    running.tell("again\n");
+    assert_eq!(running.line(), "ready 15\n");
+    let (found, said) = later.end();
+    assert_eq!(found["probes"][0]["hits"], 1, "{said}");
     assert_eq!(running.end().1, Some(0));
 }

@@ -5,12 +5,15 @@
 //! changed here.
 use super::super::target::TargetProcess;
 use crate::proc::Mappings;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Threads stand still meanwhile.
-const MOST_TIME: Duration = Duration::from_millis(300);
+/// Threads stand still meanwhile. CPU time, for memory is not larger on a busy machine.
+const MOST_CPU_TIME: Duration = Duration::from_millis(300);
+/// And so long at most, wherever this thread waits for a CPU.
+const MOST_TIME: Duration = Duration::from_secs(3);
 const PIECE_BYTES: usize = 1 << 20;
 const WRITE: u32 = 2;
 const PRIVATE: u32 = 2;
@@ -26,22 +29,23 @@ pub(super) struct Scan {
 
 /// Searches for addresses in these ranges, ascending and apart.
 pub(super) fn scan(target: &TargetProcess, wanted: &[Range<u64>]) -> Scan {
-    scan_within(target, wanted, MOST_TIME)
+    scan_within(target, wanted, MOST_CPU_TIME, MOST_TIME)
 }
 
-fn scan_within(target: &TargetProcess, wanted: &[Range<u64>], time: Duration) -> Scan {
+/// The same in so much CPU time, and so much time.
+fn scan_within(target: &TargetProcess, wanted: &[Range<u64>], cpu_time: Duration, time: Duration) -> Scan {
     let mut scan = Scan { complete: true, ..Scan::default() };
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return scan };
     let all = first.start..last.end;
     let Ok(maps) = target.maps() else { return Scan::default() };
-    let until = Instant::now() + time;
+    let (begun, begun_cpu) = (Instant::now(), thread_cpu_time());
     let mut buffer = vec![0; PIECE_BYTES];
     let private =
         Mappings::new(&maps).filter(|mapping| mapping.prot & WRITE != 0 && mapping.flags & PRIVATE != 0);
     for mapping in private {
         let mut at = mapping.start;
         while at < mapping.end {
-            if Instant::now() >= until {
+            if thread_cpu_time().saturating_sub(begun_cpu) >= cpu_time || begun.elapsed() >= time {
                 scan.complete = false;
                 return scan;
             }
@@ -61,6 +65,12 @@ fn scan_within(target: &TargetProcess, wanted: &[Range<u64>], time: Duration) ->
     scan
 }
 
+/// What this thread has used until now.
+fn thread_cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 fn is_in(ranges: &[Range<u64>], word: u64) -> bool {
     let before = ranges.partition_point(|range| range.start <= word);
     before.checked_sub(1).is_some_and(|before| ranges[before].contains(&word))
@@ -77,9 +87,12 @@ mod tests {
         let there = 0x1234_5670_0000_u64;
         let kept = std::hint::black_box(vec![there + 8]);
         // The memory of all tests of this process is searched: how long that takes nobody knows.
-        let scan = scan_within(&target, std::slice::from_ref(&(there..there + 16)), Duration::from_secs(600));
+        let (ever, wanted) = (Duration::from_secs(600), [there..there + 16]);
+        let scan = scan_within(&target, &wanted, ever, ever);
         assert!(scan.found.contains(&kept[0]), "{kept:x?}");
         assert!(is_in(&[1..2, 5..9], 8) && !is_in(&[1..2, 5..9], 9) && !is_in(&[1..2, 5..9], 0));
         assert!(super::scan(&target, &[]).complete);
+        assert!(!scan_within(&target, &wanted, Duration::ZERO, ever).complete);
+        assert!(!scan_within(&target, &wanted, ever, Duration::ZERO).complete);
     }
 }

@@ -14,7 +14,7 @@ pub(super) const SITE_BYTES: u64 = 5;
 const CHANGED: &str = "its code is not what it was when it was planned: another tool patches it";
 const INTERRUPTED: &str = "memory has an address inside of it, where a thread may have been interrupted";
 const TOO_LARGE: &str =
-    "the program's memory is too large to be searched for a thread that was interrupted inside of it";
+    "the program's memory could not be searched in time for a thread that was interrupted inside of it";
 
 /// A site that is to be written.
 #[derive(Clone, Debug)]
