@@ -72,8 +72,7 @@ def with_hooks(scratch, library, source, compiler, options):
         looks = do in ("returns", "latency")
         found = {offset: counts for (_, offset), counts in report.hits.items()}
         for offset, (entries, exits) in known.items():
-            # Behind an `endbr64`, where the compiler makes these.
-            hits, returns = found.get(offset) or found.get(offset + 4) or (0, 0)
+            hits, returns = found.get(offset, (0, 0))
             # An exit that an exception makes is one for the hooks, and none for the patcher.
             fine = hits == entries and (not looks or returns == exits or source.endswith(".cc") and returns < exits)
             if fine:

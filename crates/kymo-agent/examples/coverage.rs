@@ -33,7 +33,8 @@ fn main() {
 
 #[cfg(target_arch = "x86_64")]
 mod cover {
-    use kymo_agent::patch::{Function, Memory, Refusal, Surroundings, jump_targets, plan};
+    use iced_x86::{Decoder, DecoderOptions, FlowControl};
+    use kymo_agent::patch::{EntryState, Function, Memory, Refusal, Surroundings, jump_targets, plan};
     use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
     use std::collections::BTreeMap;
     use std::error::Error;
@@ -46,6 +47,21 @@ mod cover {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
             self.0.iter().map(|segment| segment.read(address, into)).find(|&count| count > 0).unwrap_or(0)
         }
+    }
+
+    /// Whether a uprobe at a jump that replaces the instruction there would have the kernel go on
+    /// in the middle of the jump.
+    fn is_exposed(image: &Image<'_>, at: u64) -> bool {
+        let code = image.bytes(at, 15);
+        let first = Decoder::with_ip(64, &code, at, DecoderOptions::NONE).decode();
+        let goes_on = matches!(
+            first.flow_control(),
+            FlowControl::Next
+                | FlowControl::ConditionalBranch
+                | FlowControl::Call
+                | FlowControl::IndirectCall
+        );
+        goes_on && first.len() < 5
     }
 
     pub(crate) fn file(path: &str, verbose: bool) -> Result<(), Box<dyn Error>> {
@@ -80,8 +96,8 @@ mod cover {
         }
         let scanned = begin.elapsed();
         let begin = Instant::now();
-        let surroundings = Surroundings { targets: &targets };
-        let (mut served, mut single) = (0, 0);
+        let surroundings = Surroundings { targets: &targets, looks_at: Some(EntryState::NOTHING) };
+        let (mut served, mut single, mut behind, mut exposed) = (0, 0, 0, 0);
         let mut refused: BTreeMap<&str, u32> = BTreeMap::new();
         let starts: Vec<u64> = functions.keys().copied().collect();
         for (index, (&start, (bytes, name))) in functions.iter().enumerate() {
@@ -93,6 +109,8 @@ mod cover {
                 Ok(site) => {
                     served += 1;
                     single += u32::from(site.is_single_instruction());
+                    behind += u32::from(site.address != start);
+                    exposed += u32::from(site.address == start && is_exposed(&image, start));
                 }
                 Err(why) => {
                     *refused.entry(Refusal::word(&why)).or_default() += 1;
@@ -106,6 +124,9 @@ mod cover {
         let share = if all > 0 { 100.0 * f64::from(served) / all as f64 } else { 0.0 };
         println!(
             "{path}: {served} of {all} functions ({share:.2} %), {single} by replacing one instruction; refused: {refused:?}"
+        );
+        println!(
+            "  {behind} behind the first instruction; of the others, {exposed} would crash with another tool's uprobe"
         );
         println!(
             "  {} KiB of code looked through in {scanned:?}, planned in {:?}",

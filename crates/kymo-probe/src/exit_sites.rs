@@ -1,5 +1,9 @@
 //! Where calls of a function end, for code that is patched there.
+#[cfg(target_arch = "x86_64")]
+use kymo_agent::patch::{CallEnds, Function as CallPart};
 use kymo_symbols::sites::{ExitWhen, Function, Site};
+#[cfg(target_arch = "x86_64")]
+use std::rc::Rc;
 
 /// Functions with more exits are left to the kernel.
 const MOST_EXITS: usize = 64;
@@ -32,6 +36,18 @@ impl PartExits {
         };
         let room = functions.get(next).map_or(0, |next| next.offset - begin).max(bytes);
         Ok(PartExits { offset: begin, svma, bytes, room, exits: Vec::new() })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl PartExits {
+    /// The part, and where calls end, as they are in a process that has the module so much above
+    /// where it is linked. `targets`: where branches in the module lead.
+    pub(crate) fn placed(&self, bias: u64, targets: &Rc<[u64]>) -> CallEnds {
+        let start = self.svma.wrapping_add(bias);
+        let part = CallPart { start, bytes: self.bytes, next: start.wrapping_add(self.room) };
+        let ends = self.exits.iter().map(|exit| start.wrapping_add(*exit)).collect();
+        CallEnds { part, ends, targets: Rc::clone(targets) }
     }
 }
 

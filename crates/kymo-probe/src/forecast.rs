@@ -7,14 +7,14 @@ use kymo_symbols::sites::Site;
 #[cfg(target_arch = "x86_64")]
 use kymo_symbols::sites::SiteKind;
 #[cfg(target_arch = "x86_64")]
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, path::Path, rc::Rc};
 
 /// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
 #[cfg(target_arch = "x86_64")]
 ///
 /// `timed`: functions are timed where their calls end.
 pub(crate) fn refusals(sites: &[Site], numbers: &[usize], timed: bool) -> Vec<(usize, String)> {
-    use kymo_agent::patch::{Memory, Surroundings, jump_targets};
+    use kymo_agent::patch::{Memory, jump_targets};
     use kymo_symbols::sites::ProbeModule;
 
     /// A file as it is linked.
@@ -29,7 +29,7 @@ pub(crate) fn refusals(sites: &[Site], numbers: &[usize], timed: bool) -> Vec<(u
         }
     }
 
-    let mut targets: HashMap<(&Path, u64), Vec<u64>> = HashMap::new();
+    let mut targets: HashMap<(&Path, u64), Rc<[u64]>> = HashMap::new();
     let mut refused = Vec::new();
     for &number in numbers {
         let site = &sites[number];
@@ -39,9 +39,9 @@ pub(crate) fn refusals(sites: &[Site], numbers: &[usize], timed: bool) -> Vec<(u
             continue;
         };
         let targets = targets.entry((site.module.file(), begin));
-        let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes));
+        let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes).into());
         let timed = timed && site.kind == SiteKind::Function;
-        if let Err(refusal) = plan(&image, site, timed, &Surroundings { targets }) {
+        if let Err(refusal) = plan(&image, site, timed, targets) {
             refused.push((number, refusal));
         }
     }
@@ -61,23 +61,16 @@ fn plan(
     image: &dyn kymo_agent::patch::Memory,
     site: &Site,
     timed: bool,
-    surroundings: &kymo_agent::patch::Surroundings<'_>,
+    targets: &Rc<[u64]>,
 ) -> Result<(), String> {
+    use kymo_agent::patch::{CallEnds, CallPlan, EntryState, Surroundings, plan_inside};
     let (begin, bytes, room) = surrounding(site).ok_or("it is in no function that is known")?;
     let start = site.svma - (site.offset - begin);
     let function = kymo_agent::patch::Function { start, bytes, next: start + room.max(bytes) };
-    let entry = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings)
+    let parts = if timed { exit_sites::by_part(site, false)? } else { Vec::new() };
+    let ends: Vec<CallEnds> = parts.iter().map(|part| part.placed(0, targets)).collect();
+    let entry = |surroundings: &Surroundings<'_>| plan_inside(image, &function, site.svma, surroundings);
+    CallPlan::of(image, &entry, (targets, EntryState::NOTHING), &ends)
         .map_err(|refusal| refusal.to_string())?;
-    if !timed {
-        return Ok(());
-    }
-    for part in exit_sites::by_part(site, false)? {
-        let function =
-            kymo_agent::patch::Function { start: part.svma, bytes: part.bytes, next: part.svma + part.room };
-        let exits = part.exits.iter().map(|exit| part.svma + exit);
-        let others: Vec<u64> = exits.filter(|at| !(entry.address..entry.end()).contains(at)).collect();
-        kymo_agent::patch::plan_exits(image, &function, &others, surroundings)
-            .map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
-    }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
 use crate::exit_sites::{self, PartExits};
 use crate::modules::reasons_of;
 use kymo_core::holds::{HoldReport, HoldRole};
+use kymo_core::probe::MOST_STAYING_BYTES;
 use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Client, CodeWriter, ProtocolError};
 use kymo_record::Callers;
@@ -34,8 +35,9 @@ pub(crate) struct Entered {
     pub cleaned_up: u32,
 }
 
-/// What a patch at a function's begin may move: a mark, four bytes, and the longest instruction.
-const MOVED_BYTES: u64 = 24;
+/// What a patch at a function's begin may move or stand behind: the longest instruction that stays,
+/// four bytes, and the longest instruction.
+const MOVED_BYTES: u64 = MOST_STAYING_BYTES as u64 + 4 + 15;
 
 /// Whether one of the offsets (ascending) is among the bytes that a patch of the function may move. The kernel's trap there would be a byte of
 /// the patch, and what it executes instead an instruction that is not there any more: the program would crash.
@@ -459,7 +461,7 @@ mod tests {
     fn crowded() {
         let others = [0x100, 0x140, 0x200];
         assert!(overlaps_patch(0x100, &others) && overlaps_patch(0xf0, &others));
-        assert!(overlaps_patch(0x140 - 23, &others) && !overlaps_patch(0x140 - 24, &others));
+        assert!(overlaps_patch(0x140 - 26, &others) && !overlaps_patch(0x140 - 27, &others));
         assert!(!overlaps_patch(0x101, &others) && !overlaps_patch(0x201, &others));
         assert!(!overlaps_patch(0, &[]));
     }

@@ -5,7 +5,7 @@ use gimli::{
     UnwindSection,
 };
 use kymo_agent::patch::{
-    Function, OwnMemory, Refusal, Site, Surroundings, jump_targets, plan, returns_oddly,
+    EntryState, Function, OwnMemory, Refusal, Site, Surroundings, jump_targets, plan, returns_oddly,
 };
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) struct Planned {
     pub(crate) site: Site,
     /// Whether its return may be looked at.
     pub(crate) returns: bool,
-    /// Its module's place in the list, and the site's address in the module's file.
+    /// Its module's place in the list, and its own address in the module's file.
     pub(crate) module: usize,
     pub(crate) offset: u64,
 }
@@ -108,11 +108,14 @@ pub(crate) fn plan_all(
         let end = inside(start).map_or(start, |(begin, bytes)| begin + bytes);
         let next = starts.get(index + 1).copied().unwrap_or(end).min(end);
         let function = Function { start: start + base, bytes: piece.bytes, next: next + base };
-        match plan(memory, &function, &Surroundings { targets: &targets }) {
+        match plan(
+            memory,
+            &function,
+            &Surroundings { targets: &targets, looks_at: Some(EntryState::NOTHING) },
+        ) {
             Ok(site) => {
                 module.served += 1;
-                let offset = site.address - base;
-                all.push(Planned { site, returns: !piece.oddly, module: number, offset });
+                all.push(Planned { site, returns: !piece.oddly, module: number, offset: start });
             }
             Err(why) => *module.refused.entry(Refusal::word(&why)).or_default() += 1,
         }

@@ -1,7 +1,7 @@
 //! The library of `tests/c/stress.cc`: its functions as sites, its acts, and what it counted
 //! itself.
 use super::loaded::Loaded;
-use kymo_agent::patch::{Memory, OwnMemory, Site, Surroundings, jump_targets, plan};
+use kymo_agent::patch::{EntryState, Memory, OwnMemory, Site, Surroundings, jump_targets, plan};
 use std::ffi::{CStr, c_int, c_long};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +62,11 @@ impl Work {
             // SAFETY: as above.
             let name = unsafe { CStr::from_ptr(name) }.to_str().expect("a name").to_owned();
             let function = loaded.functions.get(&name).unwrap_or_else(|| panic!("{name}"));
-            let site = plan(&own, function, &Surroundings { targets: &targets });
+            let site = plan(
+                &own,
+                function,
+                &Surroundings { targets: &targets, looks_at: Some(EntryState::NOTHING) },
+            );
             let site = site.unwrap_or_else(|why| panic!("{name}: {why}"));
             let count = (counts as *const [AtomicU64; 8]).wrapping_add(at);
             // SAFETY: an array of so many counts of 64 bytes; who unloads the library forgets this

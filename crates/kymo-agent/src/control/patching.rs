@@ -4,14 +4,15 @@ use super::hold::{HeldBy, Threads, may_write};
 use super::maps::Maps;
 use super::semaphore::Semaphore;
 use crate::patch::{
-    self, CallerCount, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError,
-    Probe, Rings, Site, Surroundings, TimedCall,
+    self, CallEnds, CallPlan, CallerCount, Clock, Consumers, EntryState, FilteredProbe, Function, Holder,
+    Measure, OwnMemory, PatchError, Probe, Rings, Site, Surroundings,
 };
 use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeKind, ProbeSlots, ProbeState, ProbeStatus};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::rc::Rc;
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are armed")]
@@ -26,7 +27,7 @@ enum Placement {
 pub(super) struct Patching {
     kept: BTreeMap<u32, Placement>,
     /// Where a module's jumps lead, by its first address. For one batch: modules come and go.
-    targets: BTreeMap<u64, Vec<u64>>,
+    targets: BTreeMap<u64, Rc<[u64]>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
     /// Holds of locks are timed, once somebody has asked for it.
@@ -38,7 +39,7 @@ pub(super) struct Patching {
 struct PlannedSite {
     id: u32,
     /// With the places where calls end, if they are timed there.
-    call: TimedCall,
+    call: CallPlan,
     semaphore: Option<Semaphore>,
     consumers: Consumers,
     /// It is written only while all threads stand still.
@@ -103,13 +104,23 @@ impl Patching {
             offset => Some(Semaphore::of(&asked.module, offset, maps)?),
         };
         let at = function.start + u64::from(wanted.inside_bytes);
-        let entry = patch::plan_inside(memory, &function, at, &Surroundings { targets })
-            .map_err(|refusal| refusal.to_string())?;
-        let mut call = TimedCall { entry, ends: Vec::new(), exits: Vec::new() };
+        let looks_at = match (wanted.kind, &asked.action) {
+            // A lock, or a condition and its lock.
+            (ProbeKind::Hold(_), _) => EntryState::two_arguments(),
+            (_, Some(action)) => EntryState::of(action),
+            (_, None) => EntryState::NOTHING,
+        };
+        let mut parts = Vec::new();
         for exits in exits.chunk_by(|exit, next| exit.spec.offset == next.spec.offset) {
-            self.plan_exits(exits, &mut call, maps, memory)?;
+            let part = exits.first().and_then(|first| self.function(first, maps, memory));
+            let (part, targets) = part.ok_or("one of its exits is not mapped")?;
+            let ends = exits.iter().map(|exit| part.start + u64::from(exit.spec.inside_bytes)).collect();
+            parts.push((part, ends, targets));
         }
-        call.ends.sort_unstable();
+        let ends = parts.into_iter().map(|(part, ends, targets)| CallEnds { part, ends, targets });
+        let entry = |surroundings: &Surroundings<'_>| patch::plan_inside(memory, &function, at, surroundings);
+        let call = CallPlan::of(memory, &entry, (&targets, looks_at), &ends.collect::<Vec<_>>())
+            .map_err(|refusal| refusal.to_string())?;
         let still = blocks_signals(&asked.module);
         Ok(Some(PlannedSite { id: wanted.id, call, semaphore, consumers, still }))
     }
@@ -121,39 +132,15 @@ impl Patching {
         asked: &RequestedProbe,
         maps: &Maps,
         memory: &OwnMemory,
-    ) -> Option<(Function, &[u64])> {
+    ) -> Option<(Function, Rc<[u64]>)> {
         let wanted = &asked.spec;
         let code = maps.code(&asked.module, wanted.offset)?;
         let start = code.start + (wanted.offset - code.offset);
         let targets = self.targets.entry(code.start);
         let targets =
-            targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start));
+            targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start).into());
         let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
-        Some((Function { start, bytes: u64::from(wanted.size_bytes), next }, targets))
-    }
-
-    /// Adds places where calls end, all in one part of the function.
-    fn plan_exits(
-        &mut self,
-        exits: &[RequestedProbe],
-        call: &mut TimedCall,
-        maps: &Maps,
-        memory: &OwnMemory,
-    ) -> Result<(), String> {
-        let Some(first) = exits.first() else { return Ok(()) };
-        let (function, targets) =
-            self.function(first, maps, memory).ok_or("one of its exits is not mapped")?;
-        let ends = exits.iter().map(|exit| function.start + u64::from(exit.spec.inside_bytes));
-        let first = call.ends.len();
-        call.ends.extend(ends);
-        // Those in the entry's bytes are its stub's.
-        let of_entry = call.entry.address..call.entry.end();
-        let others: Vec<u64> =
-            call.ends[first..].iter().copied().filter(|at| !of_entry.contains(at)).collect();
-        let exits = patch::plan_exits(memory, &function, &others, &Surroundings { targets })
-            .map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
-        call.exits.extend(exits);
-        Ok(())
+        Some((Function { start, bytes: u64::from(wanted.size_bytes), next }, Rc::clone(targets)))
     }
 
     fn some(&self, measure: Measure, all: Consumers, asked: &RequestedProbe) -> Consumers {
@@ -229,7 +216,7 @@ impl Patching {
         }
         let attached = match consumers.at_exits() {
             Some(at_exits) => {
-                let calls: Vec<TimedCall> = planned.iter().map(|planned| planned.call.clone()).collect();
+                let calls: Vec<CallPlan> = planned.iter().map(|planned| planned.call.clone()).collect();
                 patch::attach_calls(&calls, at_exits, holder)
             }
             None => {

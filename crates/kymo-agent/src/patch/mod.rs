@@ -120,9 +120,10 @@
 //!   `vfork` (`clone` with CLONE_VM alone) is not held.
 //! - A uprobe that the kernel puts between two sites in the microsecond in which they are written
 //!   loses its trap.
-//! - A uprobe that another tool puts where a jump is already: the kernel executes the instruction
-//!   of the file, and the thread goes on inside of the jump. kymo's own uprobes look first
-//!   (`kymo-perf`'s `patched.rs`); those of others do not.
+//! - A uprobe that another tool puts at one of the instructions that were replaced: the kernel
+//!   executes the instruction of the file, and the thread goes on inside of the jump. At most
+//!   functions' begins it does no harm: the jump is behind the instruction there ([`plan`]).
+//!   kymo's own uprobes look first (`kymo-perf`'s `patched.rs`); those of others do not.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may
 //!   lose a count there: some 4 of 100,000 calls, with another thread that does the same
 //!   (`examples/stress`). A probe that records may lose events of the thread on the CPU that the
@@ -171,19 +172,21 @@ pub use codegen::freestanding::{
 pub use codegen::stub::RecordedExit;
 pub use filter::{FilteredProbe, Measure};
 pub use install::arena::places_near;
+pub use install::call_plan::{CallEnds, CallPlan, CallRefusal};
 pub(crate) use install::call_sites::callers_of_calls;
-pub use install::call_sites::{CallConsumers, TimedCall, attach_calls};
+pub use install::call_sites::{CallConsumers, attach_calls};
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub(crate) use install::got_hooks::{PatchOutcome as GotOutcome, each_word, exchange};
 pub use install::hold::{Hold, Holder, Request};
 pub(crate) use install::holds::release as release_holds;
 pub use install::holds::share as share_holds;
+pub use install::leading::EntryState;
 pub use install::memory::{Memory, OwnMemory};
 pub use install::pass::SiteEdit;
 pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave};
 pub(crate) use install::patcher::{release_counters, write_code};
-pub use install::plan::{Function, Surroundings, plan, plan_begin, plan_exits, plan_inside};
+pub use install::plan::{Function, Surroundings, plan, plan_begin, plan_inside};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
 pub(crate) use install::threads::is_another_filtered;

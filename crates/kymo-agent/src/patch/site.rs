@@ -8,9 +8,13 @@ pub(crate) const JUMP_BYTES: usize = 5;
 /// Where and how a function is to be patched: the result of [`plan`](super::plan).
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// The first byte that is replaced: the function's first instruction, or the one after
-    /// `endbr64`, which stays.
+    /// The first byte that is replaced: of the function's first instruction, or of the one behind
+    /// it, which stays then ([`plan`](super::plan)).
     pub address: u64,
+    /// What events tell as their place: the function's begin, or the address of a place inside.
+    pub(crate) place: u64,
+    /// The bytes by which the instruction that stays has moved the stack pointer down.
+    pub(crate) lowered: i32,
     /// Whether this is where the function begins: returns can be looked at only from there.
     pub(crate) entry: bool,
     pub(crate) original: [u8; JUMP_BYTES],

@@ -145,3 +145,7 @@ pub use odd_returns::returns_oddly;
 pub use reader_handle::{HitSection, ReaderHandle};
 pub use registry::{Handle, Registry};
 pub use sites::{NoSites, Sites};
+
+/// The longest first instruction of a function that stays where it is, with a patch behind it. What
+/// else is probed beside a function is to be apart from its patch.
+pub const MOST_STAYING_BYTES: usize = 8;

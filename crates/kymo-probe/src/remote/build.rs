@@ -108,7 +108,7 @@ pub(super) fn build(
     if module.span.end - module.span.start > MOST_SPAN_BYTES {
         return Err("its module is too large for jumps to reach all of it".to_owned());
     }
-    let patches: usize = functions.iter().map(|function| function.patches().count()).sum();
+    let patches: usize = functions.iter().map(|function| function.call.sites().count()).sum();
     let layout = SharedLayout::of(count, measure);
     let table_bytes = if measure.timed { CALL_TABLE_BYTES } else { 0 };
     let needs_private = measure.timed || !measure.children;
@@ -228,20 +228,20 @@ impl<'a> StubWriter<'a> {
             entry: event(action.event, &action.fetches, LOST_HITS),
             back: event(action.return_event, &action.return_fetches, LOST_RETURNS),
         });
-        for (place, patch) in function.patches().enumerate() {
+        for (place, patch) in function.call.sites().enumerate() {
             let is_entry = place == 0;
             let spec = FreestandingSpec {
                 convention: function.convention,
                 number: index,
                 hits: is_entry.then(|| HitCounter::Word(self.region.word(index * LINE_WORDS))),
-                hits_behind: function.counts_behind,
+                hits_at: function.counts_at,
                 condition: &function.condition,
                 return_condition: &function.return_condition,
                 every: self.every,
                 while_set: self.while_set,
                 timed: routines.timed,
                 callers: routines.callers,
-                exits: &function.exits,
+                exits: &function.call.ends,
                 events,
             };
             let at = self.next();
@@ -265,7 +265,7 @@ impl<'a> StubWriter<'a> {
                 moves: stub.moves,
                 group: function.number as u32,
                 is_interruptible: function.convention == Convention::Go
-                    && (function.is_interruptible || !is_entry),
+                    && (function.is_interruptible || !is_entry || function.moves_body()),
             });
         }
         Ok(patches)

@@ -1,6 +1,6 @@
 //! Which events stubs are to write, and what rings they need for it.
 use kymo_agent::patch::{EventRings, slot_bytes};
-use kymo_core::probe::wire::ProbeAction;
+use kymo_core::probe::wire::{Fetch, ProbeAction};
 use kymo_perf::inject::{RemoteProcess, RemoteRegion, RingSizes, ThreadLayout};
 use kymo_symbols::sites::Site;
 use std::collections::BTreeMap;
@@ -52,6 +52,11 @@ impl EventPlan {
     /// Whether returns of this site are events.
     pub(super) fn returns(&self, number: usize) -> bool {
         self.actions.get(&number).is_some_and(|action| action.return_event.is_some())
+    }
+
+    /// What is told of a hit of this site.
+    pub(super) fn fetches(&self, number: usize) -> Vec<Fetch> {
+        self.actions.get(&number).map(|action| action.fetches.clone()).unwrap_or_default()
     }
 
     /// The rings, which are in this region.

@@ -6,7 +6,8 @@ use crate::exit_sites;
 use crate::inproc::Refusals;
 use crate::modules::CodeMapping;
 use kymo_agent::patch::{
-    Convention, Function, Site as Patch, Surroundings, jump_targets, plan, plan_begin, plan_exits,
+    CallEnds, CallPlan, Convention, EntryState, Function, Site as Patch, Surroundings, jump_targets, plan,
+    plan_begin,
 };
 use kymo_core::probe::value::{Condition, reads_memory};
 use kymo_core::probe::wire::ProbeAction;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const OVERLAPS: &str = "its code is another function's, too, or another probe's";
@@ -26,26 +28,22 @@ pub(super) struct PlannedFunction {
     /// Where it begins in the process.
     pub(super) start: u64,
     pub(super) convention: Convention,
-    /// Where a hit is counted.
-    pub(super) entry: Patch,
-    /// Hits are counted behind the displaced instructions.
-    pub(super) counts_behind: bool,
+    /// Where it is patched.
+    pub(super) call: CallPlan,
+    /// Hits are counted before the instruction there, behind a check of the stack.
+    pub(super) counts_at: Option<u64>,
     /// Which hits are counted.
     pub(super) condition: Condition,
     /// Which of these calls are timed.
     pub(super) return_condition: Condition,
-    /// Where calls end, ascending; empty unless they are timed.
-    pub(super) exits: Vec<u64>,
-    /// What else is patched for these.
-    pub(super) exit_patches: Vec<Patch>,
     /// Whether the runtime may have stopped it inside of its entry's bytes.
     pub(super) is_interruptible: bool,
 }
 
 impl PlannedFunction {
-    /// All that is patched.
-    pub(super) fn patches(&self) -> impl Iterator<Item = &Patch> {
-        std::iter::once(&self.entry).chain(&self.exit_patches)
+    /// Whether more is moved of a function of Go than the check of its stack.
+    pub(super) fn moves_body(&self) -> bool {
+        self.counts_at.is_some_and(|body| body < self.call.entry.end())
     }
 }
 
@@ -92,7 +90,7 @@ impl Planned {
             for module in &self.modules {
                 let mut patched: Vec<(Range<u64>, usize)> = Vec::new();
                 for function in &module.functions {
-                    let ranges = function.patches().map(|patch| patch.address..patch.end());
+                    let ranges = function.call.sites().map(|patch| patch.address..patch.end());
                     patched.extend(ranges.map(|range| (range, function.number)));
                 }
                 patched.sort_unstable_by_key(|(range, _)| range.start);
@@ -194,10 +192,10 @@ impl Planner<'_> {
             planned.refused.extend(numbers.iter().map(|&number| (number, reason.clone())));
             return;
         };
-        let targets = jump_targets(&code, begin.wrapping_add(bias), bytes);
+        let targets = jump_targets(&code, begin.wrapping_add(bias), bytes).into();
         let mut functions = Vec::new();
         for &number in numbers {
-            match self.function(&code, number, &Surroundings { targets: &targets }) {
+            match self.function(&code, number, &targets) {
                 Ok(function) => functions.push(function),
                 Err(reason) => planned.refused.push((number, reason)),
             }
@@ -212,7 +210,7 @@ impl Planner<'_> {
         &self,
         code: &CodeSource<'_>,
         number: usize,
-        surroundings: &Surroundings<'_>,
+        targets: &Rc<[u64]>,
     ) -> Result<PlannedFunction, String> {
         let site = &self.sites[number];
         if site.kind != SiteKind::Function {
@@ -227,14 +225,19 @@ impl Planner<'_> {
         let function = Function { start, bytes, next: start.wrapping_add(room.max(bytes)) };
         let convention = if site.is_go() { Convention::Go } else { Convention::C };
         let body = if convention == Convention::Go { site.go_body()? } else { None };
-        let entry = match body {
-            Some(body) => plan_begin(code, &function, body.wrapping_add(code.bias), surroundings),
-            None => plan(code, &function, surroundings),
-        };
-        let entry = entry.map_err(|refusal| refusal.to_string())?;
-        check_matches_file(code, &entry)?;
-        let is_interruptible = convention == Convention::Go && body.is_none();
         let (condition, return_condition) = self.request.conditions.get(number).cloned().unwrap_or_default();
+        let action = ProbeAction {
+            entry_condition: condition.clone(),
+            return_condition: return_condition.clone(),
+            fetches: self.events.map(|events| events.fetches(number)).unwrap_or_default(),
+            ..ProbeAction::default()
+        };
+        let looks_at = match convention {
+            Convention::C => EntryState::of(&action),
+            // It looks behind the check of the stack, or at nothing.
+            Convention::Go => EntryState { has_red_zone: false, ..EntryState::NOTHING },
+        };
+        let is_interruptible = convention == Convention::Go && body.is_none();
         let needs_room = !condition.is_empty() || self.request.callers || self.events.is_some();
         if is_interruptible && needs_room {
             return Err(
@@ -242,65 +245,40 @@ impl Planner<'_> {
                     .to_owned(),
             );
         }
-        let action = ProbeAction {
-            entry_condition: condition.clone(),
-            return_condition: return_condition.clone(),
-            ..ProbeAction::default()
-        };
         if !action.is_supported() || reads_memory(&condition) || reads_memory(&return_condition) {
             return Err(
                 "the program cannot load the agent, and stubs alone look at registers, not at memory"
                     .to_owned(),
             );
         }
-        let mut planned = PlannedFunction {
+        let returns = self.events.is_some_and(|events| events.returns(number));
+        let is_timed = self.request.timed || returns;
+        if is_timed && is_interruptible {
+            return Err("a Go function without a check of its stack is not timed by stubs".to_owned());
+        }
+        let parts = match is_timed {
+            true => exit_sites::by_part(site, returns || !return_condition.is_empty())?,
+            false => Vec::new(),
+        };
+        let ends: Vec<CallEnds> = parts.iter().map(|part| part.placed(code.bias, targets)).collect();
+        let counts_at = body.map(|body| body.wrapping_add(code.bias));
+        let entry = |surroundings: &Surroundings<'_>| match counts_at {
+            Some(body) => plan_begin(code, &function, body, surroundings),
+            None => plan(code, &function, surroundings),
+        };
+        let call = CallPlan::of(code, &entry, (targets, looks_at), &ends);
+        let call = call.map_err(|refusal| refusal.to_string())?;
+        call.sites().try_for_each(|patch| check_matches_file(code, patch))?;
+        Ok(PlannedFunction {
             number,
             start,
             convention,
-            entry,
-            counts_behind: body.is_some(),
+            call,
+            counts_at,
             condition,
             return_condition,
-            exits: Vec::new(),
-            exit_patches: Vec::new(),
             is_interruptible,
-        };
-        let returns = self.events.is_some_and(|events| events.returns(number));
-        if self.request.timed || returns {
-            if is_interruptible {
-                return Err("a Go function without a check of its stack is not timed by stubs".to_owned());
-            }
-            self.exits(code, site, &mut planned, (surroundings, returns))?;
-        }
-        Ok(planned)
-    }
-
-    /// Adds where calls end.
-    fn exits(
-        &self,
-        code: &CodeSource<'_>,
-        site: &Site,
-        planned: &mut PlannedFunction,
-        (surroundings, returns): (&Surroundings<'_>, bool),
-    ) -> Result<(), String> {
-        for part in exit_sites::by_part(site, returns || !planned.return_condition.is_empty())? {
-            let start = part.svma.wrapping_add(code.bias);
-            let function = Function { start, bytes: part.bytes, next: start.wrapping_add(part.room) };
-            let exits = part.exits.iter().map(|exit| start.wrapping_add(*exit));
-            // Those in the entry's bytes are its stub's.
-            let of_entry = planned.entry.address..planned.entry.end();
-            let others: Vec<u64> = exits.clone().filter(|at| !of_entry.contains(at)).collect();
-            planned.exits.extend(exits);
-            let patches = plan_exits(code, &function, &others, surroundings);
-            let patches =
-                patches.map_err(|refusal| format!("one of its exits cannot be patched: {refusal}"))?;
-            for patch in patches {
-                check_matches_file(code, &patch)?;
-                planned.exit_patches.push(patch);
-            }
-        }
-        planned.exits.sort_unstable();
-        Ok(())
+        })
     }
 }
 

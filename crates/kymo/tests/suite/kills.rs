@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::{Dice, Limited};
 use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
+use crate::probe_static;
 use crate::programs::build;
 use crate::tools::{Need, Running, kymo, ready, run, skip};
 use crate::watch;
@@ -66,29 +67,6 @@ fn counts(mut watched: Running) {
     // Its own way to end.
     let (said, status) = watched.end();
     assert_eq!(status, Some(3), "{said}");
-}
-
-/// Whether a life puts kymo's agent into the program, or the kernel's uprobes, or neither.
-fn patches(life: &[&str]) -> Option<bool> {
-    let has = |word: &str| life.iter().any(|one| one.contains(word));
-    if has("inproc") || has("many_1*") || has("--holds") {
-        Some(true)
-    } else if has("many_") {
-        Some(false)
-    } else {
-        None
-    }
-}
-
-/// The lives of one kill: in the first half of a run those without uprobes, in the second those without the agent. In the
-/// last third of a night's run they mix, and there a program can still die (docs/internals/safety.md, "One hazard is left").
-fn lives(number: u64, all: u64) -> Vec<&'static [&'static str]> {
-    let phases = if std::env::var_os("KYMO_SOAK").is_some() { 3 } else { 2 };
-    let wanted = [Some(true), Some(false), None][(number * phases / all) as usize];
-    LIVES
-        .into_iter()
-        .filter(|life| wanted.is_none() || patches(life).is_none_or(|is| Some(is) == wanted))
-        .collect()
 }
 
 fn kills() -> u64 {
@@ -168,10 +146,8 @@ fn killed_at_any_moment_of_any_life() {
     let plain = many.call(100);
     let mut dice = Dice::of(TEST);
     let mut dead: Vec<u32> = Vec::new();
-    let all = kills();
-    for number in 0..all {
-        let lives = lives(number, all);
-        let life = lives[number as usize % lives.len()];
+    for number in 0..kills() {
+        let life = LIVES[number as usize % LIVES.len()];
         let treatment = dice.of_all(&[
             Treatment::Killed,
             Treatment::Killed,
@@ -210,6 +186,75 @@ fn killed_at_any_moment_of_any_life() {
     drop(many);
     exact_afterwards(TEST);
     nothing_is_left(&program, &dead);
+}
+
+/// Checks that programs which cannot load the agent go on, with the right answers, when kymos are
+/// killed at any moment while they write stubs into them, count, record, and take them away, some
+/// together with the restorers that would put the code right; and that the next ones count exactly.
+#[test]
+fn killed_while_stubs_are_written() {
+    const TEST: &str = "kills::killed_while_stubs_are_written";
+    const LIVES: [&[&str]; 5] = [
+        &["probe", "-q", "-p", "PID", "-d", "0.01", "--engine", "inproc", "FUNCTIONS"],
+        &["probe", "-q", "-p", "PID", "-d", "0.01", "--engine", "inproc", "--ret", "FUNCTIONS"],
+        &["probe", "-q", "-p", "PID", "-d", "0.01", "--engine", "inproc", "-g", "FUNCTIONS"],
+        &["probe", "-q", "-p", "PID", "-d", "0.01", "--engine", "inproc", "-o", "FILE", "FUNCTIONS"],
+        &["probe", "-q", "-p", "PID", "-d", "0.01", "FUNCTIONS7"],
+    ];
+    if !ready(TEST, &[Need::Root, Need::X86, Need::Program("gcc"), Need::Program("pkill")]) {
+        return;
+    }
+    let programs = probe_static::KINDS.into_iter().map(|kind| probe_static::c_program(TEST, kind));
+    let programs: Vec<_> = programs.chain([probe_static::go_program(TEST)]).flatten().collect();
+    let mut all: Vec<_> = programs
+        .iter()
+        .map(|program| {
+            let mut running = Running::start(&mut Command::new(&program.program));
+            running.tell("3\n");
+            let plain = running.line();
+            (program, running, plain)
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut dice = Dice::of(TEST);
+    for number in 0..kills() {
+        let at = number as usize % all.len();
+        let (program, running, plain) = &mut all[at];
+        let (pid, functions) = (running.pid(), program.selector());
+        let file = folder.path().join("killed.data");
+        let life = dice.of_all(&LIVES);
+        let words = life.iter().map(|word| match *word {
+            "PID" => pid.clone(),
+            "FILE" => file.to_str().expect("a plain name").to_owned(),
+            word => word.replace("FUNCTIONS", &functions),
+        });
+        let mut command = kymo().command(words);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        let treatment = dice.of_all(&[Treatment::Killed, Treatment::Killed, Treatment::Held]);
+        let said = kill(child, treatment, LIFE, &mut dice);
+        let with_restorer = dice.below(3) == 0;
+        if with_restorer {
+            run(Command::new("pkill").args(["-KILL", "-f", &format!("restore-probes {pid}$")]));
+        }
+        let what =
+            format!("kill {number} of {}, {life:?}: {said}, {with_restorer}", program.program.display());
+        eprintln!("{what}");
+        running.tell("3\n");
+        assert_eq!(&running.line(), plain, "{what}");
+        runs(running.child.id(), &what);
+        _ = std::fs::remove_file(&file);
+    }
+    for (program, mut running, plain) in all {
+        let pid = running.pid();
+        let words = ["probe", "--json", "-p", &pid, "--engine", "inproc", &program.selector()];
+        let probing = Probing::by(&mut kymo().command(words));
+        running.tell("3\n");
+        assert_eq!(running.line(), plain);
+        let (found, said) = probing.end();
+        let probes = found["probes"].as_array().expect("a list");
+        assert!(probes.iter().all(|probe| probe["hits"] != 0), "{said}");
+        assert_eq!(running.end(), (String::new(), Some(0)));
+    }
 }
 
 /// Checks that programs go on, with the right answers and their file's code, when the kernel kills kymo for want of

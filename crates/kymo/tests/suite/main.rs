@@ -150,6 +150,7 @@ mod tools;
 mod top;
 mod tree;
 mod trust;
+mod uprobes_of_others;
 mod view;
 mod waits_truth;
 mod wall;

@@ -181,7 +181,7 @@ pub(crate) fn compile(test: &str, name: &str, source: &str, command: &mut Comman
     Some(Thousand { program, prefix, _folder: folder })
 }
 
-fn c_program(test: &str, (name, compiler, options): (&str, &str, &[&str])) -> Option<Thousand> {
+pub(crate) fn c_program(test: &str, (name, compiler, options): (&str, &str, &[&str])) -> Option<Thousand> {
     compile(test, name, &c_source(), Command::new(compiler).args(["-O2", "-g", "-pthread"]).args(options))
 }
 
@@ -192,12 +192,12 @@ pub(crate) fn go() -> Command {
     go
 }
 
-fn go_program(test: &str) -> Option<Thousand> {
+pub(crate) fn go_program(test: &str) -> Option<Thousand> {
     compile(test, "many_go", &go_source(), &mut go())
 }
 
 impl Thousand {
-    fn selector(&self) -> String {
+    pub(crate) fn selector(&self) -> String {
         format!("{}*", self.prefix)
     }
 

@@ -1,8 +1,19 @@
 //! Relocated instructions: the displaced ones, which do in the stub what they did at the site.
 use super::context::Emitted;
 use crate::patch::site::{Site, is_call};
-use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr};
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr, rsp};
 use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register};
+
+/// The stack pointer as where the function begins: what the instruction before the site has pushed
+/// is in the red zone then.
+pub(crate) fn raise_stack(a: &mut CodeAssembler, site: &Site) -> Emitted {
+    if site.lowered == 0 { Ok(()) } else { a.lea(rsp, rsp + site.lowered) }
+}
+
+/// The stack pointer as at the site.
+pub(crate) fn lower_stack(a: &mut CodeAssembler, site: &Site) -> Emitted {
+    if site.lowered == 0 { Ok(()) } else { a.lea(rsp, rsp - site.lowered) }
+}
 
 /// Writes them without the way back. `enter` is the stub's begin; `before` may write something
 /// before each of them, which a thread that is moved to an instruction's label executes, too. Each

@@ -107,7 +107,7 @@ impl StubSpec {
         match self.at_return {
             ReturnAction::RecordedAtExits(returns) => {
                 let lost = self.record.map_or(0, |(_, lost)| lost);
-                Some(RecordedExit { function: site.address, returns, lost })
+                Some(RecordedExit { function: site.place, returns, lost })
             }
             ReturnAction::Exit(exit) => Some(exit),
             _ => None,
@@ -203,6 +203,7 @@ pub(crate) fn generate(
     let count = count + usize::from(untimed.is_some()) + 3 * end_recorders.len();
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
     let mut body = a.create_label();
+    moved::raise_stack(&mut a, site)?;
     // Whether what comes now has counted the hit.
     let counted = is_exit || looked_at(&mut a, spec, context, (&mut recorder, &mut hits), (site, body))?;
     if returns || !counted {
@@ -226,19 +227,14 @@ pub(crate) fn generate(
         let mut landed = a.create_label();
         entry(&mut a, spec, context, (body, landed), untimed.as_mut())?;
         a.set_label(&mut landed)?;
-        landing(
-            &mut a,
-            spec,
-            context,
-            back.as_mut(),
-            back_recorder.as_mut().map(|back| (back, site.address)),
-        )?;
+        landing(&mut a, spec, context, back.as_mut(), back_recorder.as_mut().map(|back| (back, site.place)))?;
     } else if !counted {
         restore(&mut a, false)?;
         a.lea(rsp, rsp + FRAME)?;
     }
     a.set_label(&mut body)?;
     a.zero_bytes()?;
+    moved::lower_stack(&mut a, site)?;
     let (moved, used) = displaced(&mut a, (site, ends), enter, (exit, spec.record, context), end_recorders)?;
     let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
     // In the order of their declaration.
@@ -268,7 +264,7 @@ fn looked_at(
         };
         slow_path::write(a, (slow_path, false), context, means, body)?;
     } else if let (Some(recorder), Some((record, lost))) = (recorder, entered) {
-        let task = RecordContext { record: &record, lost, site: site.address, context };
+        let task = RecordContext { record: &record, lost, site: site.place, context };
         recorder.at_entry(a, spec.hits, task, body)?;
     } else if let Some(action) = gated {
         // SANITY: declared where there is no recorder.

@@ -5,6 +5,7 @@
 //! No return address changes, so programs may walk, copy, switch and leave their stacks as they
 //! like. The identity of a call is the place of its frame; which calls are under way is kept in one
 //! table of the process. `call_stubs.rs` makes the code.
+use super::call_plan::CallPlan;
 use super::call_stubs::function_number;
 use super::error::PatchError;
 use super::hold::Holder;
@@ -13,20 +14,8 @@ use super::patcher::{Patcher, may_write, patcher, surroundings};
 use super::probe::Probe;
 use crate::patch::codegen::context::CodegenContext;
 use crate::patch::codegen::freestanding::CallerCount;
-use crate::patch::site::Site;
 use crate::patch::slots::Slots;
 use crate::patch::{Consumers, FilteredProbe, Record, RecordedExit};
-
-/// A function whose calls are to be looked at where they end.
-#[derive(Clone, Debug)]
-pub struct TimedCall {
-    /// Its begin.
-    pub entry: Site,
-    /// Where its calls end, ascending.
-    pub ends: Vec<u64>,
-    /// What is patched for those that are not in `entry`.
-    pub exits: Vec<Site>,
-}
 
 /// What happens where calls begin and end.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +53,7 @@ impl CallConsumers {
                 Consumers::Exit(entry.times_slots().map_or(0, |(first, _)| first), filtered)
             }
             CallConsumers::Recorded(record) => {
-                let function = entry.address();
+                let function = entry.site.place;
                 let lost = entry.spec.lost().unwrap_or(0);
                 let returns = entry.spec.at_return.slots().start;
                 Consumers::RecordedExit(record, RecordedExit { function, returns, lost })
@@ -79,7 +68,7 @@ impl CallConsumers {
 /// # Errors
 /// As [`attach_each`](super::patcher::attach_each).
 pub fn attach_calls(
-    calls: &[TimedCall],
+    calls: &[CallPlan],
     consumers: CallConsumers,
     holder: &mut Holder<'_>,
 ) -> Result<Vec<Result<Vec<Probe>, PatchError>>, PatchError> {
@@ -100,7 +89,7 @@ pub(crate) fn callers_of_calls(probes: &[&Probe]) -> Vec<Option<Vec<CallerCount>
 impl Patcher {
     fn attach_calls(
         &mut self,
-        calls: &[TimedCall],
+        calls: &[CallPlan],
         consumers: CallConsumers,
         holder: &mut Holder<'_>,
     ) -> Result<Vec<Result<Vec<Probe>, PatchError>>, PatchError> {
@@ -143,7 +132,7 @@ impl Patcher {
     fn prepare_call(
         &mut self,
         memory: &OwnMemory,
-        (call, consumers): (&TimedCall, CallConsumers),
+        (call, consumers): (&CallPlan, CallConsumers),
         slots: &'static Slots,
         context: &CodegenContext,
     ) -> Result<Vec<Probe>, PatchError> {

@@ -77,7 +77,7 @@ impl CallStubs {
             convention: Convention::C,
             number: function_number(spec.hits),
             hits: is_entry.then_some(HitCounter::Routine),
-            hits_behind: false,
+            hits_at: None,
             condition: &action.entry_condition,
             return_condition: &action.return_condition,
             every: action.every,

@@ -2,6 +2,7 @@
 //! holds or asks threads, writes sites, and changes the tables by which modules find functions that
 //! matter here.
 pub(crate) mod arena;
+pub(crate) mod call_plan;
 pub(crate) mod call_sites;
 mod call_stubs;
 pub(crate) mod error;
@@ -9,6 +10,7 @@ pub(crate) mod flow;
 pub(super) mod got_hooks;
 pub(crate) mod hold;
 pub(crate) mod holds;
+pub(crate) mod leading;
 pub(crate) mod memory;
 pub(crate) mod pass;
 pub(crate) mod patcher;

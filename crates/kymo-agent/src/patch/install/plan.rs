@@ -1,5 +1,6 @@
 //! Whether and where a function can be probed: looks at all of its instructions.
 use super::flow::{Flow, first_in};
+use super::leading::{self, EntryState};
 use super::memory::Memory;
 use super::refusal::Refusal;
 use crate::patch::site::{JUMP_BYTES, Site, is_call};
@@ -25,12 +26,16 @@ pub struct Function {
 pub struct Surroundings<'a> {
     /// Where branches elsewhere in the module lead, sorted: cold parts jump back into functions.
     pub targets: &'a [u64],
+    /// What a probe looks at where it is; `None`: it is in the place of the first instruction.
+    pub looks_at: Option<EntryState>,
 }
 
 /// Decides how `function` can be probed, without changing anything.
 ///
-/// Tries the instruction after a leading `endbr64` first, so that the mark stays where indirect
-/// calls look for it, then the first.
+/// Tries the second instruction where the first may stay ([`leading`]), then the
+/// first. An `endbr64` stays where indirect calls look for it. And where another tool puts a uprobe
+/// at the function's begin, the kernel executes the instruction that the file has there, and goes
+/// on behind it: at the jump, not in the middle of it.
 ///
 /// # Errors
 /// The [`Refusal`] says what stands against it; then the kernel's uprobe has to serve this
@@ -40,19 +45,7 @@ pub fn plan(
     function: &Function,
     surroundings: &Surroundings<'_>,
 ) -> Result<Site, Refusal> {
-    let looked = Disassembly::of(memory, function, surroundings)?;
-    let code = &looked.code;
-    let mut refusal = None;
-    let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
-    // A loop back to behind the mark would be counted at each turn: then the site is the mark
-    // itself.
-    if marked && code.len() > 4 && looked.target_in(function.start + 4, function.start + 5).is_none() {
-        match looked.at(4) {
-            Ok(site) => return Ok(site),
-            Err(why) => refusal = Some(why),
-        }
-    }
-    looked.at(0).map_err(|why| refusal.unwrap_or(why))
+    Disassembly::of(memory, function, surroundings)?.beside_uprobes(0, 0)
 }
 
 /// Decides how the instruction at `address` inside `function` can be probed: a marker that the
@@ -82,10 +75,13 @@ pub fn plan_inside(
     if decoder.ip() != address || !decoder.can_decode() {
         return Err(none);
     }
-    let mut site = looked.at(offset as usize)?;
-    if looked.flow.computed && !site.is_single_instruction() {
-        return Err(Refusal::ComputedJumps { function: function.start });
-    }
+    let mut site = match looked.flow.computed {
+        false => looked.beside_uprobes(offset as usize, 0)?,
+        // One may lead behind the first instruction, or behind the second.
+        true => Some(looked.at(offset as usize)?)
+            .filter(Site::is_single_instruction)
+            .ok_or(Refusal::ComputedJumps { function: function.start })?,
+    };
     // What follows in the function is come to by ways that its instructions need not show: an
     // exception's handler.
     if let Some((_, before)) = site.displaced.split_last()
@@ -97,8 +93,8 @@ pub fn plan_inside(
     Ok(site)
 }
 
-/// Decides how the instructions from the function's begin to `end` can move together: the check of
-/// a stack, behind which a call has begun.
+/// Decides how the instructions from the function's first or second one to `end` can move together,
+/// and those behind as far as a jump needs: the check of a stack, behind which a call has begun.
 ///
 /// # Errors
 /// As [`plan`].
@@ -109,9 +105,9 @@ pub fn plan_begin(
     surroundings: &Surroundings<'_>,
 ) -> Result<Site, Refusal> {
     let looked = Disassembly::of(memory, function, surroundings)?;
-    let site = looked.through(0, end)?;
-    // What is displaced ends where an instruction begins.
-    if site.resume() == end { Ok(site) } else { Err(Refusal::NotAnInstruction { at: end }) }
+    let site = looked.beside_uprobes(0, end)?;
+    let is_boundary = site.resume() == end || site.displaced.iter().any(|one| one.ip() == end);
+    if is_boundary { Ok(site) } else { Err(Refusal::NotAnInstruction { at: end }) }
 }
 
 /// Decides how the instructions at which calls of `function` end can move, each with as few of
@@ -120,7 +116,7 @@ pub fn plan_begin(
 /// # Errors
 /// As [`plan_inside`], for the first one that cannot; the reason is that with the fewest
 /// instructions before it.
-pub fn plan_exits(
+pub(crate) fn plan_exits(
     memory: &dyn Memory,
     function: &Function,
     exits: &[u64],
@@ -216,6 +212,29 @@ impl<'a> Disassembly<'a> {
         self.through(offset, 0)
     }
 
+    /// A site for hits of the instruction at `offset` that reaches as far as `end`: behind the
+    /// instruction, where that may stay, or in its place.
+    fn beside_uprobes(&self, offset: usize, end: u64) -> Result<Site, Refusal> {
+        let address = self.function.start + offset as u64;
+        let mut decoder = Decoder::with_ip(64, &self.code[offset..], address, DecoderOptions::NONE);
+        let first = decoder.decode();
+        let lowered = leading::may_stay(&first, self.surroundings.looks_at);
+        let lowered = lowered.filter(|_| !self.is_led_to(first.next_ip()));
+        let behind = lowered.and_then(|lowered| {
+            let site = self.through(offset + first.len(), end).ok()?;
+            Some(Site { place: address, lowered, ..site })
+        });
+        behind.map_or_else(|| self.through(offset, end), Ok)
+    }
+
+    /// Whether a known branch leads there, or it is not in the function: hits of the instruction
+    /// before it cannot be counted there.
+    fn is_led_to(&self, address: u64) -> bool {
+        let whole = (self.function.start, self.function.start + self.code.len() as u64);
+        let table = || self.flow.table_into(self.memory, whole, address, address + 1);
+        address >= whole.1 || self.target_in(address, address + 1).or_else(table).is_some()
+    }
+
     /// A site whose displaced instructions reach as far as `end`, at least.
     fn through(&self, offset: usize, end: u64) -> Result<Site, Refusal> {
         let address = self.function.start + offset as u64;
@@ -253,7 +272,7 @@ impl<'a> Disassembly<'a> {
         // rest_is_padding() saw that the padding has the bytes that the code lacks.
         let bytes = self.code[offset..].iter().chain(&self.padding);
         original.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
-        Ok(Site { address, entry: true, original, displaced, interiors })
+        Ok(Site { address, place: address, lowered: 0, entry: true, original, displaced, interiors })
     }
 
     /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie

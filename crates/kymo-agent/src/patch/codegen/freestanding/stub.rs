@@ -30,8 +30,9 @@ pub struct FreestandingSpec<'a> {
     pub number: u32,
     /// The counter of the hits of this site; none at exits.
     pub hits: Option<HitCounter>,
-    /// Hits are counted behind the displaced instructions, instead of before.
-    pub hits_behind: bool,
+    /// Before which of the displaced instructions, or behind the last one, hits are counted;
+    /// `None`: before all of them.
+    pub hits_at: Option<u64>,
     /// Which hits are counted, and which calls timed, by registers alone where the function begins.
     pub condition: &'a Condition,
     /// Which of these calls are timed, by registers alone where they return.
@@ -105,16 +106,19 @@ fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<Freestandin
     let count = sequences(spec, site.displaced.iter().filter(|one| is_exit(one)).count());
     let mut sequences = Sequences::declare(&mut a, count)?;
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
-    if !spec.hits_behind {
+    if spec.hits_at.is_none() {
+        moved::raise_stack(&mut a, site)?;
         hit(&mut a, spec, &mut sequences)?;
+        moved::lower_stack(&mut a, site)?;
     }
-    let (labels, ends) =
-        moved::each(&mut a, site, enter, &mut |a, instruction| match is_exit(instruction) {
-            true => exit(a, instruction, spec, &mut sequences),
-            false => Ok(()),
-        })?;
+    let (labels, ends) = moved::each(&mut a, site, enter, &mut |a, instruction| {
+        if spec.hits_at == Some(instruction.ip()) {
+            hit(a, spec, &mut sequences)?;
+        }
+        if is_exit(instruction) { exit(a, instruction, spec, &mut sequences) } else { Ok(()) }
+    })?;
     if !ends {
-        if spec.hits_behind {
+        if spec.hits_at == Some(site.resume()) {
             hit(&mut a, spec, &mut sequences)?;
         }
         a.jmp(site.resume())?;
