@@ -92,7 +92,7 @@ mod cover {
         let begin = Instant::now();
         let mut targets: Vec<u64> = Vec::new();
         for &(begin, end) in &code {
-            targets.extend(jump_targets(&image, begin, end - begin));
+            targets.extend(jump_targets(&image, begin..end, &[begin..end]));
         }
         let scanned = begin.elapsed();
         let begin = Instant::now();

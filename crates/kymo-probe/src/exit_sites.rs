@@ -1,9 +1,11 @@
 //! Where calls of a function end, for code that is patched there.
 #[cfg(target_arch = "x86_64")]
+use crate::capability::surrounding;
+#[cfg(target_arch = "x86_64")]
 use kymo_agent::patch::{CallEnds, Function as CallPart};
 use kymo_symbols::sites::{ExitWhen, Function, Site};
 #[cfg(target_arch = "x86_64")]
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// Functions with more exits are left to the kernel.
 const MOST_EXITS: usize = 64;
@@ -49,6 +51,25 @@ impl PartExits {
         let ends = self.exits.iter().map(|exit| start.wrapping_add(*exit)).collect();
         CallEnds { part, ends, targets: Rc::clone(targets) }
     }
+}
+
+/// Where in a module's code jumps matter to patches of these functions, as linked: in the functions.
+/// Where their calls are timed, in all of the code, because of their cold parts.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn jump_places<'a>(
+    sites: impl Iterator<Item = &'a Site>,
+    timed: bool,
+    code: &Range<u64>,
+) -> Vec<Range<u64>> {
+    if timed {
+        return vec![code.clone()];
+    }
+    let function = |site: &Site| {
+        let (begin, bytes, room) = surrounding(site)?;
+        let start = site.svma.checked_sub(site.offset.checked_sub(begin)?)?;
+        Some(start..start.saturating_add(room.max(bytes)))
+    };
+    sites.filter_map(function).collect()
 }
 
 /// The exits of a function, by the parts that they are in, if all of them can be looked at by code

@@ -39,7 +39,16 @@ pub(crate) fn refusals(sites: &[Site], numbers: &[usize], timed: bool) -> Vec<(u
             continue;
         };
         let targets = targets.entry((site.module.file(), begin));
-        let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes).into());
+        let code = begin..begin.saturating_add(bytes);
+        let same = || {
+            numbers
+                .iter()
+                .map(|&number| &sites[number])
+                .filter(|other| other.module.file() == site.module.file())
+        };
+        let targets = targets.or_insert_with(|| {
+            jump_targets(&image, code.clone(), &exit_sites::jump_places(same(), timed, &code)).into()
+        });
         let timed = timed && site.kind == SiteKind::Function;
         if let Err(refusal) = plan(&image, site, timed, targets) {
             refused.push((number, refusal));

@@ -93,7 +93,8 @@ pub(crate) fn plan_all(
     }
     let mut targets = Vec::new();
     for &(begin, bytes) in &code {
-        targets.extend(jump_targets(memory, begin + base, bytes));
+        let whole = begin + base..begin + base + bytes;
+        targets.extend(jump_targets(memory, whole.clone(), &[whole]));
     }
     let starts: Vec<u64> = pieces.keys().copied().collect();
     let mut module =

@@ -49,7 +49,8 @@ impl Work {
         let loaded = Loaded::load(file);
         let own = OwnMemory::open().expect("/proc");
         let code = loaded.text.iter().max_by_key(|(_, bytes)| bytes.len()).expect("code");
-        let targets = jump_targets(&own, code.0, code.1.len() as u64);
+        let whole = code.0..code.0 + code.1.len() as u64;
+        let targets = jump_targets(&own, whole.clone(), &[whole]);
         let (counts, names) =
             (loaded.address(c"stress_counts"), loaded.address(c"stress_names") as *const *const libc::c_char);
         let mut functions = Vec::new();

@@ -1,7 +1,7 @@
 //! Probes by patches (`crate::patch`).
 use super::engine::{BatchOutcome, CallerCounts, ProbeEngine, RequestedProbe};
 use super::hold::{HeldBy, Threads, may_write};
-use super::maps::Maps;
+use super::maps::{Maps, MapsEntry};
 use super::semaphore::Semaphore;
 use crate::patch::{
     self, CallEnds, CallPlan, CallerCount, Clock, Consumers, EntryState, FilteredProbe, Function, Holder,
@@ -11,6 +11,7 @@ use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeKind, ProbeSlot
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
 
@@ -26,7 +27,8 @@ enum Placement {
 #[derive(Debug, Default)]
 pub(super) struct Patching {
     kept: BTreeMap<u32, Placement>,
-    /// Where a module's jumps lead, by its first address. For one batch: modules come and go.
+    /// Where a module's jumps lead in the functions of a batch, by the module's first address. For
+    /// one batch: modules come and go.
     targets: BTreeMap<u64, Rc<[u64]>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
@@ -69,9 +71,18 @@ fn place(id: u32, probe: &Probe, done: &mut BatchOutcome) {
     }
 }
 
+/// The code that a probe is in, and its function there; `None` if it is not mapped.
+fn function<'a>(asked: &RequestedProbe, maps: &'a Maps) -> Option<(&'a MapsEntry, Function)> {
+    let wanted = &asked.spec;
+    let code = maps.code(&asked.module, wanted.offset)?;
+    let start = code.start + (wanted.offset - code.offset);
+    let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
+    Some((code, Function { start, bytes: u64::from(wanted.size_bytes), next }))
+}
+
 impl Patching {
     fn plan(
-        &mut self,
+        &self,
         asked: &RequestedProbe,
         exits: &[RequestedProbe],
         (maps, memory): (&Maps, &OwnMemory),
@@ -98,7 +109,7 @@ impl Patching {
         if let Some(reason) = consumers.beyond() {
             return Err(reason.to_owned());
         }
-        let Some((function, targets)) = self.function(asked, maps, memory) else { return Ok(None) };
+        let Some((function, targets)) = self.function(asked, maps) else { return Ok(None) };
         let semaphore = match wanted.semaphore {
             0 => None,
             offset => Some(Semaphore::of(&asked.module, offset, maps)?),
@@ -112,7 +123,7 @@ impl Patching {
         };
         let mut parts = Vec::new();
         for exits in exits.chunk_by(|exit, next| exit.spec.offset == next.spec.offset) {
-            let part = exits.first().and_then(|first| self.function(first, maps, memory));
+            let part = exits.first().and_then(|first| self.function(first, maps));
             let (part, targets) = part.ok_or("one of its exits is not mapped")?;
             let ends = exits.iter().map(|exit| part.start + u64::from(exit.spec.inside_bytes)).collect();
             parts.push((part, ends, targets));
@@ -127,20 +138,26 @@ impl Patching {
 
     /// Where the function is that a probe is in, and where its module's jumps lead; `None` if that
     /// is not mapped.
-    fn function(
+    fn function(&self, asked: &RequestedProbe, maps: &Maps) -> Option<(Function, Rc<[u64]>)> {
+        let (code, function) = function(asked, maps)?;
+        Some((function, Rc::clone(self.targets.get(&code.start)?)))
+    }
+
+    /// Finds out where jumps lead in the functions of a batch.
+    fn find_targets<'a>(
         &mut self,
-        asked: &RequestedProbe,
-        maps: &Maps,
-        memory: &OwnMemory,
-    ) -> Option<(Function, Rc<[u64]>)> {
-        let wanted = &asked.spec;
-        let code = maps.code(&asked.module, wanted.offset)?;
-        let start = code.start + (wanted.offset - code.offset);
-        let targets = self.targets.entry(code.start);
-        let targets =
-            targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start).into());
-        let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
-        Some((Function { start, bytes: u64::from(wanted.size_bytes), next }, Rc::clone(targets)))
+        batch: impl Iterator<Item = &'a RequestedProbe>,
+        (maps, memory): (&Maps, &OwnMemory),
+    ) {
+        let mut modules: BTreeMap<u64, (&MapsEntry, Vec<Range<u64>>)> = BTreeMap::new();
+        for (code, function) in batch.filter_map(|asked| function(asked, maps)) {
+            let (_, places) = modules.entry(code.start).or_insert((code, Vec::new()));
+            places.push(function.start..function.next);
+        }
+        let targets = modules.into_iter().map(|(start, (code, places))| {
+            (start, patch::jump_targets(memory, code.start..code.end, &places).into())
+        });
+        self.targets = targets.collect();
     }
 
     fn some(&self, measure: Measure, all: Consumers, asked: &RequestedProbe) -> Consumers {
@@ -377,6 +394,7 @@ impl ProbeEngine for Patching {
         }
         match (Maps::read(), OwnMemory::open()) {
             (Ok(maps), Ok(memory)) => {
+                self.find_targets(add.iter().chain(exits.values().flatten()), (&maps, &memory));
                 let mut planned = Vec::new();
                 for asked in &add {
                     let exits = exits.get(&asked.spec.id).map_or(&[][..], Vec::as_slice);

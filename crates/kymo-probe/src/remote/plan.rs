@@ -192,7 +192,12 @@ impl Planner<'_> {
             planned.refused.extend(numbers.iter().map(|&number| (number, reason.clone())));
             return;
         };
-        let targets = jump_targets(&code, begin.wrapping_add(bias), bytes).into();
+        let timed = self.request.timed || self.events.is_some();
+        let linked = begin..begin.saturating_add(bytes);
+        let its = numbers.iter().map(|&number| &self.sites[number]);
+        let placed = |place: &Range<u64>| place.start.wrapping_add(bias)..place.end.wrapping_add(bias);
+        let places: Vec<_> = exit_sites::jump_places(its, timed, &linked).iter().map(placed).collect();
+        let targets = jump_targets(&code, placed(&linked), &places).into();
         let mut functions = Vec::new();
         for &number in numbers {
             match self.function(&code, number, &targets) {

@@ -111,41 +111,6 @@ impl Flow {
     }
 }
 
-/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted, as
-/// [`Surroundings`](crate::patch::Surroundings) needs them of a module. Calls are left out, because
-/// they lead to functions' begins.
-///
-/// Takes some 10 ns for each byte.
-pub fn jump_targets(memory: &dyn Memory, start: u64, bytes: u64) -> Vec<u64> {
-    /// Longer than any instruction: pieces overlap by it, so that none is cut.
-    const OVERLAP: u64 = 16;
-    const PIECE: u64 = 1 << 20;
-    let mut targets = Vec::new();
-    let mut at = start;
-    while at < start.saturating_add(bytes) {
-        let code = memory.bytes(at, (PIECE + OVERLAP).min(start + bytes - at));
-        let mut decoder = Decoder::with_ip(64, &code, at, DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        while decoder.can_decode() && (decoder.position() as u64) < PIECE {
-            decoder.decode_out(&mut instruction);
-            let jumps = matches!(
-                instruction.flow_control(),
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
-            );
-            if jumps && instruction.op0_kind() == OpKind::NearBranch64 {
-                targets.push(instruction.near_branch64());
-            }
-        }
-        if decoder.position() == 0 {
-            break;
-        }
-        at += decoder.position() as u64;
-    }
-    targets.sort_unstable();
-    targets.dedup();
-    targets
-}
-
 /// The first of the sorted `targets` in `from..to`.
 pub(crate) fn first_in(targets: &[u64], from: u64, to: u64) -> Option<u64> {
     let at = targets.partition_point(|&target| target < from);

@@ -10,6 +10,7 @@ pub(crate) mod flow;
 pub(super) mod got_hooks;
 pub(crate) mod hold;
 pub(crate) mod holds;
+pub(crate) mod jump_targets;
 pub(crate) mod leading;
 pub(crate) mod memory;
 pub(crate) mod pass;
