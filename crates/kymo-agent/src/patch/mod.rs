@@ -164,10 +164,11 @@ mod slots;
 
 pub use clock::Clock;
 pub(crate) use clock::know_tick;
+pub use codegen::assembly::Stub;
 pub use codegen::freestanding::{
     CALL_TABLE_BYTES, CallCounts, CallTable, CallerCount, CallerTable, Convention, EventRings,
-    FreestandingError, FreestandingSpec, FreestandingStub, HitCounter, MOST_TIMED_SITES, RoutineAddresses,
-    StubEvent, StubEvents, callers_routine, freestanding_stub, routines, slot_bytes,
+    FreestandingError, FreestandingSpec, HitCounter, MOST_TIMED_SITES, RoutineAddresses, StubEvent,
+    StubEvents, callers_routine, freestanding_stub, routines, slot_bytes,
 };
 pub use codegen::stub::RecordedExit;
 pub use filter::{FilteredProbe, Measure};

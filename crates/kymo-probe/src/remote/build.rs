@@ -257,12 +257,12 @@ impl<'a> StubWriter<'a> {
                     return Err(reason);
                 }
             };
-            self.code.extend(stub.code);
+            self.code.extend(&stub.code);
             patches.push(SitePatch {
                 at: patch.address,
                 from: patch.original(),
                 to,
-                moves: stub.moves,
+                moves: stub.moves(patch),
                 group: function.number as u32,
                 is_interruptible: function.convention == Convention::Go
                     && (function.is_interruptible || !is_entry || function.moves_body()),

@@ -1,5 +1,6 @@
 //! Emits machine code: what a site jumps to, the ways from there into this crate, and the
 //! description that unwinders read.
+pub(crate) mod assembly;
 pub(crate) mod callout;
 pub(crate) mod context;
 mod count;

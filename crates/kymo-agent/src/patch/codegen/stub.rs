@@ -25,8 +25,9 @@
 //!
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps
 //! them in `ah` meanwhile.
+use super::assembly::{self, Place, Stub};
 use super::context::{CodegenContext, Emitted};
-use super::count::{Counter, DESCRIPTOR_BYTES};
+use super::count::Counter;
 use super::record::{RecordContext, Recorder};
 use super::slow_path::{self, SlowPath, SlowPathParts};
 use super::{moved, predicate};
@@ -34,11 +35,11 @@ use crate::patch::filter::InternedAction;
 use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, ORIGIN_KEPT, TIME_AT, TIME_KEPT};
 use crate::patch::record::Record;
 use crate::patch::site::Site;
+use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr,
     rax, rcx, rdi, rdx, rsi, rsp,
 };
-use iced_x86::{BlockEncoderOptions, IcedError};
 use kymo_core::holds::HoldRole;
 use kymo_core::latency::{SLOTS as TIME_SLOTS, UNTIMED};
 use kymo_core::probe::value::Operand;
@@ -159,16 +160,6 @@ pub struct RecordedExit {
     pub(crate) lost: u32,
 }
 
-/// A stub's bytes for one address, and the places in it.
-#[derive(Debug)]
-pub(crate) struct Stub {
-    pub(crate) code: Vec<u8>,
-    /// Where the site jumps.
-    pub(crate) enter: u64,
-    /// Where each displaced instruction is now.
-    pub(crate) moved: Vec<u64>,
-}
-
 /// Generates the code for a probe at `site`, to lie at `at` (a multiple of 32). `ends`: where calls
 /// of its function end, ascending, if they are looked at there.
 ///
@@ -201,7 +192,7 @@ pub(crate) fn generate(
         (false, false) => usize::from(!is_exit) + usize::from(returns),
     };
     let count = count + usize::from(untimed.is_some()) + 3 * end_recorders.len();
-    let enter = at + (count * DESCRIPTOR_BYTES) as u64;
+    let enter = assembly::entry_of(at, count);
     let mut body = a.create_label();
     moved::raise_stack(&mut a, site)?;
     // Whether what comes now has counted the hit.
@@ -239,7 +230,7 @@ pub(crate) fn generate(
     let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
     // In the order of their declaration.
     let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back).chain(untimed);
-    finish(a, counters.chain(used).collect(), &moved, at)
+    assembly::finish(a, counters.chain(used).collect(), &moved, at)
 }
 
 /// The part that looks at hits before they count, or writes events; whether there is one, which
@@ -286,7 +277,8 @@ fn displaced(
     recorders: Vec<Recorder>,
 ) -> Result<(Vec<CodeLabel>, Vec<Counter>), IcedError> {
     let (mut recorders, mut used) = (recorders.into_iter(), Vec::new());
-    let (moved, flow_ends) = moved::each(a, site, enter, &mut |a, instruction| {
+    let moved = assembly::displaced(a, site, enter, &mut |a, place| {
+        let Place::Before(instruction) = place else { return Ok(()) };
         let is_end = ends.binary_search(&instruction.ip()).is_ok();
         let (Some(exit), Some((record, _)), true) = (exit, &record, is_end) else { return Ok(()) };
         // SANITY: one was declared for each of them.
@@ -296,9 +288,6 @@ fn displaced(
         used.extend(recorder.counters());
         Ok(())
     })?;
-    if !flow_ends {
-        a.jmp(site.resume())?;
-    }
     Ok((moved, used))
 }
 
@@ -309,27 +298,6 @@ fn released_by(role: HoldRole) -> Option<AsmRegister64> {
         HoldRole::Release => Some(rdi),
         HoldRole::Wait => Some(rsi),
     }
-}
-
-/// Adds what all stubs end with, and makes bytes of it.
-fn finish(
-    mut a: CodeAssembler,
-    mut counters: Vec<Counter>,
-    moved: &[CodeLabel],
-    at: u64,
-) -> Result<Stub, IcedError> {
-    for counter in &mut counters {
-        counter.abort(&mut a)?;
-    }
-    let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-    let moved = moved.iter().map(|label| done.label_ip(label)).collect::<Result<_, _>>()?;
-    let descriptors =
-        counters.iter().map(|counter| counter.descriptor(&done)).collect::<Result<Vec<_>, _>>()?;
-    let mut code = done.inner.code_buffer;
-    for (place, descriptor) in code.chunks_exact_mut(DESCRIPTOR_BYTES).zip(descriptors) {
-        place.copy_from_slice(&descriptor);
-    }
-    Ok(Stub { code, enter: at + (counters.len() * DESCRIPTOR_BYTES) as u64, moved })
 }
 
 /// The registers as they were at the entry; `rsp` stays.

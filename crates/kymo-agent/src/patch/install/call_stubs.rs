@@ -6,11 +6,11 @@ use super::error::PatchError;
 use super::memory::OwnMemory;
 use super::refusal::Refusal;
 use crate::patch::Consumers;
+use crate::patch::codegen::assembly::Stub;
 use crate::patch::codegen::context::CodegenContext;
 use crate::patch::codegen::freestanding::{
     CALL_TABLE_BYTES, CallCounts, CallTable, CallerCount, CallerTable, Convention, FreestandingError,
-    FreestandingSpec, FreestandingStub, HitCounter, RoutineAddresses, callers_routine, freestanding_stub,
-    routines,
+    FreestandingSpec, HitCounter, RoutineAddresses, callers_routine, freestanding_stub, routines,
 };
 use crate::patch::codegen::stub::{ReturnAction, StubSpec};
 use crate::patch::mapping::Mapping;
@@ -54,7 +54,7 @@ impl CallStubs {
         consumers: Consumers,
         slots: &'static Slots,
         context: &CodegenContext,
-    ) -> Result<(StubSpec, FreestandingStub), PatchError> {
+    ) -> Result<(StubSpec, Stub), PatchError> {
         let at = site.address;
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         let routines = self.routines((&mut *arena, memory), at, slots, context)?;

@@ -55,7 +55,7 @@ mod tests;
 pub use callers::{CallerCount, CallerTable, callers_routine};
 pub use calls::{CALL_TABLE_BYTES, CallCounts, CallTable, RoutineAddresses, routines};
 pub use events::{EventRings, StubEvent, slot_bytes};
-pub use stub::{FreestandingSpec, FreestandingStub, HitCounter, StubEvents, freestanding_stub};
+pub use stub::{FreestandingSpec, HitCounter, StubEvents, freestanding_stub};
 
 use super::context::Emitted;
 use crate::patch::install::refusal::Refusal;

@@ -2,14 +2,12 @@
 use super::events::{EventRings, Sequences, StubEvent};
 use super::go::may_move_in_go;
 use super::{Convention, FreestandingError, RED_ZONE, RoutineAddresses};
+use crate::patch::codegen::assembly::{self, Place, Stub};
 use crate::patch::codegen::context::Emitted;
-use crate::patch::codegen::count::DESCRIPTOR_BYTES;
 use crate::patch::codegen::{moved, predicate};
 use crate::patch::site::Site;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, eax, ecx, edx, qword_ptr, rax, rcx, rdx, rsp};
-use iced_x86::{
-    BlockEncoderOptions, Code, ConditionCode, FlowControl, IcedError, Instruction, MemoryOperand, Register,
-};
+use iced_x86::{Code, ConditionCode, FlowControl, IcedError, Instruction, MemoryOperand, Register};
 use kymo_core::probe::value::Condition;
 
 /// What counts a site's hits.
@@ -62,19 +60,6 @@ pub struct StubEvents<'a> {
     pub back: Option<StubEvent<'a>>,
 }
 
-/// A stub's bytes, and places in it.
-#[derive(Clone, Debug)]
-pub struct FreestandingStub {
-    /// To be written where it was made for.
-    pub code: Vec<u8>,
-    /// Where the site has to jump: behind the descriptors of restartable sequences.
-    pub enter: u64,
-    /// Where each displaced instruction is now.
-    pub moved: Vec<u64>,
-    /// Where a thread goes on that stands at one of the site's interiors: pairs.
-    pub moves: Vec<[u64; 2]>,
-}
-
 /// The stub of a site, to lie at `at`; where events are written, a multiple of 32.
 ///
 /// # Errors
@@ -83,7 +68,7 @@ pub fn freestanding_stub(
     site: &Site,
     spec: &FreestandingSpec<'_>,
     at: u64,
-) -> Result<FreestandingStub, FreestandingError> {
+) -> Result<Stub, FreestandingError> {
     if spec.convention == Convention::Go {
         site.displaced.iter().try_for_each(may_move_in_go)?;
     }
@@ -100,40 +85,28 @@ pub fn freestanding_stub(
     stub(site, spec, at).map_err(|_| FreestandingError::OutOfReach(site.address))
 }
 
-fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<FreestandingStub, IcedError> {
+fn stub(site: &Site, spec: &FreestandingSpec<'_>, at: u64) -> Result<Stub, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let is_exit = |instruction: &Instruction| spec.exits.binary_search(&instruction.ip()).is_ok();
     let count = sequences(spec, site.displaced.iter().filter(|one| is_exit(one)).count());
     let mut sequences = Sequences::declare(&mut a, count)?;
-    let enter = at + (count * DESCRIPTOR_BYTES) as u64;
+    let enter = assembly::entry_of(at, count);
     if spec.hits_at.is_none() {
         moved::raise_stack(&mut a, site)?;
         hit(&mut a, spec, &mut sequences)?;
         moved::lower_stack(&mut a, site)?;
     }
-    let (labels, ends) = moved::each(&mut a, site, enter, &mut |a, instruction| {
-        if spec.hits_at == Some(instruction.ip()) {
+    let moved = assembly::displaced(&mut a, site, enter, &mut |a, place| {
+        let at = if let Place::Before(instruction) = place { instruction.ip() } else { site.resume() };
+        if spec.hits_at == Some(at) {
             hit(a, spec, &mut sequences)?;
         }
-        if is_exit(instruction) { exit(a, instruction, spec, &mut sequences) } else { Ok(()) }
-    })?;
-    if !ends {
-        if spec.hits_at == Some(site.resume()) {
-            hit(&mut a, spec, &mut sequences)?;
+        match place {
+            Place::Before(instruction) if is_exit(instruction) => exit(a, instruction, spec, &mut sequences),
+            _ => Ok(()),
         }
-        a.jmp(site.resume())?;
-    }
-    let mut counters = sequences.into_counters();
-    counters.iter_mut().try_for_each(|counter| counter.abort(&mut a))?;
-    let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-    let mut code = done.inner.code_buffer.clone();
-    for (place, counter) in code.as_chunks_mut::<DESCRIPTOR_BYTES>().0.iter_mut().zip(&counters) {
-        *place = counter.descriptor(&done)?;
-    }
-    let moved = labels.iter().map(|label| done.label_ip(label)).collect::<Result<Vec<_>, _>>()?;
-    let pairs = site.displaced.iter().zip(&moved).map(|(instruction, &to)| [instruction.ip(), to]);
-    let moves = pairs.filter(|[from, _]| site.interiors().any(|interior| interior == *from)).collect();
-    Ok(FreestandingStub { code, enter, moved, moves })
+    })?;
+    assembly::finish(a, sequences.into_counters(), &moved, at)
 }
 
 /// How many restartable sequences a stub has, with so many exits in it.

@@ -52,7 +52,7 @@ fn the_check_comes_first() {
     let stub = freestanding_stub(&site, &spec(Convention::Go, Some(AT + 6)), AT + 0x1000).unwrap();
     let places = stub.moved.iter().map(|at| (at - AT - 0x1000) as usize).collect::<Vec<_>>();
     let [branch, push, ..] = places[..] else { panic!("{places:?}") };
-    assert_eq!(stub.moves, [[AT + 6, stub.moved[1]], [AT + 7, stub.moved[2]]]);
+    assert_eq!(stub.moves(&site), [[AT + 6, stub.moved[1]], [AT + 7, stub.moved[2]]]);
     // A branch, lock inc [rip + x], push rbp, mov rbp, rsp, jmp back
     let increment = stub.code.windows(3).position(|part| part == [0xf0, 0x48, 0xff]).unwrap();
     let moved = stub.code.windows(5).position(|part| part == [0x55, 0x48, 0x89, 0xe5, 0xe9]).unwrap();
