@@ -122,21 +122,56 @@ pub trait Engine: Send {
     }
 }
 
-/// What is to be measured at every site.
+/// Where hits are looked at, and what is to be measured there.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeRequest {
+    /// The places. Everybody names them by their numbers in this list.
+    pub sites: Vec<Site>,
     /// Time calls of functions.
     pub timed: bool,
     /// Count calls by caller.
     pub callers: bool,
     /// Count one of so many hits; 0 and 1: each.
     pub every: u32,
-    /// For each site: which hits, and which returns.
+    /// For each site: which hits, and which returns; empty if all of each.
     pub conditions: Vec<(Condition, Condition)>,
     /// For each site, what is told of each hit and return; empty if nothing is told of any.
     pub values: Vec<Option<Values>>,
     /// Whether return addresses may be replaced.
     pub return_addresses: ReturnAddresses,
+}
+
+impl ProbeRequest {
+    /// Which hits and which returns of a site count.
+    pub(crate) fn conditions_of(&self, number: usize) -> (Condition, Condition) {
+        self.conditions.get(number).cloned().unwrap_or_default()
+    }
+
+    /// What is told of each hit and return of a site, if anything is.
+    pub(crate) fn values_of(&self, number: usize) -> Option<&Values> {
+        self.values.get(number)?.as_ref()
+    }
+
+    /// The same of some sites only, which have new numbers then.
+    pub(crate) fn of_sites(&self, numbers: &[usize]) -> ProbeRequest {
+        fn chosen<T: Clone>(all: &[T], numbers: &[usize]) -> Vec<T> {
+            numbers.iter().filter_map(|&number| all.get(number).cloned()).collect()
+        }
+        ProbeRequest {
+            sites: chosen(&self.sites, numbers),
+            conditions: chosen(&self.conditions, numbers),
+            values: chosen(&self.values, numbers),
+            ..self.clone()
+        }
+    }
+
+    /// Sites by their numbers, with the reasons, for sentences.
+    pub(crate) fn named<'a>(
+        &'a self,
+        refused: &'a [(usize, String)],
+    ) -> impl Iterator<Item = (String, &'a str)> {
+        refused.iter().map(|(number, reason)| (reason.clone(), self.sites[*number].name.as_str()))
+    }
 }
 
 /// Whom to probe.

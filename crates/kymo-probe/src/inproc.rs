@@ -135,12 +135,12 @@ impl Plan {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn of(choice: Choice, sites: &[Site], request: &ProbeRequest) -> Result<Plan, String> {
+    pub(crate) fn of(choice: Choice, request: &ProbeRequest) -> Result<Plan, String> {
         let timed = request.timed;
-        let (wanted, refused) = candidates(sites, &|_| timed, true);
+        let (wanted, refused) = candidates(&request.sites, &|_| timed, true);
         let mut plan = Plan { refused, ..Plan::default() };
         for (number, wanted) in wanted {
-            let site = &sites[number];
+            let site = &request.sites[number];
             let is_timed = timed && site.kind == SiteKind::Function;
             if is_timed && choice != Choice::Shadow {
                 let action = action(request, number);
@@ -273,13 +273,13 @@ pub(crate) fn mapped_name(site: &Site) -> Vec<u8> {
 /// Enters a process and arms all sites that can be, without some.
 pub(crate) fn enter(
     choice: Choice,
-    (sites, without): (&[Site], &Refusals),
     request: &ProbeRequest,
+    without: &Refusals,
     pid: i32,
 ) -> Result<Entered, String> {
-    let mut plan = Plan::of(choice, sites, request)?;
+    let mut plan = Plan::of(choice, request)?;
     if !without.is_empty() {
-        plan.leave_out(sites, without.clone());
+        plan.leave_out(&request.sites, without.clone());
         plan.refused.dedup_by_key(|(number, _)| *number);
     }
     if plan.served.is_empty() {
@@ -288,7 +288,7 @@ pub(crate) fn enter(
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;
-    enter_with(client, plan, sites, pid, request.every)
+    enter_with(client, plan, &request.sites, pid, request.every)
 }
 
 /// Enters a process to time holds of locks there; `children`: and in what it forks from then on.
@@ -341,7 +341,7 @@ fn enter_with(
 
 /// What a site is to do besides counting.
 fn action(request: &ProbeRequest, number: usize) -> ProbeAction {
-    let (entry_condition, return_condition) = request.conditions.get(number).cloned().unwrap_or_default();
+    let (entry_condition, return_condition) = request.conditions_of(number);
     // Counting looks at every hit.
     let every = if request.every > 1 && (request.timed || request.callers) { request.every } else { 0 };
     let callers = request.callers;

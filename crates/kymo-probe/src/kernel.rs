@@ -8,13 +8,12 @@ use kymo_perf::bpf::uprobe::Value;
 use kymo_perf::bpf::uprobe::{ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes};
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_symbols::place::call::Fetch;
-use kymo_symbols::sites::{Site, SiteKind};
+use kymo_symbols::sites::SiteKind;
 use std::io;
 use std::os::fd::BorrowedFd;
 /// What is told of a site's hits or returns.
 fn told(request: &ProbeRequest, number: usize, part: impl Fn(&Values) -> &Vec<Fetch>) -> Option<Vec<Value>> {
-    let values = request.values.get(number)?.as_ref()?;
-    Some(part(values).iter().map(arguments::told).collect())
+    Some(part(request.values_of(number)?).iter().map(arguments::told).collect())
 }
 
 /// The kernel's uprobes.
@@ -27,16 +26,14 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn attach(
-        sites: &[Site],
         request: &ProbeRequest,
         target: &Target,
         words: &mut Vec<String>,
     ) -> anyhow::Result<Kernel> {
         let mut untimed = Vec::new();
         let mut places = Vec::new();
-        for (number, (site, (condition, return_condition))) in
-            sites.iter().zip(&request.conditions).enumerate()
-        {
+        for (number, site) in request.sites.iter().enumerate() {
+            let (condition, return_condition) = request.conditions_of(number);
             let is_function = site.kind == SiteKind::Function;
             let values = told(request, number, |values| &values.entry);
             let return_values = told(request, number, |values| &values.back);
@@ -56,8 +53,8 @@ impl Kernel {
                 semaphore: site.semaphore,
                 returns: timing.returns,
                 callers: request.callers && is_function,
-                condition: condition.clone(),
-                return_condition: return_condition.clone(),
+                condition,
+                return_condition,
                 values,
                 return_values,
             });
@@ -87,7 +84,7 @@ impl Kernel {
         let refused = probes.refused().iter();
         words.extend(reasons_of(
             "not probed",
-            refused.map(|refused| (refused.reason(), sites[refused.place].name.as_str())),
+            refused.map(|refused| (refused.reason(), request.sites[refused.place].name.as_str())),
         ));
         Ok(Kernel { probes, _follower: follower })
     }

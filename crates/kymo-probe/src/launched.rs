@@ -61,7 +61,6 @@ struct AgentLaunch {
 /// Why not, in words.
 pub fn prepare(
     choice: Choice,
-    sites: &[Site],
     request: &ProbeRequest,
     children: bool,
     command: &[OsString],
@@ -71,12 +70,13 @@ pub fn prepare(
     let program = modules::executed(command).map_err(|error| error.to_string())?;
     #[cfg(target_arch = "x86_64")]
     if let Err(inject::EnterError::Static | inject::EnterError::Musl) = inject::preloadable(&program) {
-        let launch = crate::remote::prepare(sites, request, children, &program)?;
+        let launch = crate::remote::prepare(request, children, &program)?;
         return Ok(Launch(Way::Stubs(launch)));
     }
     capability::check_returns(choice, request)?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(choice, sites, request)?;
+    let mut plan = Plan::of(choice, request)?;
+    let sites = &request.sites;
     if !choice.is_inside() {
         let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
         let later = plan.served.iter().copied().filter(later);
@@ -518,7 +518,7 @@ mod tests {
     fn refused_before_it_starts() {
         let prepared = |command: &[&str]| {
             let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-            prepare(Choice::Auto, &[], &ProbeRequest::default(), true, &command, &[]).map(|_| ())
+            prepare(Choice::Auto, &ProbeRequest::default(), true, &command, &[]).map(|_| ())
         };
         assert!(prepared(&["/no/such/program"]).is_err());
         assert!(prepared(&["/etc/passwd"]).is_err());

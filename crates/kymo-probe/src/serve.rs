@@ -11,13 +11,11 @@ use crate::launched::Launch;
 use crate::modules::reasons_of;
 use crate::{capability, inproc, several};
 use anyhow::Context;
-use kymo_symbols::sites::Site;
 use std::os::fd::BorrowedFd;
 
 /// Attaches to all sites. What could not be as asked is among the words. `launch`: the command is started with the agent in it.
 pub fn serve(
     choice: Choice,
-    sites: &[Site],
     request: &ProbeRequest,
     target: &Target,
     launch: Option<Launch>,
@@ -26,12 +24,11 @@ pub fn serve(
     let mut services: Vec<Service> = Vec::new();
     // Why the program has no site that can be patched.
     let mut why = None;
-    let mut left: Vec<usize> = (0..sites.len()).collect();
+    let mut left: Vec<usize> = (0..request.sites.len()).collect();
     let verb =
         if choice == Choice::Auto { "not inside the program, but by the kernel" } else { "not probed" };
-    let names = |refused: &(usize, String)| (refused.1.clone(), sites[refused.0].name.as_str());
     if let Some(launch) = launch {
-        words.extend(reasons_of(verb, launch.refused().iter().map(names)));
+        words.extend(reasons_of(verb, request.named(launch.refused())));
         let served = launch.served().to_vec();
         let pid = target.pids.first().copied().context("there is no command")?;
         left.retain(|number| served.binary_search(number).is_err());
@@ -39,9 +36,9 @@ pub fn serve(
         let engine = launch.begin(pid).context("failed to wait for programs to start")?;
         services.push(Service::new(served, engine));
     } else if choice != Choice::Kernel && !target.command {
-        match inside(choice, sites, request, target) {
+        match inside(choice, request, target) {
             Ok(entered) => {
-                words.extend(reasons_of(verb, entered.refused.iter().map(names)));
+                words.extend(reasons_of(verb, request.named(&entered.refused)));
                 if entered.cleaned_up > 0 {
                     words.push(format!("removed {} probes that a killed kymo had left", entered.cleaned_up));
                 }
@@ -68,7 +65,7 @@ pub fn serve(
     if choice.is_inside() {
         anyhow::ensure!(!services.is_empty(), impossible(why.as_deref().unwrap_or("there is no probe")));
     } else if !left.is_empty() {
-        leave_to_the_kernel(left, sites, request, target, (&mut services, words))?;
+        leave_to_the_kernel(left, request, target, (&mut services, words))?;
     }
     Ok(services)
 }
@@ -77,17 +74,16 @@ pub fn serve(
 /// which sites nothing is known.
 fn leave_to_the_kernel(
     left: Vec<usize>,
-    sites: &[Site],
     request: &ProbeRequest,
     target: &Target,
     (services, words): (&mut Vec<Service>, &mut Vec<String>),
 ) -> anyhow::Result<()> {
     let served = |service: &Service| service.sites.iter().any(|site| left.binary_search(site).is_err());
-    match by_the_kernel(left.clone(), sites, request, target, words) {
+    match by_the_kernel(left.clone(), request, target, words) {
         Ok(service) => services.push(service),
         Err(error) if services.iter().any(served) => {
             let reason = format!("{error:#}");
-            let named = left.iter().map(|&number| (reason.clone(), sites[number].name.as_str()));
+            let named = left.iter().map(|&number| (reason.clone(), request.sites[number].name.as_str()));
             words.extend(reasons_of("not probed", named));
         }
         Err(error) => return Err(error),
@@ -105,28 +101,18 @@ pub fn impossible(reason: &str) -> anyhow::Error {
 /// The net.
 pub(crate) fn by_the_kernel(
     numbers: Vec<usize>,
-    sites: &[Site],
     request: &ProbeRequest,
     target: &Target,
     words: &mut Vec<String>,
 ) -> anyhow::Result<Service> {
-    let chosen: Vec<Site> = numbers.iter().map(|&number| sites[number].clone()).collect();
-    let conditions = numbers.iter().map(|&number| request.conditions[number].clone()).collect();
-    let values = numbers.iter().filter_map(|&number| request.values.get(number).cloned()).collect();
-    let request = ProbeRequest { conditions, values, ..request.clone() };
-    let engine = Kernel::attach(&chosen, &request, target, words)?;
+    let engine = Kernel::attach(&request.of_sites(&numbers), target, words)?;
     Ok(Service::new(numbers, Box::new(engine)))
 }
 
 /// As much as possible inside of the programs.
-fn inside(
-    choice: Choice,
-    sites: &[Site],
-    request: &ProbeRequest,
-    target: &Target,
-) -> Result<inproc::Entered, String> {
+fn inside(choice: Choice, request: &ProbeRequest, target: &Target) -> Result<inproc::Entered, String> {
     capability::check(request, Some(target))?;
-    let enter = |pid, without: &Refusals| inside_one(choice, (sites, without), request, pid);
+    let enter = |pid, without: &Refusals| inside_one(choice, request, without, pid);
     match target.pids[..] {
         [pid] => enter(pid, &Vec::new()),
         ref pids => several::enter(pids, enter),
@@ -136,22 +122,21 @@ fn inside(
 /// As much as possible inside of one program, but for some sites.
 fn inside_one(
     choice: Choice,
-    (sites, without): (&[Site], &Refusals),
     request: &ProbeRequest,
+    without: &Refusals,
     pid: i32,
 ) -> Result<inproc::Entered, String> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(entered) = crate::remote::enter((sites, without), request, pid)? {
+    if let Some(entered) = crate::remote::enter(request, without, pid)? {
         return Ok(entered);
     }
     capability::check_returns(choice, request)?;
-    inproc::enter(choice, (sites, without), request, pid)
+    inproc::enter(choice, request, without, pid)
 }
 
 /// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.
 pub fn started(
     choice: Choice,
-    sites: &[Site],
     request: &ProbeRequest,
     target: &Target,
     services: &mut Vec<Service>,
@@ -168,14 +153,12 @@ pub fn started(
             }
             Ok(refused) => {
                 let (apart, crowded) = refused.into_iter().partition(|(number, _)| {
-                    auto && inproc::is_apart(&sites[*number], sites, &service.sites)
+                    auto && inproc::is_apart(&request.sites[*number], &request.sites, &service.sites)
                 });
                 let refused: [(&str, Vec<(usize, String)>); 2] =
                     [("not inside the program, but by the kernel", apart), ("not probed", crowded)];
                 for (verb, refused) in &refused {
-                    let named =
-                        refused.iter().map(|(number, why)| (why.clone(), sites[*number].name.as_str()));
-                    words.extend(reasons_of(verb, named));
+                    words.extend(reasons_of(verb, request.named(refused)));
                 }
                 left.extend(refused[0].1.iter().map(|(number, _)| *number));
                 service.not_probed = refused[1].1.iter().map(|(number, _)| *number).collect();
@@ -193,7 +176,7 @@ pub fn started(
         for service in services.iter_mut() {
             service.engine.leave(&left);
         }
-        leave_to_the_kernel(left, sites, request, &running, (&mut *services, &mut words))?;
+        leave_to_the_kernel(left, request, &running, (&mut *services, &mut words))?;
     }
     services.iter().for_each(|service| service.engine.go());
     Ok(words)

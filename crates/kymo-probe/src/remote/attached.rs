@@ -11,7 +11,7 @@ use kymo_perf::inject::{
     CodeWriter, RemoteProcess, RemoteRegion, RemoteTarget, Restorer, SitePatch, StubOwner,
 };
 use kymo_perf::proc::Mappings;
-use kymo_symbols::sites::{ProbeModule, Site};
+use kymo_symbols::sites::ProbeModule;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
@@ -57,19 +57,15 @@ struct StubEngine {
 ///
 /// # Errors
 /// Why nothing can be patched in it.
-pub(crate) fn enter(
-    (sites, without): (&[Site], &Refusals),
-    request: &ProbeRequest,
-    pid: i32,
-) -> Result<Option<Entered>, String> {
+pub(crate) fn enter(request: &ProbeRequest, without: &Refusals, pid: i32) -> Result<Option<Entered>, String> {
     let mut process = RemoteProcess::look(pid).map_err(|refusal| refusal.to_string())?;
     if process.can_load_agent().map_err(|refusal| refusal.to_string())? {
         return Ok(None);
     }
     check(request)?;
     let stays = |number: &usize| without.binary_search_by_key(number, |(out, _)| *out).is_err();
-    let numbers: Vec<usize> = (0..sites.len()).filter(stays).collect();
-    let attached = attach(&mut process, sites, request, &numbers, Measure::of(request, false))?;
+    let numbers: Vec<usize> = (0..request.sites.len()).filter(stays).collect();
+    let attached = attach(&mut process, request, &numbers, Measure::of(request, false))?;
     let Attached { stubs, restore, served, refused, stopped, writer, cleaned_up, restorer } = attached;
     let process = Mutex::new(process);
     let engine = StubEngine { served: served.clone(), stubs, restore, pid, process, _restorer: restorer };
@@ -90,12 +86,11 @@ pub(crate) fn enter(
 /// Why none of them can be.
 pub(super) fn attach(
     target: &mut dyn RemoteTarget,
-    sites: &[Site],
     request: &ProbeRequest,
     numbers: &[usize],
     measure: Measure<'_>,
 ) -> Result<Attached, String> {
-    prepare(target, (sites, numbers), request, measure)?.write(target)
+    prepare(target, request, numbers, measure)?.write(target)
 }
 
 /// Stubs in a process, to which no site leads yet.
@@ -112,8 +107,8 @@ pub(super) struct Prepared {
 /// Why the process cannot be looked at, or that another kymo is at work in it.
 pub(super) fn prepare(
     target: &mut dyn RemoteTarget,
-    (sites, numbers): (&[Site], &[usize]),
     request: &ProbeRequest,
+    numbers: &[usize],
     mut measure: Measure<'_>,
 ) -> Result<Prepared, String> {
     let events = measure.events.map(|(plan, _)| plan);
@@ -123,7 +118,7 @@ pub(super) fn prepare(
     let left = leftovers(
         &process,
         &*target,
-        &Planner { sites, request, mapped: Some(&code), process: None, events },
+        &Planner { request, mapped: Some(&code), process: None, events },
         numbers,
     )?;
     let mut cleaned_up = 0;
@@ -137,7 +132,7 @@ pub(super) fn prepare(
         all = mappings(&maps).1;
     }
     let process = ProcessCode::of(&*target);
-    let planner = Planner { sites, request, mapped: Some(&code), process: Some(&process), events };
+    let planner = Planner { request, mapped: Some(&code), process: Some(&process), events };
     let Planned { modules, mut refused } = planner.plan(numbers);
     let (mut stubs, mut patches) = (Vec::new(), Vec::new());
     // A function has a number in the memory that it shares with others.
@@ -231,7 +226,7 @@ fn leftovers(
     let mut left: Vec<SitePatch> = Vec::new();
     let mut owners: HashMap<u64, bool> = HashMap::new();
     for &number in numbers {
-        let site = &planner.sites[number];
+        let site = &planner.request.sites[number];
         if !seen.insert(Arc::as_ptr(&site.module)) {
             continue;
         }

@@ -26,7 +26,6 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command that is about to be started, and patched then.
 pub(crate) struct StubLaunch {
-    sites: Vec<Site>,
     request: ProbeRequest,
     served: Vec<usize>,
     refused: Refusals,
@@ -37,16 +36,11 @@ pub(crate) struct StubLaunch {
 ///
 /// # Errors
 /// Why there is none, in words.
-pub(crate) fn prepare(
-    sites: &[Site],
-    request: &ProbeRequest,
-    children: bool,
-    program: &Path,
-) -> Result<StubLaunch, String> {
+pub(crate) fn prepare(request: &ProbeRequest, children: bool, program: &Path) -> Result<StubLaunch, String> {
     check(request)?;
-    let is_its = |number: &usize| is_program(&sites[*number], program);
-    let (own, others): (Vec<usize>, Vec<usize>) = (0..sites.len()).partition(is_its);
-    let planner = Planner { sites, request, mapped: None, process: None, events: None };
+    let is_its = |number: &usize| is_program(&request.sites[*number], program);
+    let (own, others): (Vec<usize>, Vec<usize>) = (0..request.sites.len()).partition(is_its);
+    let planner = Planner { request, mapped: None, process: None, events: None };
     let planned = planner.plan(&own);
     let served = planned.served();
     let reason = "its module is not loaded when the command starts";
@@ -56,7 +50,7 @@ pub(crate) fn prepare(
     if served.is_empty() {
         return Err(refused.first().map_or("there is no probe", |(_, reason)| reason).to_owned());
     }
-    Ok(StubLaunch { sites: sites.to_vec(), request: request.clone(), served, refused, children })
+    Ok(StubLaunch { request: request.clone(), served, refused, children })
 }
 
 impl StubLaunch {
@@ -146,7 +140,7 @@ impl Shared {
     /// Patches the command, which stands still.
     fn arm(&self, launch: &StubLaunch, stop: &mut CommandStop) {
         let measure = Measure::of(&launch.request, launch.children);
-        let attached = attach(stop, &launch.sites, &launch.request, &launch.served, measure);
+        let attached = attach(stop, &launch.request, &launch.served, measure);
         let mut state = self.state();
         // It stands still whatever came of it, so that others can serve it from its begin on.
         state.armed = Some(Ok(match attached {

@@ -43,9 +43,10 @@ impl StubEvents {
             action.map(|how| (how.entry_condition.clone(), how.return_condition.clone())).unwrap_or_default()
         });
         let every = plan.actions.values().map(|action| action.every).max().unwrap_or(0);
-        let asked = ProbeRequest { every, conditions: conditions.collect(), ..ProbeRequest::default() };
+        let (sites, conditions) = (request.sites.to_vec(), conditions.collect());
+        let asked = ProbeRequest { sites, every, conditions, ..ProbeRequest::default() };
         let measure = Measure { events: Some((&plan, None)), ..Measure::of(&asked, false) };
-        let prepared = prepare(&mut process, (request.sites, &numbers), &asked, measure)?;
+        let prepared = prepare(&mut process, &asked, &numbers, measure)?;
         let Prepared { mut stubs, patches, refused, .. } = prepared;
         let rings = stubs.iter_mut().map(|stubs| stubs.region.take_rings()).find(|rings| !rings.is_empty());
         let (restore, restorer) = (Vec::new(), None);

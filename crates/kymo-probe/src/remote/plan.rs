@@ -124,7 +124,6 @@ impl Planned {
 
 /// What is to be planned, and in what.
 pub(super) struct Planner<'a> {
-    pub(super) sites: &'a [Site],
     pub(super) request: &'a ProbeRequest,
     /// The process's code; none: before there is one.
     pub(super) mapped: Option<&'a [CodeMapping]>,
@@ -139,14 +138,14 @@ impl Planner<'_> {
         let mut planned = Planned::default();
         let mut by_module: Vec<(Arc<ProbeModule>, Vec<usize>)> = Vec::new();
         for &number in numbers {
-            let module = &self.sites[number].module;
+            let module = &self.request.sites[number].module;
             match by_module.iter_mut().find(|(known, _)| Arc::ptr_eq(known, module)) {
                 Some((_, list)) => list.push(number),
                 None => by_module.push((Arc::clone(module), vec![number])),
             }
         }
         for (module, numbers) in by_module {
-            match self.place(&module, &self.sites[numbers[0]]) {
+            match self.place(&module, &self.request.sites[numbers[0]]) {
                 Ok((bias, span)) => self.module(&mut planned, module, bias, span, &numbers),
                 Err(reason) => {
                     planned.refused.extend(numbers.into_iter().map(|number| (number, reason.clone())));
@@ -154,7 +153,7 @@ impl Planner<'_> {
             }
         }
         planned.refused.sort_unstable();
-        planned.keep_apart(self.sites);
+        planned.keep_apart(&self.request.sites);
         planned
     }
 
@@ -187,14 +186,14 @@ impl Planner<'_> {
         numbers: &[usize],
     ) {
         let code = CodeSource { module: &module, bias, process: self.process };
-        let Some((begin, bytes)) = module.code_around(self.sites[numbers[0]].svma) else {
+        let Some((begin, bytes)) = module.code_around(self.request.sites[numbers[0]].svma) else {
             let reason = "it is not in the code of its file".to_owned();
             planned.refused.extend(numbers.iter().map(|&number| (number, reason.clone())));
             return;
         };
         let timed = self.request.timed || self.events.is_some();
         let linked = begin..begin.saturating_add(bytes);
-        let its = numbers.iter().map(|&number| &self.sites[number]);
+        let its = numbers.iter().map(|&number| &self.request.sites[number]);
         let placed = |place: &Range<u64>| place.start.wrapping_add(bias)..place.end.wrapping_add(bias);
         let places: Vec<_> = exit_sites::jump_places(its, timed, &linked).iter().map(placed).collect();
         let targets = jump_targets(&code, placed(&linked), &places).into();
@@ -217,7 +216,7 @@ impl Planner<'_> {
         number: usize,
         targets: &Rc<[u64]>,
     ) -> Result<PlannedFunction, String> {
-        let site = &self.sites[number];
+        let site = &self.request.sites[number];
         if site.kind != SiteKind::Function {
             return Err("it is not a function's entry, and the program cannot load the agent".to_owned());
         }
@@ -230,7 +229,7 @@ impl Planner<'_> {
         let function = Function { start, bytes, next: start.wrapping_add(room.max(bytes)) };
         let convention = if site.is_go() { Convention::Go } else { Convention::C };
         let body = if convention == Convention::Go { site.go_body()? } else { None };
-        let (condition, return_condition) = self.request.conditions.get(number).cloned().unwrap_or_default();
+        let (condition, return_condition) = self.request.conditions_of(number);
         let action = ProbeAction {
             entry_condition: condition.clone(),
             return_condition: return_condition.clone(),

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::show;
 use kymo_probe::arguments::Values;
-use kymo_probe::engine::{CapturedValue, ProbeHit, Service};
+use kymo_probe::engine::{CapturedValue, ProbeHit, ProbeRequest, Service};
 
 /// The shape of a line of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;
@@ -34,7 +34,8 @@ pub(super) struct Live<'a> {
 
 impl<'a> Live<'a> {
     /// For these sites, from now on; `None` if none of them tells anything.
-    pub(super) fn new(sites: &'a [Site], values: &'a [Option<Values>], json: bool) -> Option<Live<'a>> {
+    pub(super) fn new(request: &'a ProbeRequest, json: bool) -> Option<Live<'a>> {
+        let ProbeRequest { sites, values, .. } = request;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let since_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         values.iter().any(Option::is_some).then_some(Live { sites, values, json, since_ns })

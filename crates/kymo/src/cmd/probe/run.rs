@@ -50,16 +50,16 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage)?;
     let mut words = Vec::new();
     let found = find(args, &selectors, &mut words)?;
-    let request = request(args, &selectors, &found, condition, &mut words)?;
-    let (sites, _, modules) = found;
+    let (request, modules) = request(args, &selectors, found, condition, &mut words)?;
+    let sites = &request.sites;
     if args.dry_run {
-        return dry_run(&sites);
+        return dry_run(sites);
     }
     // A signal from now on ends the probing, not us: the probes are taken off.
     let signals = Signals::catch()?;
     // Nor does a program that does not answer keep us from ending.
     inject::interrupt_by(signals.another_fd()?);
-    let launch = launch(args, (&sites, &modules), &request, &mut words)?;
+    let launch = launch(args, &request, &modules, &mut words)?;
     let variables = launch.as_ref().map(Launch::environment).unwrap_or_default();
     let mut workload = match args.command.is_empty() {
         true => None,
@@ -72,20 +72,20 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     };
     let began = Instant::now();
     // Of a program that runs already the first hits come while other probes are still attached.
-    let mut live = Live::new(&sites, &request.values, args.json);
+    let mut live = Live::new(&request, args.json);
     if !args.quiet && sites.len() > MANY_TO_ATTACH {
         terminal::say(&format!(
             "attaching {} probes; where the kernel does that, it may take long, and an interrupt ends it",
             sites.len()
         ));
     }
-    let mut services = serve(args.engine, &sites, &request, &target, launch, &mut words)?;
+    let mut services = serve(args.engine, &request, &target, launch, &mut words)?;
     if !args.quiet {
-        announce(&sites, &services, &target, began.elapsed(), &words);
+        announce(sites, &services, &target, began.elapsed(), &words);
     }
     let since = Instant::now();
     if workload.is_some() {
-        live = Live::new(&sites, &request.values, args.json);
+        live = Live::new(&request, args.json);
     }
     if let Some(workload) = &mut workload
         && let Err(error) = workload.start()
@@ -96,7 +96,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(workload) = &workload {
         let ended = workload.ended_fd();
-        let more = match serve::started(args.engine, &sites, &request, &target, &mut services, ended) {
+        let more = match serve::started(args.engine, &request, &target, &mut services, ended) {
             Ok(more) => more,
             Err(error) => {
                 workload.signal(kymo_cli::signals::SIGTERM);
@@ -108,7 +108,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     }
     let mut session = Session {
         args,
-        sites: &sites,
+        sites,
         services,
         places: CallerNames::new(&modules),
         target,
@@ -130,26 +130,31 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     workload.map_or(Ok(success), |workload| end(workload, &signals, args, success))
 }
 
-/// What is to be measured at these sites.
+/// What is to be measured at these sites; and all modules.
 fn request(
     args: &ProbeArgs,
     selectors: &[ProbeSelector],
-    (sites, asked, modules): &SelectedSites,
+    (sites, asked, modules): SelectedSites,
     condition: Option<condition::Typed>,
     words: &mut Vec<String>,
-) -> anyhow::Result<ProbeRequest> {
+) -> anyhow::Result<(ProbeRequest, Vec<Arc<ProbeModule>>)> {
     let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
-    let values = arguments::of_sites(sites, asked, args.args, asks_result, words).map_err(exit::usage)?;
+    let values = arguments::of_sites(&sites, &asked, args.args, asks_result, words).map_err(exit::usage)?;
     let tells_result = values.iter().flatten().any(|values| !values.back.is_empty());
     let returns = selectors.iter().any(|selector| selector.returns)
         || condition.as_ref().is_some_and(condition::Typed::asks_returns);
     let timed = args.ret || args.hist || returns || tells_result;
-    let conditions = match &condition {
-        Some(condition) => condition.at(sites).map_err(exit::usage)?,
-        None => vec![Default::default(); sites.len()],
+    let conditions = condition.map(|condition| condition.at(&sites)).transpose().map_err(exit::usage)?;
+    let request = ProbeRequest {
+        sites,
+        timed,
+        callers: args.callers,
+        every: args.every,
+        conditions: conditions.unwrap_or_default(),
+        values,
+        return_addresses: ReturnAddresses::of(&modules, args.force),
     };
-    let return_addresses = ReturnAddresses::of(modules, args.force);
-    Ok(ProbeRequest { timed, callers: args.callers, every: args.every, conditions, values, return_addresses })
+    Ok((request, modules))
 }
 
 /// Waits for the command, which ends with the probing. `success`: the status if that has succeeded.
@@ -173,14 +178,14 @@ fn end(
 /// The command with the agent in it, if that is asked for and can be.
 fn launch(
     args: &ProbeArgs,
-    (sites, modules): (&[Site], &[Arc<ProbeModule>]),
     request: &ProbeRequest,
+    modules: &[Arc<ProbeModule>],
     words: &mut Vec<String>,
 ) -> anyhow::Result<Option<Launch>> {
     if args.command.is_empty() || args.engine == Choice::Kernel {
         return Ok(None);
     }
-    match launched::prepare(args.engine, sites, request, !args.no_inherit, &args.command, modules) {
+    match launched::prepare(args.engine, request, !args.no_inherit, &args.command, modules) {
         Ok(launch) => Ok(Some(launch)),
         Err(reason) if args.engine.is_inside() => Err(serve::impossible(&reason)),
         // What it never does needs no words.
