@@ -53,8 +53,8 @@ impl PartExits {
     }
 }
 
-/// Where in a module's code jumps matter to patches of these functions, as linked: in the functions.
-/// Where their calls are timed, in all of the code, because of their cold parts.
+/// Where in a module's code jumps matter to patches of these functions, as linked: in the
+/// functions; where their calls are timed, in all of the code, because of their cold parts.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn jump_places<'a>(
     sites: impl Iterator<Item = &'a Site>,

@@ -230,8 +230,8 @@ fn a_program_executed_since_keeps_its_memory() {
     assert_eq!(running.end().1, Some(0));
 }
 
-/// Checks that a kymo waits for the restorer of one that was killed, also where that has not noticed
-/// yet: on a busy machine it has not run since.
+/// Checks that a kymo waits for the restorer of one that was killed, also where that has not
+/// noticed yet: on a busy machine it has not run since.
 #[test]
 fn a_restorer_that_is_late() {
     const TEST: &str = "probe_static_events::a_restorer_that_is_late";

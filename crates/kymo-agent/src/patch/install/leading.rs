@@ -7,7 +7,8 @@
 //! | another one that changes nothing that the probe looks at, and cannot fault | as at the begin |
 //!
 //! A stub raises the stack pointer again while it looks at the hit: what a push has written lies in
-//! the red zone then, which stubs leave alone. So there is none of these in code without one (Go's).
+//! the red zone then, which stubs leave alone. So there is none of these in code without one, as
+//! Go's.
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use kymo_core::probe::MOST_STAYING_BYTES;
 use kymo_core::probe::value::reads_memory;
@@ -121,8 +122,8 @@ mod tests {
         Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode()
     }
 
-    /// Checks how far the stack pointer is lowered by instructions that may stay, and which may not:
-    /// branches, those that change what is looked at, and those that may fault.
+    /// Checks how far the stack pointer is lowered by instructions that may stay, and which may
+    /// not: branches, those that change what is looked at, and those that may fault.
     #[test]
     fn instructions_that_may_stay() {
         let (all, none) = (EntryState::ALL, EntryState::NOTHING);
