@@ -92,7 +92,8 @@ mod cover {
         let begin = Instant::now();
         let mut targets: Vec<u64> = Vec::new();
         for &(begin, end) in &code {
-            targets.extend(jump_targets(&image, begin..end, &[begin..end]));
+            let whole = begin..end;
+            targets.extend(jump_targets(&image, whole.clone(), &[whole]));
         }
         let scanned = begin.elapsed();
         let begin = Instant::now();

@@ -87,12 +87,13 @@ mod tests {
         let there = 0x1234_5670_0000_u64;
         let kept = std::hint::black_box(vec![there + 8]);
         // The memory of all tests of this process is searched: how long that takes nobody knows.
-        let (ever, wanted) = (Duration::from_secs(600), [there..there + 16]);
-        let scan = scan_within(&target, &wanted, ever, ever);
+        let (ever, wanted) = (Duration::from_secs(600), there..there + 16);
+        let wanted = std::slice::from_ref(&wanted);
+        let scan = scan_within(&target, wanted, ever, ever);
         assert!(scan.found.contains(&kept[0]), "{kept:x?}");
         assert!(is_in(&[1..2, 5..9], 8) && !is_in(&[1..2, 5..9], 9) && !is_in(&[1..2, 5..9], 0));
         assert!(super::scan(&target, &[]).complete);
-        assert!(!scan_within(&target, &wanted, Duration::ZERO, ever).complete);
-        assert!(!scan_within(&target, &wanted, ever, Duration::ZERO).complete);
+        assert!(!scan_within(&target, wanted, Duration::ZERO, ever).complete);
+        assert!(!scan_within(&target, wanted, ever, Duration::ZERO).complete);
     }
 }
