@@ -88,6 +88,7 @@ pub use kymo_probe::error::usage;
 
 /// The exit code of a verb's outcome; an error is printed with its causes.
 pub fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
+    crate::signals::wait_if_given_up();
     match done {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

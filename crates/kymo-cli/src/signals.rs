@@ -104,6 +104,8 @@ impl Signals {
                     left.as_secs().max(1)
                 ),
                 Silence::GivenUp { pending } => {
+                    // Relaxed: a flag by itself.
+                    IS_GIVEN_UP.store(true, Ordering::Relaxed);
                     eprintln!(
                         "kymo {verb}: {output}: its file system does not answer; ended, the file has what was published before \
                          (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
@@ -117,6 +119,20 @@ impl Signals {
         // Without a thread for it the second signal is left.
         let _ = kymo_record::watch_for_silence(self.another_fd()?, tell);
         Ok(())
+    }
+}
+
+/// It was said, or is about to be, that this process has ended by a signal.
+static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Before this process ends: waits for the signal by which it was said to end, though the output
+/// answers after all. Otherwise the status would depend on who is faster.
+pub(crate) fn wait_if_given_up() {
+    /// It is sent at once.
+    const LONG: Duration = Duration::from_secs(10);
+    // Relaxed: as above.
+    if IS_GIVEN_UP.load(Ordering::Relaxed) {
+        std::thread::sleep(LONG);
     }
 }
 

@@ -90,6 +90,28 @@ fn handlers_are_left_while_signals_come() {
     }
 }
 
+/// Checks that what a function has written below the stack pointer before the patch is as it was
+/// behind it, in each way of probing.
+#[test]
+fn the_red_zone_stays() {
+    const TEST: &str = "timed_calls::the_red_zone_stays";
+    let Some(()) = require(TEST, &[Need::X86, Need::Root, Need::Program("cc")]) else { return };
+    let program = Program::of("red_zone.c", &[]);
+    let command = [program.text()];
+    let plain = run(&mut Command::new(&program.path));
+    assert_eq!(plain.code, Some(0), "{}", plain.stderr);
+    for engine in ["inproc", "shadow"] {
+        for how in [&["--ret"][..], &["--count"], &["--if", "arg2 >= 0"], &["--ret", "--if", "ret >= 0"]] {
+            let options = [how, &["--engine", engine]].concat();
+            let (own, counts, said) = probed(&options, &["red_zone_*"], &command);
+            assert_eq!((said.code, &own), (Some(0), &plain.stdout), "{options:?}: {}", said.stderr);
+            for name in ["red_zone_lowest", "red_zone_highest"] {
+                assert_eq!(counts[name].0, 1000, "{options:?}: {}", said.stderr);
+            }
+        }
+    }
+}
+
 fn probe<'a>(document: &'a Value, name: &str) -> &'a Value {
     let probes = document["probes"].as_array().expect("a list");
     probes.iter().find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("{document}"))

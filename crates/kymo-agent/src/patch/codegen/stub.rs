@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   descriptors (32 bytes)    of the restartable sequences below
-//!   enter:    rsp -= 144      over the red zone of whoever runs here; registers that are used are kept in it
+//!   enter:    rsp -= 160      over the red zone of whoever runs here; registers that are used are kept in it
 //!             one of this CPU's counters += 1                                            (count.rs)
-//!             rsp += 144      all registers and flags are as they were
+//!             rsp += 160      all registers and flags are as they were
 //!   moved:    the displaced instructions                                                 (moved.rs)
 //!             jmp behind them in the function
 //! ```
@@ -14,9 +14,9 @@
 //! stays right:
 //!
 //! ```text
-//!   enter:    rsp -= 144; count
+//!   enter:    rsp -= 160; count
 //!             entry above the top of the thread's shadow stack = (slot's address, return address)     (shadow.rs)
-//!             rsp += 152
+//!             rsp += 168
 //!             call moved      the slot has the stub's address now
 //!   landing:  rsp -= 56       over the slot again, which gets the entry's return address
 //!             the entry leaves the shadow stack; count, or histogram
@@ -44,8 +44,9 @@ use kymo_core::holds::HoldRole;
 use kymo_core::latency::{SLOTS as TIME_SLOTS, UNTIMED};
 use kymo_core::probe::value::Operand;
 
-/// The red zone, and room for the kept registers; a multiple of 16.
-const FRAME: i32 = 144;
+/// The red zone, in which an instruction before the site may have written, and room for the three
+/// registers that are kept; a multiple of 16.
+const FRAME: i32 = 128 + 32;
 /// What the landing keeps: three registers, what `shadow::leave` gives, flags.
 const LANDING: i32 = 48;
 const FLAGS_KEPT: i32 = 40;
