@@ -153,7 +153,7 @@ impl ProbeRequest {
     }
 
     /// The same of some sites only, which have new numbers then.
-    pub(crate) fn of_sites(&self, numbers: &[usize]) -> ProbeRequest {
+    pub(crate) fn subset(&self, numbers: &[usize]) -> ProbeRequest {
         fn chosen<T: Clone>(all: &[T], numbers: &[usize]) -> Vec<T> {
             numbers.iter().filter_map(|&number| all.get(number).cloned()).collect()
         }

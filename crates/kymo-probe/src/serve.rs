@@ -105,7 +105,7 @@ pub(crate) fn by_the_kernel(
     target: &Target,
     words: &mut Vec<String>,
 ) -> anyhow::Result<Service> {
-    let engine = Kernel::attach(&request.of_sites(&numbers), target, words)?;
+    let engine = Kernel::attach(&request.subset(&numbers), target, words)?;
     Ok(Service::new(numbers, Box::new(engine)))
 }
 

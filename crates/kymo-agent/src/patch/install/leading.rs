@@ -9,7 +9,9 @@
 //! A stub raises the stack pointer again while it looks at the hit: what a push has written lies in
 //! the red zone then, which stubs leave alone. So there is none of these in code without one, as
 //! Go's.
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
+};
 use kymo_core::probe::MOST_STAYING_BYTES;
 use kymo_core::probe::value::reads_memory;
 use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
@@ -79,9 +81,11 @@ pub(super) fn may_stay(first: &Instruction, looks_at: Option<EntryState>) -> Opt
         Register::R14 => !looks_at.has_red_zone,
         _ => false,
     };
-    let may_fault = info.used_memory().iter().any(|used| !is_there(used.base()));
+    let is_plain = |used: &UsedMemory| is_there(used.base()) && used.index() == Register::None;
+    let may_fault = !info.used_memory().iter().all(is_plain);
     let is_push = lowered == 8 && first.mnemonic() == Mnemonic::Push;
-    let changes_memory = looks_at.memory && writes_memory && !is_push;
+    // Where there is no red zone, a stub overwrites what lies below the stack pointer.
+    let changes_memory = writes_memory && !is_push && (looks_at.memory || !looks_at.has_red_zone);
     (!changes_a_register && !changes_memory && !may_fault).then_some(lowered)
 }
 
@@ -129,7 +133,7 @@ mod tests {
         let (all, none) = (EntryState::ALL, EntryState::NOTHING);
         let (rdi, memory) = (EntryState { registers: 1 << 7, ..none }, EntryState { memory: true, ..none });
         let go = EntryState { has_red_zone: false, ..none };
-        let cases: [(&str, &[u8], EntryState, Option<i32>); 24] = [
+        let cases: [(&str, &[u8], EntryState, Option<i32>); 27] = [
             ("push rbp", &[0x55], all, Some(8)),
             ("push r12", &[0x41, 0x54], all, Some(8)),
             ("push 7", &[0x6a, 7], all, Some(8)),
@@ -149,6 +153,9 @@ mod tests {
             ("mov eax, [rdi]", &[0x8b, 0x07], none, None),
             ("mov [rsp - 8], rsi", &[0x48, 0x89, 0x74, 0x24, 0xf8], rdi, Some(0)),
             ("mov [rsp - 8], rsi", &[0x48, 0x89, 0x74, 0x24, 0xf8], memory, None),
+            ("mov [rsp - 8], rsi", &[0x48, 0x89, 0x74, 0x24, 0xf8], go, None),
+            ("mov eax, [rsp + rdi * 8]", &[0x8b, 0x04, 0xfc], none, None),
+            ("mov rax, [rdi * 8 + 64]", &[0x48, 0x8b, 0x04, 0xfd, 64, 0, 0, 0], none, None),
             ("mov eax, 1", &[0xb8, 1, 0, 0, 0], none, Some(0)),
             ("je", &[0x74, 2], none, None),
             ("ret", &[0xc3], none, None),
